@@ -1,0 +1,59 @@
+# Everything a person types. `make help` lists it.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev up test unit check format chaos lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## create .venv and install the locked packages
+
+dev: .venv/.dev ## the same, with the tools for tests and checks
+
+.venv/.uv: lock/uv.lock
+	@echo "  .venv         $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Kalla needs Python 3.11 or newer: set PYTHON=/path/to/python3.11."; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "Creating .venv failed: on Debian install python3-venv, and check the free disk space."; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.lock
+	@touch $@
+
+.venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock pyproject.toml
+	@echo "  packages      lock/requirements.lock"
+	@$(INSTALL) -r lock/requirements.lock
+	@UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/.dev: .venv/.ready lock/dev.lock
+	@echo "  tools         lock/dev.lock"
+	@$(INSTALL) -r lock/dev.lock
+	@touch $@
+
+up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
+	@exec $(BIN)/kalla up
+
+test: .venv/.dev ## set up and run every test
+	@$(BIN)/python -m pytest tests
+
+unit: .venv/.dev ## the tests that need no server
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit --durations=0 --durations-min=1
+
+check: .venv/.dev ## format, lint, strict types, import layers, unit tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory unit
+
+format: .venv/.dev ## rewrite the code in the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: .venv/.uv ## resolve the locks anew
+	@lock/resolve
+
+clean: ## remove .venv; the data in .kalla stays
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

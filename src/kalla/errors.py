@@ -1,0 +1,85 @@
+"""The one error tree. Each error says what went wrong, where, and what to do next, in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class KallaError(Exception):
+    """Everything Kalla raises on purpose."""
+
+    status = 500
+    title = "Kalla could not do this"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with what a user said: the field, and a sentence about it."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+class InvalidInput(KallaError):
+    """What the user said cannot be carried out; every problem is named at once."""
+
+    status = 422
+    title = "The input is not valid"
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class InvalidSettings(InvalidInput):
+    """A setting in kalla.toml or KALLA_* is wrong."""
+
+    title = "The settings are not valid"
+
+
+class NotFound(KallaError):
+    status = 404
+    title = "There is no such thing"
+
+
+class Conflict(KallaError):
+    """The thing exists, but its state does not allow what was asked."""
+
+    status = 409
+    title = "The current state does not allow this"
+
+
+class NotAuthenticated(KallaError):
+    status = 401
+    title = "A token is needed"
+
+
+class NotAllowed(KallaError):
+    status = 403
+    title = "The token's role does not allow this"
+
+
+class Unavailable(KallaError):
+    """A server Kalla needs is away; the same call may succeed later."""
+
+    status = 503
+    title = "A part of the system is away"
+
+
+class StartFailed(KallaError):
+    """A server of `kalla up` did not start; the sentence says why and what to do."""
+
+
+class Permanent(KallaError):
+    """Raised by a handler when trying again cannot help: the job fails at once."""
+
+
+class Cancelled(KallaError):
+    """Raised inside a handler when its job was cancelled, taken away or handed back."""
+
+
+class Lost(KallaError):
+    """The claim or lease is no longer ours: drop the result."""
