@@ -132,7 +132,8 @@ async def migrate(settings: DatabaseSettings) -> list[str]:
         known = dict(_migrations())
         if unknown := sorted(done - known.keys()):
             raise Conflict(
-                f"The database is ahead of this version of Kalla (it has {unknown[-1]}): install the newer one."
+                f"The database is ahead of this version of Kalla (it has {unknown[-1]}): "
+                "install the newer one."
             )
         applied = []
         for name, text in known.items():

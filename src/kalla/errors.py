@@ -1,4 +1,4 @@
-"""The one error tree. Each error says what went wrong, where, and what to do next, in one sentence."""
+"""The one error tree: what went wrong, where, and what to do next, in one sentence."""
 
 from __future__ import annotations
 
@@ -71,6 +71,10 @@ class Unavailable(KallaError):
 
 class StartFailed(KallaError):
     """A server of `kalla up` did not start; the sentence says why and what to do."""
+
+
+class NotInstalled(StartFailed):
+    """What a server is made of is not on this machine."""
 
 
 class Permanent(KallaError):

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, with job, run and worker where there are any, and no secret in any."""
+"""Structured logs: a line an event, with job, run and worker where there are any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Format = Literal["json", "text"]
 
 
 def configure(level: str = "info", style: Format = "json") -> None:
-    """Send Kalla's own lines and those of its libraries through the same processors to standard error."""
+    """Kalla's own lines and its libraries' go the same way, to standard error."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,

@@ -1,4 +1,4 @@
-"""Keeps secrets out of logs, errors, payloads and pages (trap 17). The one place that knows what one looks like."""
+"""Keeps secrets out of logs, errors, payloads and pages: the one place that knows their looks."""
 
 from __future__ import annotations
 

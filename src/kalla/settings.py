@@ -1,6 +1,6 @@
 """Everything that can be configured, typed, in one place, with where each value came from.
 
-Layers, later wins: defaults, what a running `kalla up` wrote, kalla.toml, KALLA_* in the environment.
+Later layers win: defaults, what a running `kalla up` wrote, kalla.toml, KALLA_* variables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from kalla.errors import InvalidSettings, Problem
 
-ROLES = ("stage", "exec", "refresh", "compact", "sinks")
+Role = Literal["stage", "exec", "refresh", "compact", "sinks"]
+ROLES: tuple[Role, ...] = ("stage", "exec", "refresh", "compact", "sinks")
 
 Seconds = Annotated[float, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -60,7 +61,7 @@ class Worker(Section):
     host: str = Field("127.0.0.1", description="address of /metrics, /health and /ready")
     port: Port = Field(9090, description="port of /metrics, /health and /ready; 0 takes a free one")
     concurrency: int = Field(4, ge=1, le=1000, description="jobs a worker runs at once")
-    roles: tuple[Literal["stage", "exec", "refresh", "compact", "sinks"], ...] = Field(
+    roles: tuple[Role, ...] = Field(
         ROLES, min_length=1, description="the kinds of work a worker takes"
     )
     drain_seconds: Seconds = Field(
@@ -194,8 +195,12 @@ def load(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    with_running: bool = True,
 ) -> Effective:
-    """Read every layer, or raise InvalidSettings naming each field that is wrong."""
+    """Read every layer, or raise InvalidSettings naming each field that is wrong.
+
+    `with_running` is for all but `kalla up` itself: what its predecessor wrote is nothing to it.
+    """
     environment = os.environ if environment is None else environment
     directory = Path.cwd() if directory is None else directory
     merged: dict[str, Any] = {}
@@ -209,7 +214,7 @@ def load(
 
     data_dir = from_environment.get("data_dir", from_file.get("data_dir", ".kalla"))
     running = directory / str(data_dir) / "up.toml"
-    if running.is_file():
+    if with_running and running.is_file():
         _merge(merged, _read_toml(running), origins, lambda _: f"kalla up ({running})")
     _merge(merged, from_file, origins, lambda _: str(config))
     _merge(merged, from_environment, origins, variables.__getitem__)
@@ -279,7 +284,7 @@ def _read_environment(
 
 
 def _path_of(name: str) -> tuple[str, ...] | None:
-    """KALLA_SPARK_REMOTE is spark.remote; KALLA_JOBS_STAGE_CHUNK_MAX_ATTEMPTS is jobs.stage_chunk.max_attempts."""
+    """jobs_stage_chunk_max_attempts is jobs.stage_chunk.max_attempts, and so on."""
     if name == "data_dir":
         return ("data_dir",)
     section, _, field = name.partition("_")

@@ -1,0 +1,71 @@
+"""Ports of this machine: whether one is free, and who has it if not."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+
+import psutil
+
+from kalla.errors import StartFailed
+
+HOST = "127.0.0.1"
+
+
+def require_free(port: int, name: str, setting: str, host: str = HOST, patience: float = 2) -> None:
+    """Raise StartFailed with the holder and the setting to change, unless the port can be had.
+
+    Patience is for a predecessor that is just going: a killed `kalla up` takes its servers with it.
+    """
+    deadline = time.monotonic() + patience
+    while not is_free(port, host):
+        if time.monotonic() >= deadline:
+            variable = "KALLA_" + setting.upper().replace(".", "_")
+            raise StartFailed(
+                f"Port {port} for {name} is taken by {holder(port)}: "
+                f"stop that, or choose another port with {setting} (or {variable})."
+            )
+        time.sleep(0.1)
+
+
+def is_free(port: int, host: str = HOST) -> bool:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise StartFailed(f"{host}:{port} cannot be used: {error.strerror}.") from None
+    return True
+
+
+def holder(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr.port == port
+                and connection.pid
+            ):
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        pass  # another user's process does not show itself
+    return "another process"
+
+
+def choose_free() -> int:
+    """A port that is free now. Somebody may take it before it is used: only for tests and port 0."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int, host: str = HOST, timeout: float = 1) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=timeout):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,112 @@
+"""The embedded Spark Connect server: local cores, loopback, a token, and its files in the data folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from kalla.errors import NotInstalled
+from kalla.local import folder, java, ports
+from kalla.local.process import Server
+
+# Warnings and worse: the default writes a dozen lines a query.
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class Spark(Server):
+    port_setting = "up.spark_port"
+    start_seconds = 120.0
+    stop_seconds = 15.0
+
+    def __init__(self, data_dir: Path, port: int, cores: int = 2, memory: str = "2g") -> None:
+        super().__init__("spark", port, data_dir / "logs")
+        self.folder = data_dir / "spark"
+        self.cores = cores
+        self.memory = memory
+
+    @property
+    def remote(self) -> str:
+        # Spelled localhost: with any other name the client wants TLS as soon as there is a token.
+        return f"sc://localhost:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return folder.secret(folder.make(self.folder) / "token")
+
+    @property
+    def version(self) -> str:
+        return metadata.version("pyspark")
+
+    def check(self) -> None:
+        java.find()
+        super().check()
+
+    def prepare(self) -> None:
+        folder.make(self.folder)
+        # What a killed server left; a stopped one clears up after itself.
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        for name in ("tmp", "conf", "warehouse"):
+            folder.make(self.folder / name)
+        (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING)
+
+    def command(self) -> Sequence[str]:
+        settings = {
+            # The 4 makes a failed task try again; plain local[n] never does.
+            "spark.master": f"local[{self.cores},4]",
+            "spark.app.name": "kalla",
+            "spark.driver.memory": self.memory,
+            "spark.driver.host": ports.HOST,
+            "spark.driver.bindAddress": ports.HOST,
+            "spark.connect.grpc.binding.address": ports.HOST,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.local.dir": str(self.folder / "tmp"),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.sql.shuffle.partitions": str(2 * self.cores),
+            "spark.sql.session.timeZone": "UTC",
+            # A cancelled kernel is gone sooner.
+            "spark.python.task.killTimeout": "100ms",
+            "spark.ui.enabled": "false",
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self.folder / 'tmp'}",
+        }
+        flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        submit = str(_home() / "bin" / "spark-submit")
+        return [submit, "--class", server, *flags, "spark-internal"]
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "SPARK_HOME": str(_home()),
+            "SPARK_CONF_DIR": str(self.folder / "conf"),
+            "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
+            "SPARK_LOCAL_IP": ports.HOST,
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token,
+            "JAVA_HOME": str(java.find().home_for_spark(self.folder)),
+            # Or the Python workers miss the packages.
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PATH": os.environ.get("PATH", os.defpath),
+        }
+
+    def probe(self) -> bool:
+        # It listens when the session behind it is there.
+        return ports.answers(self.port)
+
+
+def _home() -> Path:
+    spec = find_spec("pyspark")
+    for place in (spec and spec.submodule_search_locations) or []:
+        return Path(place)
+    raise NotInstalled("There is no pyspark: install it with `pip install 'pyspark[connect]'`.")

@@ -1,0 +1,234 @@
+"""The whole system on one machine, as `kalla up` runs it: what is started in which order, kept, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from psycopg import AsyncConnection
+from psycopg.rows import dict_row
+from pydantic import SecretStr
+
+from kalla import database
+from kalla.errors import StartFailed
+from kalla.local import folder, ports
+from kalla.local.keeper import Keeper, News
+from kalla.local.nats import Nats
+from kalla.local.postgres import Postgres
+from kalla.local.process import Server
+from kalla.local.program import Program, reachable
+from kalla.local.spark import Spark
+from kalla.settings import Effective
+from kalla.web import tokens
+
+# One gesture can arrive twice: from the terminal and from make, from systemd and from a shell.
+_SAME_GESTURE_SECONDS = 1.0
+
+
+class System:
+    """A server the user has named in kalla.toml or KALLA_* is used, and not started here."""
+
+    def __init__(self, effective: Effective, tell: Callable[[News], None]) -> None:
+        self.settings = settings = effective.settings
+        self._tell = tell
+        self._stopping = threading.Event()
+        self._hurrying = threading.Event()
+        self._asked_at = 0.0
+        self._running_file = settings.data_dir / "up.toml"
+
+        given = effective.origins
+        up = settings.up
+        data_dir = settings.data_dir
+        self.postgres = (
+            None if "database.url" in given else Postgres(data_dir, _port(up.postgres_port))
+        )
+        self.nats = (
+            None
+            if "wake.nats_url" in given or settings.wake.channel != "nats"
+            else Nats(data_dir, _port(up.nats_port))
+        )
+        self.spark = (
+            None
+            if "spark.remote" in given
+            else Spark(data_dir, _port(up.spark_port), up.spark_cores, up.spark_memory)
+        )
+        self.api = _api(effective)
+        self.workers = _workers(effective)
+        self._keepers: dict[Server, Keeper] = {}
+
+    def run(self, ready: Callable[[str], None]) -> None:
+        """Start everything, call `ready` with the login link, and keep it all running until a signal."""
+        data_dir = self.settings.data_dir
+        with folder.held(data_dir), self._signals():
+            self._running_file.unlink(missing_ok=True)
+            folder.require_space(data_dir, self.settings.up.min_free_bytes)
+            try:
+                self._check()
+                link = self._start()
+                if link:
+                    ready(link)
+                    self._stopping.wait()
+            finally:
+                self._stop()
+                self._running_file.unlink(missing_ok=True)
+
+    def _check(self) -> None:
+        """Everything that stands in the way, before anything is started."""
+        servers = [
+            server
+            for server in (self.postgres, self.nats, self.spark, self.api, *self.workers)
+            if server
+        ]
+        with ThreadPoolExecutor(len(servers)) as pool:
+            failures = list(pool.map(_failure, servers))
+        if sentences := [str(failure) for failure in failures if failure]:
+            raise StartFailed("\n".join(sentences))
+
+    def _start(self) -> str | None:
+        """The login link; None when a signal came first."""
+        # Spark is the slow one: nothing waits for it but the end.
+        self._keep(self.postgres, self.nats, self.spark)
+        if not self._await(self.postgres):
+            return None
+        if self.postgres:
+            self.postgres.create_database()
+        token = asyncio.run(self._open_database())
+        self._write_running_file(token)
+        if not self._await(self.nats):
+            return None
+        self._keep(self.api, *self.workers)
+        if not self._await(self.api, *self.workers, self.spark):
+            return None
+        return f"{self._api_url()}/login?token={token}"
+
+    def _keep(self, *servers: Server | None) -> None:
+        for server in servers:
+            if server:
+                self._keepers[server] = Keeper(server, self._tell, self._hurrying.is_set)
+                self._keepers[server].start()
+
+    def _await(self, *servers: Server | None) -> bool:
+        """Wait until these are up, or raise the first failure of any; False when a signal came first."""
+        wanted = [self._keepers[server] for server in servers if server]
+        while not self._stopping.is_set():
+            for keeper in self._keepers.values():
+                if keeper.failure:
+                    raise keeper.failure
+            if all(keeper.settled.is_set() for keeper in wanted):
+                return True
+            self._stopping.wait(0.05)
+        return False
+
+    def _stop(self) -> None:
+        """Who works first, who is worked upon last."""
+        for group in (self.workers, [self.api], [self.spark], [self.nats], [self.postgres]):
+            keepers = [self._keepers[server] for server in group if server in self._keepers]
+            for keeper in keepers:
+                keeper.leave()
+            for keeper in keepers:
+                keeper.join()
+
+    async def _open_database(self) -> str:
+        """Migrate, and make the token of this run's login link."""
+        settings = self.settings.database
+        if self.postgres:
+            settings = settings.model_copy(update={"url": SecretStr(self.postgres.url())})
+        await database.migrate(settings)
+        connection: database.Connection
+        async with await AsyncConnection.connect(
+            settings.url.get_secret_value(), row_factory=dict_row
+        ) as connection:
+            return await tokens.create(connection, name="kalla up", role="admin", replace=True)
+
+    def _write_running_file(self, token: str) -> None:
+        """Tell every other command in this folder where the system is; settings.load reads it."""
+        sections: dict[str, Mapping[str, str]] = {"api": {"url": self._api_url(), "token": token}}
+        if self.postgres:
+            sections["database"] = {"url": self.postgres.url()}
+        if self.nats:
+            sections["wake"] = {"nats_url": self.nats.url}
+        if self.spark:
+            sections["spark"] = {"remote": self.spark.remote, "token": self.spark.token}
+        lines = ["# Written by `kalla up`, gone when it stops."]
+        for name, values in sections.items():
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(text)}" for key, text in values.items())]
+        folder.write_private(self._running_file, "\n".join(lines) + "\n")
+
+    def _api_url(self) -> str:
+        return f"http://{reachable(self.api.host)}:{self.api.port}"
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first signal stops, a later one hurries."""
+
+        def asked(_number: int, _frame: FrameType | None) -> None:
+            now = time.monotonic()
+            if not self._stopping.is_set():
+                self._asked_at = now
+                self._stopping.set()
+            elif now - self._asked_at > _SAME_GESTURE_SECONDS:
+                self._hurrying.set()
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, asked) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _api(effective: Effective) -> Program:
+    settings = effective.settings
+    port = _port(settings.api.port)
+    return Program(
+        "api",
+        ["api"],
+        settings.data_dir,
+        settings.api.host,
+        port,
+        "api.port",
+        variables={"KALLA_API_PORT": str(port)},
+    )
+
+
+def _workers(effective: Effective) -> list[Program]:
+    settings = effective.settings
+    first = settings.worker.port
+    programs = []
+    for index in range(settings.up.workers):
+        port = first + index if first else ports.choose_free()
+        programs.append(
+            Program(
+                f"worker-{index + 1}",
+                ["worker", "--port", str(port)],
+                settings.data_dir,
+                settings.worker.host,
+                port,
+                "worker.port",
+                stop_seconds=settings.worker.drain_seconds + 5,
+            )
+        )
+    return programs
+
+
+def _port(configured: int) -> int:
+    return configured or ports.choose_free()
+
+
+def _failure(server: Server) -> StartFailed | None:
+    try:
+        server.check()
+    except StartFailed as failure:
+        return failure
+    return None
+
+

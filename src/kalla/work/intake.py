@@ -1,0 +1,29 @@
+"""The one way into the jobs table, for jobs and runs alike."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from kalla.database import Connection
+from kalla.statements import load
+
+sql = load("kalla.work", "jobs.sql")
+
+Woken = Counter[str]
+"""How many jobs began to wait, by queue: what the wake channel is told after the commit."""
+
+
+async def insert_rows(
+    connection: Connection,
+    rows: Sequence[dict[str, Any]],
+    run_id: int | None = None,
+    opened_by: str | None = None,
+) -> list[dict[str, Any]]:
+    """Insert rows that passed `Kinds.rows`, and say for each what became of it."""
+    cursor = await connection.execute(
+        sql.insert, {"jobs": json.dumps(rows), "run_id": run_id, "opened_by": opened_by}
+    )
+    return await cursor.fetchall()

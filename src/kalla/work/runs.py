@@ -1,0 +1,148 @@
+"""Runs: jobs that stand and fall together, and the gates that open when all before them arrived."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from psycopg.types.json import Jsonb
+
+from kalla.database import Connection
+from kalla.errors import Conflict, NotFound
+from kalla.statements import load
+from kalla.work.intake import Woken, insert_rows
+from kalla.work.job import Job, NewJob, RunRecord
+from kalla.work.kinds import Kinds
+
+sql = load("kalla.work", "runs.sql")
+
+
+async def create(
+    connection: Connection,
+    kinds: Kinds,
+    kind: str,
+    jobs: Sequence[NewJob],
+    gates: Mapping[str, Sequence[NewJob]],
+    total_timeout_seconds: float,
+) -> tuple[int, Woken]:
+    """Start a run with its first jobs; `gates` names the jobs that each gate will insert."""
+    if not jobs:
+        raise Conflict("a run needs at least one job to begin with")
+    opening = [job for opened in gates.values() for job in opened]
+    kinds.rows(opening, in_run=True)
+    if missing := {job.gate for job in [*jobs, *opening] if job.gate} - gates.keys():
+        raise Conflict(f"the run has no gate named {', '.join(sorted(missing))}")
+    cursor = await connection.execute(
+        sql.create, {"kind": kind, "total_timeout_seconds": total_timeout_seconds}
+    )
+    (row,) = await cursor.fetchall()
+    run_id: int = row["run_id"]
+    for gate, opened in gates.items():
+        opens = Jsonb([job.as_json() for job in opened])
+        await connection.execute(sql.create_gate, {"run_id": run_id, "gate": gate, "opens": opens})
+    return run_id, await _add(connection, kinds, run_id, jobs)
+
+
+async def lock(connection: Connection, run_id: int) -> None:
+    """First of all in every transaction about a run: its changes happen one after another."""
+    await connection.execute(sql.lock, {"run_id": run_id})
+
+
+async def advance(
+    connection: Connection, kinds: Kinds, job: Job, follow_ups: Sequence[NewJob]
+) -> Woken:
+    """After a fenced completion, under the run's lock: fan out, arrive, open gates, finish."""
+    run_id = job.run_id
+    woken = await _add(connection, kinds, run_id, follow_ups)
+    await connection.execute(sql.count_completed, {"run_id": run_id})
+    if job.gate is not None:
+        await connection.execute(sql.arrive, {"run_id": run_id, "gate": job.gate})
+        opened = await (await connection.execute(sql.open_gates, {"run_id": run_id})).fetchall()
+        for row in opened:
+            following = [NewJob(**values) for values in row["opens"]]
+            woken += await _add(connection, kinds, run_id, following, opened_by=row["gate"])
+    await connection.execute(sql.finish, {"run_id": run_id})
+    return woken
+
+
+async def cancel(connection: Connection, run_id: int, reason: str) -> list[int]:
+    """End a run by hand; returns its jobs that were running."""
+    await lock(connection, run_id)
+    ended = await end_locked(connection, run_id, "cancelled", reason)
+    if ended is None:
+        raise Conflict(f"run {run_id} is {(await get(connection, run_id)).status} already")
+    return ended
+
+
+async def end_locked(
+    connection: Connection, run_id: int, status: Literal["failed", "cancelled"], error: str
+) -> list[int] | None:
+    """End a locked run and its open jobs; None if it had ended before."""
+    cursor = await connection.execute(sql.end, {"run_id": run_id, "status": status, "error": error})
+    if await cursor.fetchone() is None:
+        return None
+    reason = error if status == "cancelled" else f"run {run_id} failed: {error}"
+    cursor = await connection.execute(sql.cancel_jobs, {"run_id": run_id, "error": reason})
+    return [row["job_id"] for row in await cursor.fetchall()]
+
+
+async def late(connection: Connection, limit: int = 50) -> list[int]:
+    """Running runs past their total timeout."""
+    cursor = await connection.execute(sql.late, {"limit": limit})
+    return [row["run_id"] for row in await cursor.fetchall()]
+
+
+async def end_late(connection: Connection, run_id: int) -> bool:
+    await lock(connection, run_id)
+    error = "the run took longer than its total timeout"
+    return await end_locked(connection, run_id, "failed", error) is not None
+
+
+async def revive(connection: Connection, run_id: int, total_timeout_seconds: float) -> Woken:
+    """Retry by hand: what completed stays counted, the failed and cancelled jobs wait again."""
+    await lock(connection, run_id)
+    cursor = await connection.execute(
+        sql.revive, {"run_id": run_id, "total_timeout_seconds": total_timeout_seconds}
+    )
+    if await cursor.fetchone() is None:
+        raise Conflict(
+            f"run {run_id} is {(await get(connection, run_id)).status}: nothing to retry"
+        )
+    cursor = await connection.execute(sql.revive_jobs, {"run_id": run_id})
+    return Woken(row["queue"] for row in await cursor.fetchall())
+
+
+async def get(connection: Connection, run_id: int) -> RunRecord:
+    row = await (await connection.execute(sql.get, {"run_id": run_id})).fetchone()
+    if row is None:
+        raise NotFound(f"there is no run {run_id}")
+    return RunRecord.from_row(row)
+
+
+async def sweep(connection: Connection, seconds: float, limit: int = 20) -> int:
+    """Remove runs that ended longer ago than `seconds`, with their jobs."""
+    return (await connection.execute(sql.sweep, {"seconds": seconds, "limit": limit})).rowcount
+
+
+async def _add(
+    connection: Connection,
+    kinds: Kinds,
+    run_id: int | None,
+    new: Sequence[NewJob],
+    opened_by: str | None = None,
+) -> Woken:
+    """Insert jobs into a locked or new run, and expect them at their gates."""
+    if not new:
+        return Woken()
+    rows: Sequence[dict[str, Any]] = await insert_rows(
+        connection, kinds.rows(new, in_run=True), run_id, opened_by
+    )
+    await connection.execute(sql.expect_jobs, {"run_id": run_id, "count": len(rows)})
+    for gate, count in Counter(row["gate"] for row in rows if row["gate"]).items():
+        cursor = await connection.execute(
+            sql.expect_at_gate, {"run_id": run_id, "gate": gate, "count": count}
+        )
+        if await cursor.fetchone() is None:
+            raise Conflict(f"run {run_id} has no closed gate named {gate}")
+    return Woken(row["queue"] for row in rows if row["due"])

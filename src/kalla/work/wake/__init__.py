@@ -1,0 +1,1 @@
+"""Wake-ups for idle workers: one interface, two channels."""
