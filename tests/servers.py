@@ -1,6 +1,6 @@
-"""Real servers for tests, started once: Postgres, NATS, Spark. A missing one skips at a desk and fails in CI.
+"""Real servers for tests, started once. A missing one skips at a desk and fails in CI.
 
-KALLA_TEST_POSTGRES, KALLA_TEST_NATS and KALLA_TEST_SPARK name servers to use instead of starting some.
+KALLA_TEST_POSTGRES, KALLA_TEST_NATS and KALLA_TEST_SPARK name servers to use instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 

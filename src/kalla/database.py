@@ -22,7 +22,13 @@ Connection: TypeAlias = AsyncConnection[DictRow]
 Result = TypeVar("Result")
 
 # What a restart, a cut line or a full server looks like: try again, do not die of it.
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout, Unavailable)
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    PoolTimeout,
+    Unavailable,
+)
 # What two transactions do to each other: the second try sees the first one's rows.
 COLLIDED = (
     psycopg.errors.UniqueViolation,

@@ -8,16 +8,24 @@ from typing import Any
 
 MASK = "***"
 
-_URL_PASSWORD = re.compile(
-    r"(?P<head>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/?#@\"']*):(?P<secret>[^\s/\"']+)@"
-)
+# Each starts at its keyword and counts its repeats, so that long texts take linear time.
+_URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/?#@\"']{0,256}):(?P<secret>[^\s/\"]+)@")
+_NATS_TOKEN = re.compile(r"(?P<head>\b(?:nats|tls|wss?)://)(?P<secret>[^\s:/?#@\"']{1,512})@")
 _KEY_VALUE = re.compile(
-    r"(?P<head>\b[\w-]*(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]*"
-    r"[\"']?\s*[=:]\s*[\"']?)(?P<secret>(?!secret://)[^\s\"'&,;)}\]]+)",
+    r"(?P<head>(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]{0,64}"
+    r"\\?[\"']?\s{0,8}[=:](?!//)\s{0,8})(?!\\?[\"']?secret://)"
+    r"(?P<secret>\\?\"[^\"\n]+\"|\\?'[^'\n]+'|[^\s\"'&,;)}\]]+)",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"(?P<head>\bbearer\s+)(?P<secret>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+_BEARER = re.compile(r"(?P<head>\bbearer\s{1,8})(?P<secret>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
 _KALLA_TOKEN = re.compile(r"(?P<head>\bkalla_)(?P<secret>[A-Za-z0-9_-]{16,})")
+_MASKED = (
+    (_URL_PASSWORD, rf"\g<head>:{MASK}@"),
+    (_NATS_TOKEN, rf"\g<head>{MASK}@"),
+    (_BEARER, rf"\g<head>{MASK}"),
+    (_KALLA_TOKEN, rf"\g<head>{MASK}"),
+    (_KEY_VALUE, rf"\g<head>{MASK}"),
+)
 _SECRET_NAME = re.compile(
     r"password|passwd|passphrase|\bpwd\b|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential",
     re.IGNORECASE,
@@ -26,8 +34,8 @@ _SECRET_NAME = re.compile(
 
 def scrub(text: str) -> str:
     """The same text with everything that looks like a secret masked."""
-    for pattern in (_URL_PASSWORD, _BEARER, _KALLA_TOKEN, _KEY_VALUE):
-        text = pattern.sub(_mask, text)
+    for pattern, masked in _MASKED:
+        text = pattern.sub(masked, text)
     return text
 
 
@@ -64,9 +72,3 @@ def secrets_in(value: Any, path: str = "") -> Iterator[str]:
 
 def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
-
-
-def _mask(match: re.Match[str]) -> str:
-    tail = "@" if match.group(0).endswith("@") else ""
-    separator = ":" if tail else ""
-    return f"{match.group('head')}{separator}{MASK}{tail}"

@@ -25,7 +25,9 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
 
 class Database(Section):
@@ -214,7 +216,7 @@ def load(
 
     data_dir = from_environment.get("data_dir", from_file.get("data_dir", ".kalla"))
     running = directory / str(data_dir) / "up.toml"
-    if with_running and running.is_file():
+    if with_running and _is_there(running):
         _merge(merged, _read_toml(running), origins, lambda _: f"kalla up ({running})")
     _merge(merged, from_file, origins, lambda _: str(config))
     _merge(merged, from_environment, origins, variables.__getitem__)
@@ -253,6 +255,17 @@ def _check_together(settings: Settings) -> None:
         raise InvalidSettings(*problems)
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True  # reading it will say so in a sentence
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -278,7 +291,7 @@ def _read_environment(
         target = values
         for name in path[:-1]:
             target = target.setdefault(name, {})
-        target[path[-1]] = text.split(",") if path == ("worker", "roles") else text
+        target[path[-1]] = _split(text) if path == ("worker", "roles") else text
         variables[".".join(path)] = variable
     return values, variables, tuple(sorted(ignored))
 

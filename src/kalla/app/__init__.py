@@ -1,0 +1,1 @@
+"""Puts the rooms together: the ASGI app with every room's routes, the worker with every handler."""

@@ -1,4 +1,4 @@
-"""The data folder of one machine: room on disk, one user at a time, and files nobody else may read."""
+"""The data folder of one machine: room on disk, one holder at a time, private files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(folder: Path) -> Iterator[None]:
             pid = os.read(descriptor, 32).decode().strip() or "unknown"
             raise StartFailed(
                 f"`kalla up` is already running on {folder} (pid {pid}): "
-                "stop it first, or give this one a folder of its own with data_dir (or KALLA_DATA_DIR)."
+                "stop it first, or choose another folder with data_dir (or KALLA_DATA_DIR)."
             ) from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -54,7 +54,7 @@ def require_space(folder: Path, wanted: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < wanted:
         raise StartFailed(
-            f"Only {in_words(free)} are free on the disk of {folder}, {in_words(wanted)} are wanted: "
+            f"The disk of {folder} has {in_words(free)} free, {in_words(wanted)} are wanted: "
             "make room, move it with data_dir, or lower up.min_free_bytes."
         )
 
@@ -77,7 +77,7 @@ def secret(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file only this user can read; a reader sees the old text or the new, never half of it."""
+    """Write a file for this user alone; a reader sees the old text or the new, never half."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

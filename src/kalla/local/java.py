@@ -1,4 +1,4 @@
-"""Finds the Java that Spark runs on: the machine's own, or the one that comes as a Python package."""
+"""Finds the Java that Spark runs on: the machine's own, or the one in a Python package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Java:
         return int(self.version.split(".")[0])
 
     def home_for_spark(self, folder: Path) -> Path:
-        """A JAVA_HOME that Spark's scripts can use; a shim in `folder` where this one lacks a module."""
+        """A JAVA_HOME for Spark's scripts; a shim in `folder` where this one lacks a module."""
         if self.has_vector:
             return self.home
         shim = folder / "java" / "bin" / "java"

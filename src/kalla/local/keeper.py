@@ -1,4 +1,4 @@
-"""Keeps one server running: starts it, starts it again when it ends or sickens, and stops it when told."""
+"""Keeps one server running: starts it again when it ends or sickens, stops it when told."""
 
 from __future__ import annotations
 

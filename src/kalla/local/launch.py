@@ -1,6 +1,6 @@
-"""Becomes a server that dies with its parent. Run as a script of its own, so that no code runs between fork and exec.
+"""Becomes a server that dies with its parent. A script of its own: nothing else runs after fork.
 
-Arguments: the parent's pid, the signal its death sends, an identity (self, namespace or nobody), the command.
+Arguments: parent's pid, signal at its death, identity (self, namespace or nobody), command.
 """
 
 import ctypes

@@ -56,6 +56,7 @@ class Nats(Server):
         super().check()
 
     def prepare(self) -> None:
+        super().prepare()
         folder.make(self.folder)
         # In a file, because a password among the arguments shows in `ps`.
         folder.write_private(

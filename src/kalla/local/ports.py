@@ -57,7 +57,7 @@ def holder(port: int) -> str:
 
 
 def choose_free() -> int:
-    """A port that is free now. Somebody may take it before it is used: only for tests and port 0."""
+    """A port that is free now; somebody may take it before it is used."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The embedded Postgres: its own folder and password, on loopback only, and it may be started by root."""
+"""The embedded Postgres: its own folder and password, loopback only; root may start it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Postgres(Server):
     hurry_signal = signal.SIGQUIT
     death_signal = signal.SIGINT
 
-    def __init__(
-        self, data_dir: Path, port: int, options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, data_dir: Path, port: int, options: Mapping[str, str] | None = None) -> None:
         super().__init__("postgres", port, data_dir / "logs")
         self.folder = data_dir / "postgres"
         self.data = self.folder / "data"
@@ -70,6 +68,7 @@ class Postgres(Server):
         super().check()
 
     def prepare(self) -> None:
+        super().prepare()
         folder.make(self.folder)
         folder.secret(self.folder / "password")
         self._own()
@@ -100,7 +99,7 @@ class Postgres(Server):
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def _initialise(self) -> None:
-        # Into a folder that gets its name at the end: one that was interrupted is never taken for whole.
+        # It gets its name at the end: a folder half made is never taken for a whole one.
         fresh = self.folder / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         command = [
@@ -134,12 +133,12 @@ class Postgres(Server):
                 os.chown(path, owner, owner, follow_symlinks=False)
 
     def _clear_predecessor(self) -> None:
-        """After a SIGKILL: wait for what still works on these files, and unlock them if a stranger has the old pid."""
+        """After a SIGKILL: wait for what still works here; unlock if a stranger has the old pid."""
         deadline = time.monotonic() + 10
         while left := [process for process in psutil.process_iter() if self._is_ours(process)]:
             if time.monotonic() > deadline:
                 raise StartFailed(
-                    f"Another Postgres (pid {left[0].pid}) is working on {self.data}: stop it first."
+                    f"Another Postgres (pid {left[0].pid}) works on {self.data}: stop it first."
                 )
             time.sleep(0.05)
         lock = self.data / "postmaster.pid"
@@ -183,7 +182,7 @@ def _version(binary: str) -> str:
 
 @cache
 def _identity() -> str:
-    """Postgres refuses root. A namespace keeps root's access to the files; where there is none, nobody."""
+    """Postgres refuses root. A namespace keeps its access to the files; else be nobody."""
     if os.geteuid() != 0:
         return "self"
     tried = subprocess.run(

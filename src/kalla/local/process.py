@@ -63,6 +63,7 @@ class Server(ABC):
 
     def prepare(self) -> None:
         """Make what has to be there before it can start."""
+        self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def environment(self) -> Mapping[str, str]:
         """Variables on top of this process's own."""
@@ -134,7 +135,9 @@ class Server(ABC):
         try:
             with self.log.open("rb") as file:
                 file.seek(max(self._log_start, self.log.stat().st_size - 65536))
-                lines = [line.strip() for line in file.read().decode("utf-8", "replace").split("\n")]
+                lines = [
+                    line.strip() for line in file.read().decode("utf-8", "replace").split("\n")
+                ]
         except OSError:
             return ""
         lines = [line for line in lines if line]
@@ -149,7 +152,6 @@ class Server(ABC):
         return self.probe()
 
     def _spawn(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.replace(self.log.with_name(self.log.name + ".1"))
         with self.log.open("ab") as log:
@@ -183,7 +185,15 @@ def launched(
 ) -> list[str]:
     """The command that runs `command` as a child which dies with this process."""
     launcher = str(Path(__file__).with_name("launch.py"))
-    head = [sys.executable, "-I", "-S", launcher, str(os.getpid()), str(int(death_signal)), identity]
+    head = [
+        sys.executable,
+        "-I",
+        "-S",
+        launcher,
+        str(os.getpid()),
+        str(int(death_signal)),
+        identity,
+    ]
     return [*head, *command]
 
 

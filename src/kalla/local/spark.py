@@ -1,4 +1,4 @@
-"""The embedded Spark Connect server: local cores, loopback, a token, and its files in the data folder."""
+"""The embedded Spark Connect server: local cores, loopback, a token, files in the data folder."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class Spark(Server):
         super().check()
 
     def prepare(self) -> None:
+        super().prepare()
         folder.make(self.folder)
         # What a killed server left; a stopped one clears up after itself.
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)

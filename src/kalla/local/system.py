@@ -1,4 +1,4 @@
-"""The whole system on one machine, as `kalla up` runs it: what is started in which order, kept, and stopped."""
+"""The whole system on one machine, as `kalla up` runs it: started, kept and stopped in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from psycopg import AsyncConnection
@@ -65,7 +64,7 @@ class System:
         self._keepers: dict[Server, Keeper] = {}
 
     def run(self, ready: Callable[[str], None]) -> None:
-        """Start everything, call `ready` with the login link, and keep it all running until a signal."""
+        """Start everything, call `ready` with the login link, keep it running until a signal."""
         data_dir = self.settings.data_dir
         with folder.held(data_dir), self._signals():
             self._running_file.unlink(missing_ok=True)
@@ -116,7 +115,7 @@ class System:
                 self._keepers[server].start()
 
     def _await(self, *servers: Server | None) -> bool:
-        """Wait until these are up, or raise the first failure of any; False when a signal came first."""
+        """Wait until these are up, or raise any failure; False when a signal came first."""
         wanted = [self._keepers[server] for server in servers if server]
         while not self._stopping.is_set():
             for keeper in self._keepers.values():
@@ -230,5 +229,3 @@ def _failure(server: Server) -> StartFailed | None:
     except StartFailed as failure:
         return failure
     return None
-
-

@@ -1,0 +1,1 @@
+"""Spark, where data work is placed."""

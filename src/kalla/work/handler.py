@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kalla.database import Connection
@@ -19,6 +19,8 @@ class Context:
         self._ended = threading.Event()
         self._reason = ""
         self._progress: dict[str, Any] | None = None
+        self._acts: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
 
     def progress(self, **facts: Any) -> None:
         """Say how far the work is; the next heartbeat carries it."""
@@ -38,15 +40,31 @@ class Context:
     def ended(self) -> bool:
         return self._ended.is_set()
 
+    def on_end(self, act: Callable[[], None]) -> None:
+        """Have `act` called, in its own thread, when the job is taken away: to interrupt Spark."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._acts.append(act)
+                return
+        act()
+
     def end(self, reason: str) -> None:
         """Called by the worker: the job was cancelled, lost or handed back."""
-        self._reason = reason
-        self._ended.set()
+        with self._lock:
+            self._reason = self._reason or reason
+            self._ended.set()
+            acts, self._acts = self._acts, []
+        for act in acts:
+            threading.Thread(target=act, name="interrupt", daemon=True).start()
 
     def take_progress(self) -> dict[str, Any] | None:
         """The newest progress not yet carried by a heartbeat."""
         facts, self._progress = self._progress, None
         return facts
+
+    def put_back(self, facts: dict[str, Any] | None) -> None:
+        """The heartbeat did not arrive: keep its progress, unless there is a newer one."""
+        self._progress = self._progress or facts
 
 
 class Handler(Protocol):

@@ -32,15 +32,6 @@ class Inserted:
     woken: Woken
 
 
-@dataclass(frozen=True)
-class Reaped:
-    """What a look for lost jobs did."""
-
-    reclaimed: tuple[dict[str, Any], ...]
-    failed: tuple[dict[str, Any], ...]
-    woken: Woken
-
-
 async def insert(connection: Connection, kinds: Kinds, jobs: Sequence[NewJob]) -> Inserted:
     """Insert jobs of no run. One whose dedupe key waits already is not inserted again."""
     rows = kinds.rows(jobs)
@@ -149,14 +140,17 @@ async def fail(
 async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
     """Give claims up without counting a failure. Those no longer ours are left alone."""
     cursor = await connection.execute(sql.hand_back, _claims(jobs))
-    return Woken(row["queue"] for row in await cursor.fetchall())
+    return waiting_in(await cursor.fetchall())
 
 
-async def reap(connection: Connection, limit: int = 500) -> Reaped:
+async def reap(connection: Connection, limit: int = 500) -> list[dict[str, Any]]:
     """Return lost jobs to their queues. Those out of attempts are found by `exhausted`."""
-    cursor = await connection.execute(sql.reap, {"limit": limit})
-    rows = await cursor.fetchall()
-    return Reaped(tuple(rows), (), Woken(row["queue"] for row in rows))
+    return await (await connection.execute(sql.reap, {"limit": limit})).fetchall()
+
+
+def waiting_in(rows: Sequence[dict[str, Any]]) -> Woken:
+    """How many of these rows wait in which queue."""
+    return Woken(row["queue"] for row in rows)
 
 
 async def exhausted(connection: Connection, limit: int = 100) -> list[dict[str, Any]]:
@@ -180,7 +174,7 @@ async def end_exhausted(
 async def promote(connection: Connection, limit: int = 1000) -> Woken:
     """Delayed jobs that came due begin to wait."""
     cursor = await connection.execute(sql.promote, {"limit": limit})
-    return Woken(row["queue"] for row in await cursor.fetchall())
+    return waiting_in(await cursor.fetchall())
 
 
 async def next_due_seconds(connection: Connection) -> float | None:

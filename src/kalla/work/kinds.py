@@ -6,7 +6,6 @@ import builtins
 import difflib
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from kalla.errors import InvalidInput, Problem
 from kalla.redaction import secrets_in
-from kalla.settings import Settings
+from kalla.settings import ROLES, Settings
 from kalla.work.handler import Handler
 from kalla.work.job import NewJob
 
-_QUEUE = re.compile(r"^[a-z][a-z0-9_-]{0,62}$")
 _LONGEST_KEY = 512
 _LONGEST_SECONDS = 10 * 365 * 24 * 3600.0
 
@@ -91,8 +89,10 @@ class Kinds:
             near = difflib.get_close_matches(job.type, self._kinds, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(self.types)}"
             yield Problem("type", f"there is no job type {job.type!r}; {hint}")
-        if job.queue is not None and not _QUEUE.match(job.queue):
-            yield Problem("queue", f"{job.queue!r} is not a queue name: use a-z, 0-9, - and _")
+        if job.queue is not None and job.queue not in ROLES:
+            yield Problem(
+                "queue", f"there is no queue {job.queue!r}; known are: {', '.join(ROLES)}"
+            )
         if not -32768 <= job.priority <= 32767:
             yield Problem("priority", f"must be between -32768 and 32767, got {job.priority}")
         if not 0 <= job.delay_seconds <= _LONGEST_SECONDS:

@@ -49,3 +49,9 @@ async def pause(connection: Connection, queue: str, by: str) -> None:
 async def resume(connection: Connection, queue: str) -> None:
     """Claims go on. The caller wakes the workers."""
     await connection.execute(sql.resume, {"queue": queue})
+
+
+async def refresh_p95_seconds(connection: Connection) -> float:
+    """How long the refreshes of the last hour took, 95th percentile."""
+    (row,) = await (await connection.execute(sql.refresh_p95)).fetchall()
+    return float(row["seconds"])

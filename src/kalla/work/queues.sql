@@ -33,3 +33,9 @@ SET paused_at = coalesce(queues.paused_at, excluded.paused_at),
 
 -- name: resume
 UPDATE kalla.queues SET paused_at = NULL, paused_by = NULL WHERE queue = %(queue)s;
+
+-- name: refresh_p95
+SELECT coalesce(percentile_cont(0.95) WITHIN GROUP (
+    ORDER BY extract(epoch FROM finished_at - claimed_at)), 0)::double precision AS seconds
+FROM kalla.jobs
+WHERE finished_at > kalla.clock() - interval '1 hour' AND type = 'refresh' AND status = 'completed';

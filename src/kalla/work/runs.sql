@@ -99,3 +99,6 @@ WITH old AS (
     ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 DELETE FROM kalla.runs USING old WHERE runs.run_id = old.run_id;
+
+-- name: postgres_age
+SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::double precision AS seconds;

@@ -1,0 +1,43 @@
+"""The worker process: settings in, duties and probes running, SIGTERM drains, exit 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from kalla import logs
+from kalla.app.kinds import kinds as all_kinds
+from kalla.app.probes import create_probes
+from kalla.app.serving import address_of, bind, serving
+from kalla.database import Database
+from kalla.settings import ROLES, Settings
+from kalla.spark.session import SparkSessions
+from kalla.work.wake import open_channel
+from kalla.work.worker import Worker
+
+
+async def run_worker(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT, then drain."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    listener = bind(settings.worker.host, settings.worker.port, "worker.port")
+    spark = SparkSessions(settings.spark)
+    kinds = all_kinds(settings, spark)
+    async with Database(settings.database, name="kalla worker") as database:
+        wake = open_channel(settings, database, ROLES)
+        worker = Worker(settings, kinds, database, wake, address_of(listener))
+        probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
+        async with serving(probes, listener):
+            await worker.start()
+            await stopping.wait()
+            await worker.drain()
+    if len(worker.hand):
+        # A thread that does not stop would keep the interpreter from ending. Its job is elsewhere.
+        logs.get(__name__).warning("a thread is left behind", jobs=len(worker.hand))
+        sys.stderr.flush()
+        os._exit(0)
+    await asyncio.to_thread(spark.close)

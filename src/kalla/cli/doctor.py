@@ -1,0 +1,49 @@
+"""`kalla doctor`: every part with its version, address and state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kalla import logs, settings
+from kalla.local.checkup import Finding, examine
+
+_LOOKS = {"ok": "green", "away": "red", "unused": "dim"}
+
+
+def command(
+    style: Annotated[Literal["text", "json"], typer.Option("--format")] = "text",
+) -> None:
+    """Name every part with its version, address and state; exit code 1 if a needed one is away."""
+    effective = settings.load()
+    logs.configure("error", effective.settings.log.format)
+    findings = asyncio.run(examine(effective))
+    if style == "json":
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(findings)
+    if any(finding.state == "away" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _print(findings: list[Finding]) -> None:
+    table = Table("part", "version", "address", "state", box=None, padding=(0, 2, 0, 0))
+    for finding in findings:
+        words = ": ".join(word for word in (finding.state, finding.reason) if word)
+        table.add_row(
+            Text(finding.part),
+            Text(finding.version),
+            Text(finding.address),
+            Text(words, style=_LOOKS[finding.state]),
+        )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=1000)  # a pipe has no width to fold into
+    console.print(table)

@@ -1,0 +1,88 @@
+"""The `kalla` command: imports the one asked for alone, and turns errors into a sentence.
+
+A command is a module of `kalla.cli` with either a `typer.Typer` called `app` (a group) or a
+function called `command`. COMMANDS lists it, with the line that `kalla --help` shows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from kalla.errors import InvalidInput, KallaError, StartFailed
+
+COMMANDS = {
+    "up": ("kalla.cli.up", "Start the whole system on this machine; Ctrl-C stops it."),
+    "doctor": ("kalla.cli.doctor", "Name every part with its version, address and state."),
+    "config": ("kalla.cli.config", "Show the settings in force and where each came from."),
+    "migrate": ("kalla.cli.migrate", "Bring the database's tables up to date."),
+    "api": ("kalla.cli.api", "Serve the REST API and the pages."),
+    "worker": ("kalla.cli.worker", "Claim jobs and run them."),
+    "jobs": ("kalla.cli.jobs", "Submit, list, show, cancel and retry jobs."),
+    "queues": ("kalla.cli.queues", "Show queues, pause and resume them."),
+    "workers": ("kalla.cli.workers", "Show the workers."),
+    "token": ("kalla.cli.tokens", "Create, list and revoke tokens."),
+}
+
+
+def main() -> None:
+    try:
+        application(sys.argv[1:])(prog_name="kalla")
+    except KallaError as error:
+        if os.environ.get("KALLA_LOG_LEVEL", "").lower() == "debug":
+            raise
+        lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
+        typer.echo("\n".join(lines), err=True)
+        sys.exit(1 if isinstance(error, StartFailed) else 2)
+
+
+def application(arguments: list[str]) -> typer.Typer:
+    """The command line with the command in `arguments` in full, and of the others the name only."""
+    app = typer.Typer(
+        help="Kalla runs data work on autoscaled workers and proves what it did.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # the frames around the help would double the time to show it
+    )
+    app.callback()(_options)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, (module_name, summary) in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=summary)(_placeholder)
+            continue
+        module = import_module(module_name)
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=summary)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        typer.echo(f"kalla {metadata.version('kalla')}")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """What comes before the command."""
+
+
+def _placeholder() -> None:
+    """Stands for a command that was not asked for; importing them all would take a second."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`kalla up`: the whole system on this machine, with a line for every part."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+from kalla import logs, settings
+from kalla.local.keeper import News
+from kalla.local.process import Server
+from kalla.local.system import System
+
+
+def command() -> None:
+    """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it."""
+    effective = settings.load(with_running=False)
+    logs.configure("warning", effective.settings.log.format)
+    board = Board(Console(highlight=False))
+    system = System(effective, board.tell)
+    try:
+        system.run(board.announce)
+    finally:
+        board.close()
+    board.say("Kalla has stopped.")
+
+
+class Board:
+    """What a person sees: a spinner for what is on its way, a line for what is done."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._waiting: dict[Server, tuple[str, float]] = {}
+        self._up = False
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(
+                console=console,
+                get_renderable=self._render,
+                transient=True,
+                refresh_per_second=8,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+
+    def tell(self, news: News) -> None:
+        server = news.server
+        if news.event in ("starting", "stopping"):
+            self._waiting[server] = (news.event, time.monotonic())
+            return
+        self._waiting.pop(server, None)
+        stamp = f"{datetime.now().astimezone():%H:%M:%S} " if self._up else ""
+        if news.event == "trouble":
+            self._line(f"  [yellow]![/] {stamp}", news.text)
+            return
+        what = "  stopped" if news.event == "stopped" else ""
+        self._line(
+            f"  [green]✓[/] {stamp}",
+            f"{_columns(server, server.version, news.seconds)}{what}",
+        )
+
+    def announce(self, link: str) -> None:
+        self._up = True
+        self._line("\n  Kalla is up: ", link)
+        self._line("  ", "Ctrl-C stops it.\n")
+
+    def say(self, text: str) -> None:
+        self._line("  ", text)
+
+    def close(self) -> None:
+        if self._live:
+            self._live.stop()
+
+    def _line(self, head: str, text: str) -> None:
+        # Soft: a link or a sentence broken in two cannot be clicked or searched for.
+        self._console.print(head, end="", soft_wrap=True)
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def _render(self) -> Table:
+        table = Table.grid(padding=(0, 1))
+        for server, (event, began) in list(self._waiting.items()):
+            table.add_row(
+                " ",
+                Spinner("dots"),
+                _columns(server, event, time.monotonic() - began),
+            )
+        return table
+
+
+def _columns(server: Server, word: str, seconds: float) -> str:
+    return f"{server.name:<10} {word:<9} {server.address:<22} {seconds:5.1f} s"

@@ -1,0 +1,31 @@
+"""`kalla worker`: claims jobs until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from kalla import logs, settings
+
+
+def command(
+    port: Annotated[int | None, typer.Option(help="Port of /metrics, /health and /ready.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Jobs to run at once.")] = None,
+    roles: Annotated[
+        str | None, typer.Option(help="Kinds of work to take, comma-separated.")
+    ] = None,
+) -> None:
+    """Claim and run jobs; SIGTERM drains."""
+    from kalla.app.worker import run_worker
+
+    given = {
+        "port": port,
+        "concurrency": concurrency,
+        "roles": None if roles is None else [role.strip() for role in roles.split(",")],
+    }
+    overrides = {"worker": {name: value for name, value in given.items() if value is not None}}
+    effective = settings.load(overrides=overrides).settings
+    logs.configure(effective.log.level, effective.log.format)
+    asyncio.run(run_worker(effective))

@@ -1,0 +1,91 @@
+"""The Spark Connect session of a process: one, long-lived, made when needed and again if lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kalla import logs
+from kalla.errors import Unavailable
+from kalla.redaction import scrub
+from kalla.settings import Spark as SparkSettings
+from kalla.work.handler import Context
+from kalla.work.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_log = logs.get(__name__)
+
+
+class SparkSessions:
+    """Hands out the session to handlers. pyspark is imported only when work needs it."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    @contextmanager
+    def session(self, job: Job, context: Context) -> Iterator[SparkSession]:
+        """The session, tagged with this job: taking the job away interrupts its queries."""
+        spark = self._connected()
+        tag = f"kalla-job-{job.job_id}-{job.fence}"
+        spark.addTag(tag)
+        context.on_end(lambda: self._interrupt(spark, tag))
+        try:
+            yield spark
+        except Exception as error:
+            context.check()  # an interrupted query fails in many ways; the reason is the cancel
+            if _is_away(error):
+                self._forget(spark)
+                raise Unavailable(f"Spark does not answer: {scrub(_first_line(error))}") from error
+            raise
+        finally:
+            spark.removeTag(tag)
+
+    def close(self) -> None:
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.stop()
+
+    def _connected(self) -> SparkSession:
+        from pyspark.sql.connect.session import SparkSession
+
+        with self._lock:
+            if self._session is None:
+                token = self._settings.token.get_secret_value()
+                remote = self._settings.remote.rstrip("/")
+                url = f"{remote}/;token={token}" if token else remote
+                try:
+                    self._session = SparkSession.builder.remote(url).create()
+                    self._session.range(1).count()
+                except Exception as error:
+                    self._session = None
+                    raise Unavailable(
+                        f"Spark at {remote} does not answer: {scrub(_first_line(error))}"
+                    ) from error
+            return self._session
+
+    def _interrupt(self, spark: SparkSession, tag: str) -> None:
+        try:
+            spark.interruptTag(tag)
+        except Exception as error:  # the query then runs to its end, and its result is dropped
+            _log.warning("spark was not interrupted", tag=tag, error=_first_line(error))
+
+    def _forget(self, spark: SparkSession) -> None:
+        with self._lock:
+            if self._session is spark:
+                self._session = None
+
+
+def _is_away(error: Exception) -> bool:
+    text = str(error)
+    return any(sign in text for sign in ("UNAVAILABLE", "SESSION_CLOSED", "SESSION_NOT_FOUND"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]

@@ -1,0 +1,1 @@
+"""The background duties of workers and the API: one file each, with nothing but its own concern."""

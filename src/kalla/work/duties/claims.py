@@ -1,0 +1,100 @@
+"""Claims waiting jobs as places in the hand come free, woken by the channel or by its own look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from kalla import logs
+from kalla.database import AWAY, Connection, Database
+from kalla.work import jobs as job_store
+from kalla.work.duty import Duty, trouble_with_postgres
+from kalla.work.hand import Hand, Held
+from kalla.work.handler import Context
+from kalla.work.job import Job
+from kalla.work.wake.channel import Wake
+
+_log = logs.get(__name__)
+
+
+class Claims(Duty):
+    """The queues take turns, so that a full one does not starve the others."""
+
+    name = "claims"
+
+    def __init__(
+        self,
+        database: Database,
+        wake: Wake,
+        hand: Hand,
+        run: Callable[[Held], None],
+        *,
+        worker: str,
+        queues: Sequence[str],
+        types: Sequence[str],
+        poll_seconds: float,
+    ) -> None:
+        super().__init__()
+        self._database = database
+        self._wake = wake
+        self._hand = hand
+        self._run = run
+        self._worker = worker
+        self._queues = list(queues)
+        self._types = list(types)
+        self._poll_seconds = poll_seconds
+        self._claiming = asyncio.Lock()
+
+    async def stop(self) -> None:
+        async with self._claiming:
+            await super().stop()
+
+    async def work(self) -> None:
+        backoff = 0.1
+        while True:
+            if self._hand.free <= 0:
+                await self._hand.wait_for_change()
+                continue
+            try:
+                # A stop waits for this lock: a claim is never cut off between commit and hand.
+                async with self._claiming:
+                    claimed = await self._claim_all()
+            except AWAY as error:
+                if self.trouble is None:
+                    _log.warning("cannot claim", trouble=trouble_with_postgres(error))
+                self.trouble = trouble_with_postgres(error)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, 2.0)
+                continue
+            self.trouble, backoff = None, 0.1
+            if not claimed:
+                await self._wake.wait(self._queues, self._poll_seconds)
+
+    async def _claim_all(self) -> int:
+        """One look at every queue, beginning with another one each time."""
+        self._queues.append(self._queues.pop(0))
+        claimed: Counter[str] = Counter()
+        for queue in list(self._queues):
+            free = self._hand.free
+            if free <= 0:
+                break
+            taken = await self._claim(queue, free)
+            if taken:
+                claimed[queue] = len(taken)
+                self._hand.take(taken)
+                for held in taken:
+                    self._run(held)
+        if claimed:
+            await self._wake.claimed(claimed)
+        return claimed.total()
+
+    async def _claim(self, queue: str, limit: int) -> list[Held]:
+        async def act(connection: Connection) -> list[Held]:
+            jobs = await job_store.claim(connection, queue, self._types, self._worker, limit)
+            return [Held(job, await self._context(connection, job)) for job in jobs]
+
+        return await self._database.retrying(act)
+
+    async def _context(self, connection: Connection, job: Job) -> Context:
+        return Context(await job_store.inputs(connection, job))

@@ -1,0 +1,60 @@
+"""Keeps the claims in hand alive, carries progress, and learns which were lost or cancelled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kalla import logs
+from kalla.database import Database
+from kalla.work import jobs as job_store
+from kalla.work import presence
+from kalla.work.duty import Periodic
+from kalla.work.hand import Hand, Held
+from kalla.work.metrics import Metrics
+
+_log = logs.get(__name__)
+
+
+class Heartbeats(Periodic):
+    def __init__(
+        self,
+        database: Database,
+        hand: Hand,
+        metrics: Metrics,
+        announcement: Callable[[], presence.Announcement],
+        interval: float,
+    ) -> None:
+        super().__init__("heartbeats", interval)
+        self._database = database
+        self._hand = hand
+        self._metrics = metrics
+        self._announcement = announcement
+
+    async def tick(self) -> None:
+        ours = self._hand.ours()
+        progress = [held.context.take_progress() for held in ours]
+        try:
+            await self._beat(ours, progress)
+        except BaseException:
+            for held, facts in zip(ours, progress, strict=True):
+                held.context.put_back(facts)
+            raise
+
+    async def _beat(self, ours: list[Held], progress: list[dict[str, object] | None]) -> None:
+        started = time.monotonic()
+        async with self._database.transaction() as connection:
+            lost: set[int] = set()
+            if ours:
+                lost = await job_store.heartbeat(connection, [held.job for held in ours], progress)
+            await presence.announce(connection, self._announcement())
+        self._metrics.heartbeat_succeeded()
+        for held in ours:
+            if held.job.job_id not in lost:
+                held.beaten = started
+            elif held.lost is None and not held.ended:
+                _log.warning(
+                    "job lost", job=held.job.job_id, run=held.job.run_id, fence=held.job.fence
+                )
+                self._metrics.lost.labels(held.job.type).inc()
+                held.lose(f"job {held.job.job_id} was cancelled or taken away")

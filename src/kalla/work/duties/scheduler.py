@@ -1,0 +1,24 @@
+"""Lets delayed jobs wait once they come due, and wakes somebody for them."""
+
+from __future__ import annotations
+
+from kalla.database import Database
+from kalla.work import jobs as job_store
+from kalla.work.duty import Periodic
+from kalla.work.wake.channel import Wake
+
+_BATCH = 1000
+
+
+class Scheduler(Periodic):
+    def __init__(self, database: Database, wake: Wake, interval: float) -> None:
+        super().__init__("scheduler", interval)
+        self._database = database
+        self._wake = wake
+
+    async def tick(self) -> float | None:
+        async with self._database.transaction() as connection:
+            woken = await job_store.promote(connection, _BATCH)
+            seconds = await job_store.next_due_seconds(connection)
+        await self._wake.nudge(woken)
+        return 0.0 if woken.total() == _BATCH else seconds
