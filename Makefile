@@ -5,7 +5,7 @@ UV := $(BIN)/uv
 INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up test unit check format chaos lock clean
+.PHONY: help setup dev up test unit check format chaos lock clean bench-jobs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,3 +57,6 @@ lock: .venv/.uv ## resolve the locks anew
 
 clean: ## remove .venv; the data in .kalla stays
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+bench-jobs: .venv/.dev ## jobs/s and wake-up latency against procrastinate
+	@$(BIN)/python -m bench.jobs

@@ -338,7 +338,7 @@ def _merge(
 def _problems(error: ValidationError, origins: Mapping[str, str]) -> Iterator[Problem]:
     for item in error.errors(include_url=False):
         name = ".".join(str(part) for part in item["loc"])
-        origin = origins.get(name) or origins.get(name.rpartition(".")[0], "")
+        origin = origins.get(name) or origins.get(name.rpartition(".")[0]) or _below(name, origins)
         where = f" (set by {origin})" if origin else ""
         if item["type"] == "extra_forbidden":
             yield Problem(name, f"there is no such setting{_nearest(name)}{where}")
@@ -358,8 +358,13 @@ def _problems(error: ValidationError, origins: Mapping[str, str]) -> Iterator[Pr
         yield Problem(name, message + where)
 
 
+def _below(section: str, origins: Mapping[str, str]) -> str:
+    return next((text for name, text in origins.items() if name.startswith(f"{section}.")), "")
+
+
 def _nearest(name: str) -> str:
-    known = [leaf for leaf, _ in _leaves(Settings())] + [
+    leaves = [leaf for leaf, _ in _leaves(Settings())] if "." in name else [*Settings.model_fields]
+    known = leaves + [
         f"jobs.{name.split('.')[1]}.{field}"
         for field in JobPolicy.model_fields
         if name.count(".") == 2

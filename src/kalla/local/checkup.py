@@ -145,7 +145,8 @@ async def _nats(settings: Settings) -> Finding:
                 url, connect_timeout=2, allow_reconnect=False, error_cb=note
             )
             try:
-                version = str(client.connected_server_version)
+                told = client.connected_server_version
+                version = f"{told.major}.{told.minor}.{told.patch}"
                 await client.jetstream().account_info()
             finally:
                 await client.close()

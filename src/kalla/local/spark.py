@@ -80,6 +80,8 @@ class Spark(Server):
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
             "spark.ui.enabled": "false",
+            # Its inner ports, too, are for itself alone; the secret is made up at every start.
+            "spark.authenticate": "true",
             "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self.folder / 'tmp'}",
         }
         flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]

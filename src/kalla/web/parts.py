@@ -11,6 +11,7 @@ from kalla.database import Database
 from kalla.settings import Settings
 from kalla.web.layout import Layout
 from kalla.web.live import Live
+from kalla.work.duty import Crew
 from kalla.work.kinds import Kinds
 from kalla.work.wake.channel import Wake
 
@@ -23,6 +24,7 @@ class Parts:
     wake: Wake
     layout: Layout
     live: Live
+    crew: Crew
 
 
 def parts_of(request: Request) -> Parts:

@@ -48,10 +48,12 @@ async def insert(connection: Connection, kinds: Kinds, jobs: Sequence[NewJob]) -
                 found[row["position"]] = row
         rows = [row for row in rows if row["position"] not in found]
     ordered = [found[position] for position in range(len(jobs))]
+    # A repeated job wakes too: it was locked meanwhile, so who was woken for it did not see it.
+    due = {row["job_id"]: row["queue"] for row in ordered if row["due"]}
     return Inserted(
         tuple(row["job_id"] for row in ordered),
         tuple(not row["inserted"] for row in ordered),
-        Woken(row["queue"] for row in ordered if row["inserted"] and row["due"]),
+        Woken(due.values()),
     )
 
 

@@ -25,16 +25,25 @@ inserted AS (
     FROM given, moment
     ORDER BY position
     ON CONFLICT (dedupe_key) WHERE status = 'pending' AND dedupe_key IS NOT NULL DO NOTHING
-    RETURNING job_id, dedupe_key
+    RETURNING job_id, queue, dedupe_key, due
+),
+waiting AS MATERIALIZED (
+    -- Locked, so that the repeated job cannot start before this transaction's writes are seen.
+    SELECT job_id, queue, dedupe_key, due FROM kalla.jobs
+    WHERE status = 'pending' AND dedupe_key IS NOT NULL AND dedupe_key IN (
+        SELECT given.dedupe_key FROM given LEFT JOIN inserted USING (job_id)
+        WHERE inserted.job_id IS NULL)
+    ORDER BY job_id
+    FOR SHARE
 )
-SELECT given.position, given.queue, given.gate, given.delay_seconds <= 0 AS due,
-       inserted.job_id IS NOT NULL AS inserted,
+SELECT given.position, given.gate, inserted.job_id IS NOT NULL AS inserted,
+       coalesce(inserted.queue, twin.queue, waiting.queue) AS queue,
+       coalesce(inserted.due, twin.due, waiting.due) AS due,
        coalesce(inserted.job_id, twin.job_id, waiting.job_id) AS job_id
 FROM given
 LEFT JOIN inserted USING (job_id)
 LEFT JOIN inserted twin ON inserted.job_id IS NULL AND twin.dedupe_key = given.dedupe_key
-LEFT JOIN kalla.jobs waiting
-    ON inserted.job_id IS NULL AND waiting.dedupe_key = given.dedupe_key AND waiting.status = 'pending'
+LEFT JOIN waiting ON inserted.job_id IS NULL AND waiting.dedupe_key = given.dedupe_key
 ORDER BY given.position;
 
 -- name: claim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import queue
 import threading
 from collections import deque
@@ -35,9 +36,12 @@ class Runners:
         self._told = False
         self._threads: list[threading.Thread] = []
         self._running = 0
+        self._context: contextvars.Context | None = None
         self._loop = asyncio.get_running_loop()
 
     def run(self, held: Held) -> None:
+        # The claims' context names the worker: what is logged about the ending should too.
+        self._context = self._context or contextvars.copy_context()
         self._running += 1
         if self._running > len(self._threads) < self._count:
             name = f"job-{len(self._threads)}"
@@ -70,7 +74,7 @@ class Runners:
             if not self._told:
                 self._told = True
                 try:
-                    self._loop.call_soon_threadsafe(self._deliver)
+                    self._loop.call_soon_threadsafe(self._deliver, context=self._context)
                 except RuntimeError:  # the loop is closed: the process is ending, the fence decides
                     return
 

@@ -14,7 +14,7 @@ class Wake(Protocol):
     """
 
     async def start(self) -> None:
-        """Begin; returns at once even if the server is away, and keeps trying to reach it."""
+        """Begin; returns after the first try even if the server is away, and goes on trying."""
 
     async def stop(self) -> None: ...
 
@@ -35,6 +35,9 @@ class Wake(Protocol):
 
     async def alarmed(self) -> None:
         """Return when an alarm came since the last call."""
+
+    async def depth(self) -> Mapping[str, int]:
+        """How many messages it holds for each queue; empty if it keeps none, or is away."""
 
     async def settle(self, waiting: Mapping[str, int]) -> None:
         """Bring the channel's own depth, if it has one, to these figures. One process at a time."""

@@ -1,0 +1,1 @@
+"""Benchmarks: ours and the peer's on the same data in the same run. See docs/benchmarks.md."""

@@ -1,0 +1,169 @@
+"""REST for operators: jobs, queues, workers, tokens, and the probe that says whether all is well."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from kalla.database import AWAY
+from kalla.errors import NotFound, Unavailable
+from kalla.operate import overview
+from kalla.operate.overview import Filter
+from kalla.operate.shown import Health, Job, JobPage, Queue, SubmittedJob, Worker
+from kalla.operate.submission import Submission, Text
+from kalla.web import tokens
+from kalla.web.access import GuardedRoute, needs
+from kalla.web.commands import Command, Commanded
+from kalla.web.parts import Parts, Whole
+from kalla.web.problems import NOT_MIGRATED
+from kalla.web.tokens import TokenRecord
+from kalla.work import jobs, presence, queues
+from kalla.work.job import Status
+
+probes = APIRouter(route_class=GuardedRoute, tags=["probes"])
+router = APIRouter(prefix="/api", route_class=GuardedRoute)
+
+Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
+OptionalId = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
+OptionalText = Annotated[Text | None, Query()]
+
+_HEALTH_SECONDS = 3.0
+
+
+@probes.get("/health", responses={503: {"model": Health}})
+@needs(None)
+async def health(parts: Whole, response: Response) -> Health:
+    """Whether the API can do its work: 503 while Postgres is away or a duty has died."""
+    fatal = [*parts.crew.deaths()]
+    if trouble := await _postgres_trouble(parts):
+        fatal.append(trouble)
+    if fatal:
+        response.status_code = 503
+    lesser = [f"wake-ups: {parts.wake.trouble}"] if parts.wake.trouble else []
+    return Health(status="away" if fatal else "ok", troubles=[*fatal, *lesser])
+
+
+@router.get("/jobs", tags=["jobs"])
+async def list_jobs(
+    parts: Whole,
+    status: Annotated[Status | None, Query()] = None,
+    queue: OptionalText = None,
+    type: OptionalText = None,  # noqa: A002
+    run_id: OptionalId = None,
+    before: OptionalId = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> JobPage:
+    """Jobs, newest first; pass `next_before` as `before` to get the next page."""
+    which = Filter(status, queue, type, run_id, before)
+    async with parts.database.transaction() as connection:
+        return await overview.jobs(connection, which, limit)
+
+
+@router.post("/jobs", status_code=201, tags=["jobs"])
+async def submit_job(
+    parts: Whole, command: Commanded, response: Response, submission: Submission
+) -> SubmittedJob:
+    """Submit one job. A waiting job with the same `dedupe_key` stands for it instead."""
+    inserted = await jobs.insert(command.connection, parts.kinds, [submission.job()])
+    command.woken += inserted.woken
+    (job_id,) = inserted.job_ids
+    response.headers["Location"] = f"/api/jobs/{job_id}"
+    record = await jobs.get(command.connection, job_id)
+    return SubmittedJob.of(record, repeated=inserted.repeated[0])
+
+
+@router.get("/jobs/{job_id}", tags=["jobs"])
+async def show_job(parts: Whole, job_id: Id) -> Job:
+    """A job with its payload, result, error and the attempts that did not complete."""
+    async with parts.database.transaction() as connection:
+        return Job.of(await jobs.get(connection, job_id))
+
+
+@router.post("/jobs/{job_id}/cancel", tags=["jobs"])
+async def cancel_job(command: Commanded, job_id: Id) -> Job:
+    """Cancel a waiting or running job; one that belongs to a run takes the whole run with it."""
+    record = await jobs.cancel(command.connection, job_id, by=command.caller.name)
+    command.alarm = True
+    return Job.of(record)
+
+
+@router.post("/jobs/{job_id}/retry", tags=["jobs"])
+async def retry_job(parts: Whole, command: Commanded, job_id: Id) -> Job:
+    """Let a failed or cancelled job wait again; one that belongs to a run revives the whole run."""
+    limit = parts.settings.run.total_timeout_seconds
+    command.woken += await jobs.retry(command.connection, job_id, limit)
+    return Job.of(await jobs.get(command.connection, job_id))
+
+
+@router.get("/queues", tags=["queues"])
+async def list_queues(parts: Whole) -> list[Queue]:
+    """Every queue that has something in it or that a known job type goes to."""
+    async with parts.database.transaction() as connection:
+        found = await queues.depths(connection, parts.kinds.queues)
+    return [Queue.of(record) for record in found]
+
+
+@router.post("/queues/{queue}/pause", tags=["queues"])
+async def pause_queue(parts: Whole, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
+    """Nothing of this queue is claimed until it is resumed; running jobs go on."""
+    await _queue(parts, command, queue)
+    await queues.pause(command.connection, queue, by=command.caller.name)
+    return await _queue(parts, command, queue)
+
+
+@router.post("/queues/{queue}/resume", tags=["queues"])
+async def resume_queue(parts: Whole, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
+    await _queue(parts, command, queue)
+    await queues.resume(command.connection, queue)
+    resumed = await _queue(parts, command, queue)
+    command.woken[queue] += resumed.depth
+    return resumed
+
+
+@router.get("/workers", tags=["workers"])
+async def list_workers(parts: Whole) -> list[Worker]:
+    async with parts.database.transaction() as connection:
+        return [Worker.of(record) for record in await presence.workers(connection)]
+
+
+# Tokens are created by `kalla token create` alone: an answer with a token in it would have to be
+# remembered for its Idempotency-Key, in the clear.
+@router.get("/tokens", tags=["tokens"])
+@needs("admin")
+async def list_tokens(parts: Whole) -> list[TokenRecord]:
+    async with parts.database.transaction() as connection:
+        return await tokens.listing(connection)
+
+
+@router.post("/tokens/{token_id}/revoke", tags=["tokens"])
+@needs("admin")
+async def revoke_token(command: Commanded, token_id: Id) -> TokenRecord:
+    return await tokens.revoke(command.connection, token_id)
+
+
+async def _queue(parts: Parts, command: Command, queue: str) -> Queue:
+    """Refuses a queue nobody has heard of: most likely it is a slip of the pen."""
+    found = await queues.depths(command.connection, parts.kinds.queues)
+    for record in found:
+        if record.queue == queue:
+            return Queue.of(record)
+    names = [record.queue for record in found]
+    near = difflib.get_close_matches(queue, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+    raise NotFound(f"there is no queue {queue!r}; {hint}")
+
+
+async def _postgres_trouble(parts: Parts) -> str | None:
+    try:
+        async with asyncio.timeout(_HEALTH_SECONDS), parts.database.transaction() as connection:
+            await overview.require_migrated(connection)
+    except Unavailable as error:
+        return str(error)
+    except NOT_MIGRATED:
+        return "the database is not migrated: run `kalla migrate`"
+    except (TimeoutError, *AWAY):
+        return "Postgres does not answer"
+    return None

@@ -1,0 +1,110 @@
+"""Who may call a route: every one needs a role unless it says otherwise, and a cookie proves less
+than a header: what changes something must also come from our own pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine
+from typing import Annotated, Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from kalla.errors import NotAllowed, NotAuthenticated
+from kalla.web import commands, tokens
+from kalla.web.parts import parts_of
+from kalla.web.tokens import Caller, Role
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_MARK = "_kalla_role"
+
+
+def needs(role: Role | None) -> Callable[[Endpoint], Endpoint]:
+    """Mark an endpoint as open to this role and those above it; None opens it to everybody."""
+
+    def mark(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _MARK, role)
+        return endpoint
+
+    return mark
+
+
+def role_for(endpoint: object, methods: Collection[str]) -> Role | None:
+    """Unmarked endpoints: reading is for viewers, everything else for operators."""
+    usual: Role = "viewer" if _SAFE.issuperset(methods) else "operator"
+    return cast(Role | None, getattr(endpoint, _MARK, usual))
+
+
+class GuardedRoute(APIRoute):
+    """First who asks, then the body, then the command in its one transaction."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+        role = role_for(self.endpoint, self.methods)
+
+        async def guarded(request: Request) -> Response:
+            changes = request.method not in _SAFE
+            if role is None:
+                if changes:
+                    require_same_origin(request)
+                return await answer(request)
+            request.state.caller = await admit(request, role, changes)
+            return await (commands.carry_out(request, answer) if changes else answer(request))
+
+        return guarded
+
+
+async def admit(request: Request, role: Role, changes: bool) -> Caller:
+    token, by_cookie = presented(request)
+    if token is None:
+        raise NotAuthenticated(
+            "send a token as `Authorization: Bearer ...`, or log in with the link of `kalla up`"
+        )
+    async with parts_of(request).database.transaction() as connection:
+        caller = await tokens.authenticate(connection, token)
+    if by_cookie and changes:
+        require_same_origin(request)
+    if not caller.may(role):
+        raise NotAllowed(f"this needs the role {role}, and {caller.name} is {caller.role}")
+    return caller
+
+
+def presented(request: Request) -> tuple[str | None, bool]:
+    """The token of a request, and whether it came as a cookie."""
+    header = request.headers.get("authorization")
+    if header is not None:
+        scheme, _, token = header.partition(" ")
+        return (token.strip() if scheme.lower() == "bearer" else ""), False
+    return request.cookies.get(cookie_name(request)), True
+
+
+def cookie_name(request: Request) -> str:
+    """Cookies know no ports: without one in the name, two Kallas on one machine log each other out."""
+    return f"kalla_{request.url.port}" if request.url.port else "kalla"
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse what another site's page makes a browser send."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        same = site == "same-origin"
+    else:
+        origin = request.headers.get("origin", "")
+        same = urlsplit(origin).netloc == request.headers.get("host", "") != ""
+    if not same:
+        raise NotAllowed("this request does not come from Kalla's own pages")
+
+
+def current_caller(request: Request) -> Caller:
+    return cast(Caller, request.state.caller)
+
+
+def known_caller(request: Request) -> Caller | None:
+    """For pages that are shown to strangers too, such as an error."""
+    return cast(Caller | None, getattr(request.state, "caller", None))
+
+
+Asking = Annotated[Caller, Depends(current_caller)]

@@ -1,0 +1,140 @@
+"""Commands: what changes something happens in one transaction, and once per Idempotency-Key.
+
+The effect and the remembered answer commit together; whoever waits for the effect is woken after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Annotated, cast
+
+from fastapi import Depends, Request, Response
+from psycopg.types.json import Jsonb
+
+from kalla.database import COLLIDED, Connection
+from kalla.errors import InvalidInput, Problem
+from kalla.statements import load
+from kalla.web import problems
+from kalla.web.parts import Parts, parts_of
+from kalla.web.tokens import Caller
+from kalla.work.intake import Woken
+
+sql = load("kalla.web", "commands.sql")
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+_TRIES = 5
+_LONGEST_KEY = 255
+_KEPT_HEADERS = ("content-type", "location")
+
+
+@dataclass
+class Command:
+    """One command: who asks, the transaction that all of it shares, and whom it will wake."""
+
+    caller: Caller
+    connection: Connection
+    woken: Woken = field(default_factory=Woken)
+    alarm: bool = False  # a running job was cancelled: tell every worker at once
+
+
+async def carry_out(request: Request, answer: Answer) -> Response:
+    """Answer a request whose caller is known already."""
+    parts = parts_of(request)
+    caller = cast(Caller, request.state.caller)
+    key = _key(request)
+    digest = await _digest(request)
+    for left in reversed(range(_TRIES)):
+        try:
+            # Explicit, so that what is inside _attempt is a savepoint and never the commit itself.
+            async with (
+                parts.database.transaction() as connection,
+                connection.transaction(),
+            ):
+                command = Command(caller, connection)
+                if key is None:
+                    response = await _attempt(request, answer, command)
+                else:
+                    response = await _once(request, answer, command, key, digest)
+            break
+        except COLLIDED:
+            if not left:
+                raise
+    await _wake(parts, command)
+    return response
+
+
+async def _once(
+    request: Request, answer: Answer, command: Command, key: str, digest: bytes
+) -> Response:
+    connection = command.connection
+    mine = {"caller": command.caller.token_id, "key": key}
+    await connection.execute(sql.serialise, mine)
+    row = await (await connection.execute(sql.remembered, mine)).fetchone()
+    if row is not None:
+        if bytes(row["request"]) != digest:
+            raise InvalidInput(
+                Problem("Idempotency-Key", "was used for another request before: take a new key")
+            )
+        headers = row["headers"] | {"Idempotency-Replayed": "true"}
+        return Response(bytes(row["body"]), row["status"], headers)
+    response = await _attempt(request, answer, command)
+    # Of a request that was not understood nothing was done: once corrected it may keep its key.
+    if response.status_code < 500 and response.status_code not in (400, 422):
+        kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+        await connection.execute(
+            sql.remember,
+            mine
+            | {
+                "request": digest,
+                "status": response.status_code,
+                "headers": Jsonb(kept),
+                "body": bytes(response.body),
+            },
+        )
+    return response
+
+
+async def _attempt(request: Request, answer: Answer, command: Command) -> Response:
+    """The endpoint's answer; if that is a refusal, whatever it did before is undone."""
+    request.state.command = command
+    try:
+        async with command.connection.transaction():
+            return await answer(request)
+    except problems.REFUSALS as error:
+        if problems.status_of(error) >= 500:
+            raise
+        command.woken.clear()
+        command.alarm = False
+        return problems.answer(request, error)
+
+
+async def _wake(parts: Parts, command: Command) -> None:
+    if command.woken:
+        await parts.wake.nudge(command.woken)
+    if command.alarm:
+        await parts.wake.alarm()
+    parts.live.hurry()
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= _LONGEST_KEY:
+        raise InvalidInput(
+            Problem("Idempotency-Key", f"must have 1 to {_LONGEST_KEY} characters, got {len(key)}")
+        )
+    return key
+
+
+async def _digest(request: Request) -> bytes:
+    head = f"{request.method} {request.url.path}?{request.url.query}\n"
+    return sha256(head.encode() + await request.body()).digest()
+
+
+def _current(request: Request) -> Command:
+    return cast(Command, request.state.command)
+
+
+Commanded = Annotated[Command, Depends(_current)]

@@ -1,0 +1,115 @@
+"""What pages share: one set of templates and filters, the frame around every page, static files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Literal
+
+from fastapi import Request
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Place:
+    """An entry of the navigation; it is the current one for every path below its own."""
+
+    label: str
+    path: str
+    below: tuple[str, ...] = ()
+
+    def holds(self, path: str) -> bool:
+        return path == self.path or path.startswith(self.below)
+
+
+class Layout:
+    """Renders pages and fragments from the `templates` folders of the given rooms."""
+
+    def __init__(self, rooms: Sequence[str], places: Sequence[Place]) -> None:
+        self._places = tuple(places)
+        self._environment = Environment(
+            loader=ChoiceLoader([PackageLoader(room) for room in ("kalla.web", *rooms)]),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "moment": moment,
+            "seconds": seconds,
+            "count": count,
+            "document": document,
+        }
+        self._environment.globals |= {"static": static}
+
+    def render(self, template: str, request: Request, **context: Any) -> str:
+        """A whole page."""
+        return self._environment.get_template(template).render(
+            caller=getattr(request.state, "caller", None),
+            places=self._places,
+            path=request.url.path,
+            **{"now": None, "live": False} | context,
+        )
+
+    def fragment(self, template: str, **context: Any) -> str:
+        """A part of a page. Without `now` it has no relative times: it differs only when a fact does."""
+        return self._environment.get_template(template).render(**context)
+
+
+@pass_context
+def moment(
+    context: Context, at: datetime | None, style: Literal["ago", "since", "clock"] = "ago"
+) -> Markup | str:
+    """A point in time; the page's script keeps the words right while the clock goes on."""
+    if at is None:
+        return Markup('<span class="none">–</span>')
+    at = at.astimezone(UTC)
+    exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    now: datetime | None = context.get("now")
+    words = exact
+    if now is not None and style != "clock":
+        passed = (now - at).total_seconds()
+        words = seconds(abs(passed))
+        if style == "ago":
+            words = f"{words} ago" if passed >= 0 else f"in {words}"
+    return Markup('<time datetime="{}" title="{}" data-as="{}">{}</time>').format(
+        at.isoformat(timespec="milliseconds"), exact, style, words
+    )
+
+
+def seconds(value: float | None) -> str:
+    """A duration in words: at most two units, no false precision. kalla.js says the same."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{max(value, 0) * 1000:.0f} ms" if value >= 0.001 else "0 s"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    for size, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def count(value: int) -> str:
+    return f"{value:,}".replace(",", " ")  # a thin space groups thousands in every language
+
+
+def document(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+@cache
+def static(name: str) -> str:
+    """The address of a static file; it changes with the content, so that no browser keeps an old one."""
+    content = (files("kalla.web") / "static" / name).read_bytes()
+    return f"/static/{name}?v={sha256(content).hexdigest()[:10]}"

@@ -1,0 +1,3 @@
+-- name: clock
+-- Pages count seconds by the database's clock, as everything else does.
+SELECT kalla.clock() AS now;

@@ -1,0 +1,51 @@
+"""How a room shows a page that stays true: the same address gives the page and its changes."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from markupsafe import Markup
+
+from kalla.database import AWAY
+from kalla.errors import NotAuthenticated
+from kalla.web import tokens
+from kalla.web.access import presented
+from kalla.web.live import View, clock
+from kalla.web.parts import Parts, parts_of
+
+
+async def live_page(request: Request, view: View, template: str, **context: object) -> Response:
+    """The page with the view's fragments in it, or, for an EventSource, what changes in them."""
+    parts = parts_of(request)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        return _stream(request, parts, view)
+    async with parts.database.transaction() as connection:
+        now = await clock(connection)
+        rendered = await view.fragments(connection, now)
+    # Markup: fragments were escaped when they were rendered.
+    fragments = {name: Markup(html) for name, html in rendered.items()}  # noqa: S704
+    page = parts.layout.render(
+        template, request, now=now, live=True, fragments=fragments, view=view, **context
+    )
+    return HTMLResponse(page, headers={"Vary": "Accept"})
+
+
+def _stream(request: Request, parts: Parts, view: View) -> Response:
+    token, _ = presented(request)
+
+    async def welcome() -> bool:
+        """A token that was revoked or ran out ends the stream it had opened."""
+        try:
+            async with parts.database.transaction() as connection:
+                await tokens.authenticate(connection, token or "")
+        except NotAuthenticated:
+            return False
+        except AWAY:
+            return True
+        return True
+
+    return StreamingResponse(
+        parts.live.stream(view, welcome),
+        media_type="text/event-stream",
+        headers={"Vary": "Accept", "X-Accel-Buffering": "no"},
+    )

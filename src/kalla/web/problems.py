@@ -1,0 +1,175 @@
+"""Every error as an answer: RFC 9457 problem details for programs, a small page for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import psycopg
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from psycopg_pool import PoolTimeout
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from kalla import logs
+from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
+from kalla.redaction import scrub
+from kalla.web.parts import parts_of
+
+REFUSALS = (KallaError, HTTPException, RequestValidationError)
+_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+NOT_MIGRATED = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
+_RETRY_SECONDS = 2
+_log = logs.get(__name__)
+
+
+class FieldProblem(BaseModel):
+    field: str
+    message: str
+
+
+class ProblemDetails(BaseModel):
+    """The body of every answer from 400 on."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem] | None = None
+    id: str | None = None
+
+
+def install(app: FastAPI) -> None:
+    """Answer every foreseen error in one way; the unforeseen ones are the edge's."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    for kind in (*REFUSALS, *_AWAY, *NOT_MIGRATED):
+        app.add_exception_handler(kind, handle)
+
+
+def status_of(error: Exception) -> int:
+    return _details(error).status
+
+
+def answer(request: Request, error: Exception) -> Response:
+    details = _details(error)
+    if details.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        details.id = uuid4().hex[:12]
+        _log.error("unexpected", error_id=details.id, path=request.url.path, exc_info=error)
+        details.detail = f"the log says more under {details.id}"
+    headers = dict(getattr(error, "headers", None) or {})
+    if details.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["Retry-After"] = str(_RETRY_SECONDS)
+    if wants_page(request):
+        return _page(request, details, headers)
+    if details.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Bearer realm="kalla"'
+    return JSONResponse(
+        details.model_dump(exclude_none=True),
+        details.status,
+        headers,
+        media_type="application/problem+json",
+    )
+
+
+def wants_page(request: Request) -> bool:
+    """A person with a browser, as opposed to a program or a script of our pages."""
+    return not request.url.path.startswith("/api/") and "text/html" in request.headers.get(
+        "accept", ""
+    )
+
+
+def _page(request: Request, details: ProblemDetails, headers: Mapping[str, str]) -> Response:
+    layout = parts_of(request).layout
+    if details.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
+        here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            # A link on another site: the browser holds the strict cookie back, and sends it as
+            # soon as the navigation starts from a page of ours.
+            page = layout.render("again.html", request, here=here)
+            return HTMLResponse(page, details.status)
+        return RedirectResponse(f"/login?next={quote(here, safe='/')}", 303)
+    page = layout.render("problem.html", request, problem=details)
+    return HTMLResponse(page, details.status, dict(headers))
+
+
+def _details(error: Exception) -> ProblemDetails:
+    if isinstance(error, RequestValidationError):
+        return _details(InvalidInput(*_field_problems(error.errors())))
+    if isinstance(error, InvalidInput):
+        return _invalid(error)
+    if isinstance(error, KallaError):
+        return _of(type(error), scrub(str(error)))
+    if isinstance(error, HTTPException):
+        phrase = HTTPStatus(error.status_code).phrase
+        return ProblemDetails(
+            type="about:blank",
+            title=phrase,
+            status=error.status_code,
+            detail=scrub(_UNHELPFUL.get(error.detail, error.detail)),
+        )
+    if isinstance(error, NOT_MIGRATED):
+        _log.error("the database does not fit this version", exc_info=error)
+        return _of(Unavailable, "the database is not migrated: run `kalla migrate`")
+    if isinstance(error, _AWAY):
+        return _of(Unavailable, "Postgres does not answer: try again in a moment")
+    return ProblemDetails(type="about:blank", title="Internal Server Error", status=500, detail="")
+
+
+_UNHELPFUL = {
+    "Not Found": "there is nothing at this address",
+    "Method Not Allowed": "this address exists, but not with this method",
+}
+
+
+def _invalid(error: InvalidInput) -> ProblemDetails:
+    # Each part by itself: in "password: holds ..." the message would look like a password.
+    found = [
+        FieldProblem(field=scrub(item.field), message=scrub(item.message))
+        for item in error.problems
+    ]
+    details = _of(type(error), "; ".join(str(Problem(item.field, item.message)) for item in found))
+    details.errors = found
+    return details
+
+
+def _of(kind: type[KallaError], detail: str) -> ProblemDetails:
+    name = re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    return ProblemDetails(
+        type=f"urn:kalla:problem:{name}", title=kind.title, status=kind.status, detail=detail
+    )
+
+
+def _field_problems(errors: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for item in errors:
+        kind, message = item["type"], item["msg"]
+        place = [str(part) for part in item["loc"][1:]]  # the first says body, query or path
+        if kind == "json_invalid":
+            reason = item.get("ctx", {}).get("error", "")
+            yield Problem("", f"the body is not valid JSON: {reason} (character {place[-1]})")
+        elif kind == "extra_forbidden":
+            yield Problem(".".join(place), "there is no such field")
+        elif kind == "missing":
+            yield Problem(".".join(place) or str(item["loc"][0]), "is required")
+        else:
+            yield Problem(".".join(place) or str(item["loc"][0]), _sentence(message))
+
+
+def _sentence(message: str) -> str:
+    for head, better in (("Value error, ", ""), ("Input should be", "must be")):
+        if message.startswith(head):
+            return better + message.removeprefix(head)
+    return message

