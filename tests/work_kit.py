@@ -158,21 +158,24 @@ async def rows(connection: Connection, statement: str, *values: object) -> list[
     return await (await connection.execute(statement.encode(), values)).fetchall()
 
 
-class Clock:
-    """kalla.clock() of one database, moved by hand. `freeze` stops it, for models."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def install(self) -> None:
-        await self._connection.execute(
-            "CREATE TABLE public.test_clock (frozen timestamptz, ahead interval NOT NULL)"
+async def install_clock(url: str) -> None:
+    """Let kalla.clock() of this database be moved by hand."""
+    async with await connect(url) as connection:
+        await connection.execute(
+            "CREATE TABLE public.test_clock AS"
+            " SELECT NULL::timestamptz AS frozen, '0'::interval AS ahead"
         )
-        await self._connection.execute("INSERT INTO public.test_clock VALUES (NULL, '0')")
-        await self._connection.execute(
+        await connection.execute(
             "CREATE OR REPLACE FUNCTION kalla.clock() RETURNS timestamptz LANGUAGE sql STABLE AS "
             "'SELECT coalesce(frozen, clock_timestamp()) + ahead FROM public.test_clock'"
         )
+
+
+class Clock:
+    """kalla.clock() of a database in which it was installed. `freeze` stops it, for models."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def jump(self, seconds: float) -> None:
         """Forward, or back when negative."""
@@ -229,6 +232,12 @@ def effort(examples: int, long_examples: int, steps: int = 50) -> settings:
 
 
 async def empty(connection: Connection) -> None:
-    """Nothing left of the last example. DELETE: a TRUNCATE makes forty new files each time."""
+    """Nothing left of the last test or example, whatever became of it."""
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
+    )
+    # DELETE, not TRUNCATE: that makes forty new files each time.
     for table in ("jobs", "runs", "queues", "workers", "leases"):
         await connection.execute(f"DELETE FROM kalla.{table}".encode())
+    await connection.execute("UPDATE public.test_clock SET frozen = NULL, ahead = '0'")

@@ -1,4 +1,4 @@
-"""The workers as real processes, each behind proxies of its own, and started again when they end."""
+"""The workers as real processes, each behind proxies of its own, started again when they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kalla.local.process import launched
 from tests.chaos.proxy import Proxy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_WARM_SECONDS = 2.0  # from its start until a worker surely has jobs in hand
+_WARM_SECONDS = 1.0  # from its birth until a worker surely has jobs in hand
 _LOOK = 0.02
 
 
@@ -41,19 +41,22 @@ class Place:
     nats: Proxy
     environment: Mapping[str, str]
     log: Path
+    ledger: Path
     process: subprocess.Popen[bytes] | None = None
-    since: float = 0.0
+    born: float | None = None  # when it was seen to have begun
     busy: bool = False  # a fault is at work on it
     impaired: bool = False  # and it cannot work meanwhile
 
     @property
     def warm(self) -> bool:
-        return (
-            not self.busy
-            and self.process is not None
-            and self.process.poll() is None
-            and time.monotonic() - self.since > _WARM_SECONDS
-        )
+        """Whether it is up, has had time to take jobs, and no fault is at work on it."""
+        if self.busy or self.process is None or self.process.poll() is not None:
+            return False
+        if self.born is None and any(
+            path.stat().st_size for path in self.ledger.glob(f"worker-{self.pid}-*.jsonl")
+        ):
+            self.born = time.monotonic()
+        return self.born is not None and time.monotonic() - self.born > _WARM_SECONDS
 
     @property
     def pid(self) -> int:
@@ -75,7 +78,7 @@ class Place:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.since = time.monotonic()
+        self.born = None
 
     async def ended(self, seconds: float) -> int | None:
         """The exit code, or None if it has not ended by then."""
@@ -99,11 +102,14 @@ class Fleet:
     ) -> Fleet:
         places = []
         (folder / "ledger").mkdir()
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("KALLA_")
+        }
         for number in range(count):
             postgres = Proxy(urlsplit(postgres_url).port or 0)
             nats = Proxy(urlsplit(nats_url).port or 0)
             environment = {
-                **os.environ,
+                **inherited,
                 **settings,
                 "PYTHONPATH": str(REPOSITORY),
                 "CHAOS_LEDGER": str(folder / "ledger"),
@@ -111,7 +117,7 @@ class Fleet:
                 "KALLA_WAKE_NATS_URL": _through(nats_url, await nats.start()),
             }
             log = folder / f"worker-{number}.log"
-            places.append(Place(number, postgres, nats, environment, log))
+            places.append(Place(number, postgres, nats, environment, log, folder / "ledger"))
         return cls(places)
 
     def start(self) -> None:

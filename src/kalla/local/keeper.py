@@ -15,7 +15,8 @@ from kalla.local.program import Program
 LOOK_SECONDS = 0.25
 HEALTH_SECONDS = 5.0
 SICK_AFTER = 3
-BACKOFF_LIMIT = 30.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
 SETTLED_SECONDS = 60.0
 
 
@@ -65,20 +66,20 @@ class Keeper(threading.Thread):
         self._tell(News("ready", self.server, seconds=time.monotonic() - began))
 
     def _keep(self) -> None:
-        pause = 1.0
+        pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
             trouble = self._watch()
             if trouble is None:
                 return
             if time.monotonic() - began > SETTLED_SECONDS:
-                pause = 1.0
+                pause = FIRST_PAUSE
             while trouble:
                 again = f"; it is started again in {pause:g} s"
                 self._tell(News("trouble", self.server, trouble.rstrip(".") + again))
                 if self._leaving.wait(pause):
                     return
-                pause = min(pause * 2, BACKOFF_LIMIT)
+                pause = min(pause * 2, LONGEST_PAUSE)
                 try:
                     self._begin()
                     trouble = ""

@@ -42,6 +42,4 @@ async def require_migrated(connection: Connection) -> None:
 
 
 def _known_migrations() -> Sequence[str]:
-    return [
-        item.name for item in files("kalla.migrations").iterdir() if item.name.endswith(".sql")
-    ]
+    return [item.name for item in files("kalla.migrations").iterdir() if item.name.endswith(".sql")]

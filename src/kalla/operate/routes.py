@@ -1,4 +1,4 @@
-"""REST for operators: jobs, queues, workers, tokens, and the probe that says whether all is well."""
+"""REST for operators: jobs, queues, workers, tokens, and the probe that says how all is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API and the pages show of jobs, queues and workers. Nothing leaves unscrubbed (trap 17)."""
+"""What the API and the pages show of jobs, queues and workers. Trap 17: all of it is scrubbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as a caller submits it: unknown fields are refused, and so is what Postgres cannot store."""
+"""A job as a caller submits it: unknown fields are refused, as is what Postgres cannot store."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class GuardedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
-        role = role_for(self.endpoint, self.methods)
+        role = role_for(self.endpoint, self.methods or ())
 
         async def guarded(request: Request) -> Response:
             changes = request.method not in _SAFE
@@ -82,7 +82,7 @@ def presented(request: Request) -> tuple[str | None, bool]:
 
 
 def cookie_name(request: Request) -> str:
-    """Cookies know no ports: without one in the name, two Kallas on one machine log each other out."""
+    """Cookies know no ports: two Kallas on one machine would log each other out."""
     return f"kalla_{request.url.port}" if request.url.port else "kalla"
 
 

@@ -16,6 +16,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from kalla.web.words import seconds
+
 
 @dataclass(frozen=True)
 class Place:
@@ -59,7 +61,7 @@ class Layout:
         )
 
     def fragment(self, template: str, **context: Any) -> str:
-        """A part of a page. Without `now` it has no relative times: it differs only when a fact does."""
+        """A part of a page. Without `now` it differs only when a fact does, not by the clock."""
         return self._environment.get_template(template).render(**context)
 
 
@@ -84,22 +86,6 @@ def moment(
     )
 
 
-def seconds(value: float | None) -> str:
-    """A duration in words: at most two units, no false precision. kalla.js says the same."""
-    if value is None:
-        return "–"
-    if value < 1:
-        return f"{max(value, 0) * 1000:.0f} ms" if value >= 0.001 else "0 s"
-    if value < 10:
-        return f"{value:.1f} s"
-    whole = round(value)
-    for size, unit, smaller, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
 def count(value: int) -> str:
     return f"{value:,}".replace(",", " ")  # a thin space groups thousands in every language
 
@@ -110,6 +96,6 @@ def document(value: Any) -> str:
 
 @cache
 def static(name: str) -> str:
-    """The address of a static file; it changes with the content, so that no browser keeps an old one."""
+    """The address of a static file; it changes with the content, so that none is kept too long."""
     content = (files("kalla.web") / "static" / name).read_bytes()
     return f"/static/{name}?v={sha256(content).hexdigest()[:10]}"

@@ -1,6 +1,6 @@
 """Pages that stay true without a reload: one poller per process, which rests while nobody looks.
 
-A listener holds what it has sent, never a backlog: a slow one skips states, it does not fall behind.
+A listener holds what it has sent, never a backlog: a slow one skips states.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Live:
             watch.tell()
 
     async def stream(self, view: View, welcome: StillWelcome) -> AsyncIterator[str]:
-        """Server-sent events: what changed, a beat when nothing did, trouble when we cannot know."""
+        """Server-sent events: what changed, a beat when nothing did, or why that is unknown."""
         changed = asyncio.Event()
         watch = self._watches.setdefault(view, _Watch())
         watch.listeners.add(changed)

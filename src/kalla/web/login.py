@@ -22,7 +22,10 @@ _OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x1f\\]*")
 @router.get("/login")
 @needs(None)
 async def login_by_link(
-    request: Request, parts: Whole, token: str | None = None, next: str = "/"  # noqa: A002
+    request: Request,
+    parts: Whole,
+    token: str | None = None,
+    next: str = "/",  # noqa: A002
 ) -> Response:
     if token is None:
         return _form(request, parts, next)

@@ -1,4 +1,4 @@
-"""What the app is made of, typed: how a request finds the database, the wake channel and the rest."""
+"""What the app is made of, typed: how a request finds the database, the wake channel and so on."""
 
 from __future__ import annotations
 

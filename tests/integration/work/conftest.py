@@ -1,8 +1,11 @@
-"""Two workers' connections, an onlooker's, and the database's clock, all on this test's database."""
+"""Two workers' connections, an onlooker's, and a clock moved by hand, on one emptied database.
+
+The tests of this folder share a database and empty it, since making one takes longer than a test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -10,40 +13,57 @@ from pydantic import SecretStr
 
 from kalla.database import Connection, Database
 from kalla.settings import Database as DatabaseSettings
-from tests.work_kit import Clock, Waiting, connect
+from tests.servers import PostgresServer, in_thread
+from tests.work_kit import Clock, Waiting, connect, empty, install_clock
+
+
+@pytest.fixture(scope="session")
+def store_database(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
+    name = postgres_server.create(migrated_template)
+    try:
+        in_thread(install_clock(postgres_server.url(name)))
+        yield postgres_server.url(name)
+    finally:
+        postgres_server.drop(name)
 
 
 @pytest_asyncio.fixture
-async def a(database_url: str) -> AsyncIterator[Connection]:
-    async with await connect(database_url) as connection:
+async def store_url(store_database: str) -> str:
+    """The shared database with nothing in it, and its clock set right."""
+    async with await connect(store_database) as connection:
+        await empty(connection)
+    return store_database
+
+
+@pytest_asyncio.fixture
+async def a(store_url: str) -> AsyncIterator[Connection]:
+    async with await connect(store_url) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture
-async def b(database_url: str) -> AsyncIterator[Connection]:
-    async with await connect(database_url) as connection:
+async def b(store_url: str) -> AsyncIterator[Connection]:
+    async with await connect(store_url) as connection:
         yield connection
 
 
 @pytest_asyncio.fixture
-async def onlooker(database_url: str) -> AsyncIterator[Connection]:
-    async with await connect(database_url) as connection:
+async def onlooker(store_url: str) -> AsyncIterator[Connection]:
+    async with await connect(store_url) as connection:
         yield connection
 
 
-@pytest_asyncio.fixture
-async def clock(onlooker: Connection) -> Clock:
-    clock = Clock(onlooker)
-    await clock.install()
-    return clock
-
-
-@pytest_asyncio.fixture
-async def pool(database_url: str) -> AsyncIterator[Database]:
-    async with Database(DatabaseSettings(url=SecretStr(database_url))) as database:
-        yield database
+@pytest.fixture
+def clock(onlooker: Connection) -> Clock:
+    return Clock(onlooker)
 
 
 @pytest.fixture
 def waiting(onlooker: Connection) -> Waiting:
     return Waiting(onlooker)
+
+
+@pytest_asyncio.fixture
+async def pool(store_url: str) -> AsyncIterator[Database]:
+    async with Database(DatabaseSettings(url=SecretStr(store_url))) as database:
+        yield database

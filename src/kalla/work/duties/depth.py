@@ -36,8 +36,7 @@ class Depth(Periodic):
                 return
             await asyncio.sleep(_BETWEEN_LOOKS)
             second = await self._look(connection)
-            if wrong := corrections(first, second):
-                await self._wake.settle(wrong)
+            await self._wake.settle(trusted(first, second))
 
     async def _look(self, connection: Connection) -> Look:
         depth = await self._wake.depth()
@@ -47,16 +46,15 @@ class Depth(Periodic):
         return {queue: (waiting[queue], depth.get(queue, 0)) for queue in {*depth, *waiting}}
 
 
-def corrections(first: Look, second: Look) -> dict[str, int]:
-    """What to set right after two looks: figures that stand still, or are far off both times.
+def trusted(first: Look, second: Look) -> dict[str, int]:
+    """The waiting jobs of each queue whose figures stood still, or were far off both times.
 
     Between a commit and its message the two differ for a moment; that is not ours to mend.
     """
     return {
         queue: waiting
         for queue, (waiting, depth) in second.items()
-        if waiting != depth
-        and queue in first
+        if queue in first
         and (first[queue] == (waiting, depth) or (_far(*first[queue]) and _far(waiting, depth)))
     }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client
@@ -62,8 +61,9 @@ class Line:
         self._ended.set()
 
     def describe(self, error: BaseException | None) -> str:
-        text = str(error) if error else ""
-        return scrub(text or type(error).__name__).removeprefix("nats: ").rstrip(".")
+        if error is None:
+            return "the connection was closed"
+        return scrub(str(error) or type(error).__name__).removeprefix("nats: ").rstrip(".")
 
     async def _keep(self) -> None:
         while True:
@@ -77,7 +77,8 @@ class Line:
                 # The callback is not certain to be called; the state is certain to change.
                 while not client.is_closed and not self._ended.is_set():
                     await _within(_RETRY_SECONDS, self._ended.wait())
-                self._lose(client.last_error)
+                if self.client is not None:
+                    self._lose(client.last_error)
             except Exception as error:  # whatever the client raises, the next try must come
                 self._lose(failures[0] if failures else error)
             finally:
@@ -122,7 +123,7 @@ class Line:
     @property
     def _address(self) -> str:
         """Without whatever stands before the @: a token there has no mark to be known by."""
-        return ", ".join(urlsplit(server).netloc.rpartition("@")[2] for server in self._servers)
+        return ", ".join(server.rpartition("://")[2].rpartition("@")[2] for server in self._servers)
 
 
 async def _within(seconds: float, action: Awaitable[object]) -> None:

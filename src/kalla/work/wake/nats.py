@@ -33,6 +33,7 @@ _PULL_SECONDS = 20  # a worker asks for a token so long, then asks anew
 _REDEEM_SECONDS = 0.05  # tokens of claimed jobs are taken out in batches
 _REST_SECONDS = 0.25
 _LONGEST_REST_SECONDS = 1.0
+_CHANCE = 8  # wake-ups in vain, one after another, that are nothing unusual
 _CHUNK = 1_000
 
 _log = logs.get(__name__)
@@ -305,13 +306,16 @@ class NatsWake:
                 await self._line.client.publish(subject(queue))
 
     async def _lay_down_unused(self) -> None:
-        """Tokens that led to no claim. One is chance: another worker was faster. More mean that
-        nobody can claim these jobs now (a paused queue, say): they go back, and we rest from them.
+        """Deal with tokens that led to no claim.
+
+        A few are chance: another worker was faster, and took more than one job. A long row of them
+        means that nobody can claim these jobs now (their queue is paused, say): then the tokens go
+        back, for they stand for jobs that wait, and we rest from them, longer each time.
         """
         for queue in self._held:
             self._fruitless[queue] += 1
-            if self._fruitless[queue] > 1:
-                rest = 0.01 * 2 ** min(self._fruitless[queue], 10)
+            if self._fruitless[queue] > _CHANCE:
+                rest = 0.01 * 2 ** min(self._fruitless[queue] - _CHANCE, 10)
                 self._rests[queue] = time.monotonic() + min(rest, _LONGEST_REST_SECONDS)
                 await self._give_back(queue)
         self._held.clear()

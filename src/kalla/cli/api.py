@@ -1,0 +1,24 @@
+"""`kalla api`: serves the REST API and the pages until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from kalla import logs, settings
+
+
+def command(
+    host: Annotated[str | None, typer.Option(help="Address to bind to.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API and the pages.")] = None,
+) -> None:
+    """Serve the REST API and the pages."""
+    from kalla.app.api import run_api
+
+    given = {"host": host, "port": port}
+    overrides = {"api": {name: value for name, value in given.items() if value is not None}}
+    effective = settings.load(overrides=overrides).settings
+    logs.configure(effective.log.level, effective.log.format)
+    asyncio.run(run_api(effective))

@@ -1,0 +1,134 @@
+"""How the command line talks to the API: a token, problems as sentences, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kalla import settings
+from kalla.errors import (
+    Conflict,
+    InvalidInput,
+    KallaError,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Problem,
+    Unavailable,
+)
+from kalla.web.words import seconds
+
+Style = Annotated[Literal["text", "json"], typer.Option("--format", help="For people or programs.")]
+
+_TRIES = 4
+_ERRORS: dict[int, type[KallaError]] = {
+    kind.status: kind for kind in (NotAuthenticated, NotAllowed, NotFound, Conflict, Unavailable)
+}
+_COLOURS = {
+    "completed": "green",
+    "failed": "red",
+    "silent": "red",
+    "claimed": "blue",
+    "working": "blue",
+    "paused": "yellow",
+    "draining": "yellow",
+    "cancelled": "dim",
+}
+
+
+class Client:
+    """The API, as far as commands need it. Every answer is JSON; every refusal is an error."""
+
+    def __init__(self) -> None:
+        api = settings.load().settings.api
+        self.url = api.url.rstrip("/")
+        token = api.token.get_secret_value()
+        if not token:
+            raise NotAuthenticated(
+                "No token is set: run this beside a running `kalla up`, or set KALLA_API_TOKEN "
+                "(`kalla token create` makes one)."
+            )
+        self._http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+        )
+
+    def get(self, path: str, **query: Any) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._send(self._http.build_request("GET", path, params=given))
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None) -> Any:
+        """Sent under an Idempotency-Key, so that trying again when the line breaks does no harm."""
+        headers = {"Idempotency-Key": key or uuid4().hex}
+        request = self._http.build_request("POST", path, json=body, headers=headers)
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._send(request)
+            except Unavailable:
+                if not left:
+                    raise
+                time.sleep(0.3)
+        raise AssertionError("unreachable")
+
+    def _send(self, request: httpx.Request) -> Any:
+        try:
+            answer = self._http.send(request)
+        except httpx.TransportError as error:
+            raise Unavailable(
+                f"The API at {self.url} does not answer ({error}): start it with `kalla up` or "
+                "`kalla api`, or set api.url."
+            ) from None
+        if answer.is_success:
+            return answer.json()
+        raise _refusal(answer, self.url)
+
+
+def print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """A table without frames; what stands for a state has its colour."""
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+    console().print(table)
+
+
+def console() -> Console:
+    # A pipe has no width to fold into.
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=1000, highlight=False)
+
+
+def ago(text: str | None) -> str:
+    """How long ago a moment of the API was, in words."""
+    if text is None:
+        return ""
+    passed = time.time() - datetime.fromisoformat(text).timestamp()
+    return f"{seconds(passed)} ago" if passed >= 0 else f"in {seconds(-passed)}"
+
+
+def _refusal(answer: httpx.Response, url: str) -> KallaError:
+    try:
+        problem = answer.json()
+        detail = str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        return KallaError(
+            f"{url} answered {answer.status_code} and is probably not Kalla: set api.url."
+        )
+    if errors := problem.get("errors"):
+        return InvalidInput(*(Problem(item["field"], item["message"]) for item in errors))
+    return _ERRORS.get(answer.status_code, KallaError)(detail[:1].upper() + detail[1:])

@@ -1,0 +1,23 @@
+"""Durations in words, for pages and the command line alike. Apart: commands need no web server."""
+
+from __future__ import annotations
+
+
+def seconds(value: float | None) -> str:
+    """A duration in words: at most two units, no false precision. kalla.js says the same."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{max(value, 0) * 1000:.0f} ms" if value >= 0.001 else "0 s"
+    if value < 10:
+        return f"{value:.1f} s"
+    whole = round(value)
+    for size, unit, smaller, below in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"

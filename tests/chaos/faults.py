@@ -1,0 +1,234 @@
+"""Injects faults by a seeded chance: workers, servers and the lines between them, overlapping."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.fleet import Fleet, Place
+from tests.chaos.servers import Servers
+
+Act = Callable[[], Awaitable[None]]
+
+# How often each kind comes up, in parts of a hundred.
+WEIGHTS = {
+    "worker killed": 32,
+    "worker stopped": 9,
+    "worker drained": 10,
+    "postgres connections cut": 12,
+    "postgres answers lost": 10,
+    "postgres connections stalled": 7,
+    "nats connections cut": 5,
+    "nats connections stalled": 3,
+    "nats killed": 5,
+    "nats wiped": 3,
+    "postgres restarted": 2,
+    "postgres killed": 2,
+}
+POSTGRES_AWAY = ("postgres restarted", "postgres killed")
+_DRAIN_PATIENCE = 60.0  # beyond drain_seconds, when a stalled line holds the drain up
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done, to whom, from when until when on the monotonic clock."""
+
+    kind: str
+    began: float
+    ended: float
+    place: int | None = None
+    pid: int | None = None
+
+
+class Injector:
+    """Starts a fault every `every` seconds on average, whether or not earlier ones are over."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        servers: Servers,
+        chance: random.Random,
+        *,
+        every: float,
+        timeout_seconds: float,
+        drain_seconds: float,
+        kinds: Sequence[str] = tuple(WEIGHTS),
+    ) -> None:
+        self.faults: list[Fault] = []
+        self.injected: Counter[str] = Counter()
+        self._fleet = fleet
+        self._servers = servers
+        self._chance = chance
+        self._every = every
+        self._timeout_seconds = timeout_seconds
+        self._drain_seconds = drain_seconds
+        self._kinds = kinds
+        self._away: set[str] = set()  # servers that a fault is at work on
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def work(self, enough: Callable[[int], bool]) -> None:
+        """Go on until there are enough; returns when the last one is over."""
+        first = list(self._kinds)  # every kind once, then by weight
+        self._chance.shuffle(first)
+        weights = [WEIGHTS[kind] for kind in self._kinds]
+        while not enough(self.injected.total()):
+            self._fleet.replace_fallen()
+            self._raise_failures()
+            kind = first[-1] if first else self._chance.choices(self._kinds, weights)[0]
+            if self._inject(kind):
+                if first:
+                    first.pop()
+                await asyncio.sleep(self._chance.uniform(0.2, 1.8) * self._every)
+            else:
+                self._chance.shuffle(first)
+                await asyncio.sleep(0.05)
+        await asyncio.gather(*self._tasks)
+
+    async def end(self) -> None:
+        """Call off what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _inject(self, kind: str) -> bool:
+        """Start it, unless what it needs is not to be had at the moment."""
+        if kind.startswith("worker"):
+            return self._on_worker(kind)
+        if "connections" in kind or "answers" in kind:
+            return self._on_lines(kind)
+        return self._on_server(kind)
+
+    # Workers
+
+    def _on_worker(self, kind: str) -> bool:
+        acts = {
+            "worker killed": self._kill,
+            "worker stopped": self._stop,
+            "worker drained": self._drain,
+        }
+        place = self._choose(impairs=kind == "worker stopped")
+        if place is None:
+            return False
+        self._start(kind, lambda: acts[kind](place), place)
+        return True
+
+    async def _kill(self, place: Place) -> None:
+        place.send(signal.SIGKILL)
+        await place.ended(10)
+        self._fleet.note(place, "SIGKILL")
+        place.spawn()
+
+    async def _stop(self, place: Place) -> None:
+        """Past the timeout: it wakes up as a zombie, and its claims are others'."""
+        place.send(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(self._timeout_seconds + self._chance.uniform(1, 6))
+        finally:
+            place.send(signal.SIGCONT)
+
+    async def _drain(self, place: Place) -> None:
+        place.send(signal.SIGTERM)
+        if await place.ended(self._drain_seconds + _DRAIN_PATIENCE) is None:
+            place.send(signal.SIGKILL)  # its exit code will tell the checker
+            await place.ended(10)
+        self._fleet.note(place, "SIGTERM")
+        place.spawn()
+
+    # Lines
+
+    def _on_lines(self, kind: str) -> bool:
+        stalls = "stalled" in kind
+        if not stalls and self._chance.random() < 0.3:
+            self._start(kind, lambda: self._disturb(kind, self._fleet.places), None)
+            return True
+        place = self._choose(impairs=stalls and kind.startswith("postgres"))
+        if place is None:
+            return False
+        self._start(kind, lambda: self._disturb(kind, [place]), place)
+        return True
+
+    async def _disturb(self, kind: str, places: Sequence[Place]) -> None:
+        lines = [place.nats if kind.startswith("nats") else place.postgres for place in places]
+        if "cut" in kind:
+            for line in lines:
+                line.cut()
+        elif "answers" in kind:
+            for line in lines:
+                line.mute()
+            await asyncio.sleep(self._chance.uniform(0.02, 0.4))
+            for line in lines:
+                line.unmute()
+        else:
+            for line in lines:
+                line.stall()
+            try:
+                await asyncio.sleep(self._chance.uniform(0.5, self._timeout_seconds * 1.4))
+            finally:
+                for line in lines:
+                    line.flow()
+
+    # Servers
+
+    def _on_server(self, kind: str) -> bool:
+        server = kind.split()[0]
+        if server in self._away:
+            return False
+        acts: dict[str, Act] = {
+            "postgres restarted": self._servers.restart_postgres,
+            "postgres killed": self._servers.kill_postgres,
+            "nats killed": lambda: self._nats(wipe=False),
+            "nats wiped": lambda: self._nats(wipe=True),
+        }
+        self._start(kind, acts[kind], None, server)
+        return True
+
+    async def _nats(self, wipe: bool) -> None:
+        await self._servers.kill_nats(self._chance.uniform(0, 3), wipe)
+
+    # Book-keeping
+
+    def _choose(self, impairs: bool) -> Place | None:
+        """A worker that is up and in nobody's hands. Most must stay fit to take over."""
+        places = self._fleet.places
+        if impairs and sum(place.impaired for place in places) >= max(1, len(places) // 3):
+            return None
+        warm = [place for place in places if place.warm]
+        if not warm:
+            return None
+        place = self._chance.choice(warm)
+        place.impaired = impairs
+        return place
+
+    def _start(self, kind: str, act: Act, place: Place | None, server: str = "") -> None:
+        pid = place.pid if place is not None else None
+
+        async def carry_out() -> None:
+            began = time.monotonic()
+            try:
+                await act()
+            finally:
+                if place is not None:
+                    place.busy = place.impaired = False
+                self._away.discard(server)
+            number = place.number if place is not None else None
+            self.faults.append(Fault(kind, began, time.monotonic(), number, pid))
+
+        if place is not None:
+            place.busy = True
+        if server:
+            self._away.add(server)
+        self.injected[kind] += 1
+        task = asyncio.create_task(carry_out())
+        self._tasks.add(task)
+
+    def _raise_failures(self) -> None:
+        """A fault that could not be carried out is the harness's failure, not a finding."""
+        for task in list(self._tasks):
+            if task.done():
+                self._tasks.discard(task)
+                task.result()
