@@ -111,7 +111,7 @@ class Injector:
             "worker stopped": self._stop,
             "worker drained": self._drain,
         }
-        place = self._choose(impairs=kind == "worker stopped")
+        place = self._choose(takes_away=True)
         if place is None:
             return False
         self._start(kind, lambda: acts[kind](place), place)
@@ -146,7 +146,7 @@ class Injector:
         if not stalls and self._chance.random() < 0.3:
             self._start(kind, lambda: self._disturb(kind, self._fleet.places), None)
             return True
-        place = self._choose(impairs=stalls and kind.startswith("postgres"))
+        place = self._choose(takes_away=stalls and kind.startswith("postgres"))
         if place is None:
             return False
         self._start(kind, lambda: self._disturb(kind, [place]), place)
@@ -192,17 +192,12 @@ class Injector:
 
     # Book-keeping
 
-    def _choose(self, impairs: bool) -> Place | None:
-        """A worker that is up and in nobody's hands. Most must stay fit to take over."""
-        places = self._fleet.places
-        if impairs and sum(place.impaired for place in places) >= max(1, len(places) // 3):
+    def _choose(self, takes_away: bool) -> Place | None:
+        """A worker that is up and in nobody's hands. Half of them must stay to take over."""
+        warm = [place for place in self._fleet.places if place.warm]
+        if not warm or (takes_away and len(warm) <= len(self._fleet.places) // 2):
             return None
-        warm = [place for place in places if place.warm]
-        if not warm:
-            return None
-        place = self._chance.choice(warm)
-        place.impaired = impairs
-        return place
+        return self._chance.choice(warm)
 
     def _start(self, kind: str, act: Act, place: Place | None, server: str = "") -> None:
         pid = place.pid if place is not None else None
@@ -213,7 +208,7 @@ class Injector:
                 await act()
             finally:
                 if place is not None:
-                    place.busy = place.impaired = False
+                    place.busy = False
                 self._away.discard(server)
             number = place.number if place is not None else None
             self.faults.append(Fault(kind, began, time.monotonic(), number, pid))

@@ -45,7 +45,6 @@ class Place:
     process: subprocess.Popen[bytes] | None = None
     born: float | None = None  # when it was seen to have begun
     busy: bool = False  # a fault is at work on it
-    impaired: bool = False  # and it cannot work meanwhile
 
     @property
     def warm(self) -> bool:

@@ -93,6 +93,7 @@ class Load:
         *,
         rate: float,
         backlog: int,
+        long_seconds: tuple[float, float],
     ) -> None:
         self.submitted = Submitted()
         self.unfinished = 0
@@ -103,6 +104,7 @@ class Load:
         self._chance = chance
         self._rate = rate
         self._backlog = backlog
+        self._long_seconds = long_seconds
         self._batch = 0
         self._going = True
 
@@ -186,7 +188,7 @@ class Load:
         """Mostly short; some long enough that a kill finds them running."""
         fate = self._chance.random()
         if fate < 0.06:
-            return self._chance.uniform(2, 8)
+            return self._chance.uniform(*self._long_seconds)
         return self._chance.uniform(0, 0.2 if fate < 0.4 else 0.02)
 
     # How it is submitted

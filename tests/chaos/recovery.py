@@ -44,8 +44,12 @@ class Spread:
 def recoveries(facts: Facts, faults: Sequence[Fault]) -> list[Recovery]:
     """Of every job that was lost with a killed worker and had to run again."""
     names = {life.pid: life.worker for life in facts.lives}
+    poisoned = {run.run_id for run in facts.submitted_runs if run.poison}
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for attempt in facts.attempts:
+        job = facts.jobs.get(attempt.job_id)
+        if job is not None and job.run_id in poisoned:
+            continue  # such a run ends, and starts again when the operator says so
         if attempt.ending == "lost" and attempt.worker is not None:
             held[attempt.worker].append((attempt.job_id, attempt.fence))
     starts: dict[int, list[tuple[int, float]]] = defaultdict(list)

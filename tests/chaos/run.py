@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Sequence
@@ -83,6 +84,7 @@ class Wish:
 async def carry_out(wish: Wish, folder: Path) -> dict[str, Any]:
     """Returns the report; `violations` in it says whether the promise held."""
     logs.configure("error", "text")
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # its own level, or it would warn
     servers = Servers(folder)
     try:
         await servers.start()
@@ -123,6 +125,7 @@ async def _disturbed(
         random.Random(chance.random()),
         rate=wish.rate,
         backlog=wish.backlog,
+        long_seconds=(0.5, 3) if wish.quick else (2, 8),
     )
     policy = effective.policy("default")
     injector = Injector(

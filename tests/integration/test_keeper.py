@@ -32,7 +32,8 @@ http.server.HTTPServer(("127.0.0.1", port), Health).serve_forever()
 
 class Kept(Program):
     def __init__(self, folder: Path, *more: str) -> None:
-        super().__init__("kept", [], folder, "127.0.0.1", ports.choose_free(), "api.port", 60)
+        port = ports.choose_free()
+        super().__init__("kept", [], folder, "127.0.0.1", port, "api.port", 60, watched=True)
         self.call = [sys.executable, "-c", PROGRAM, str(folder), str(self.port), *more]
 
     def command(self) -> list[str]:

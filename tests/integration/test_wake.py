@@ -31,7 +31,7 @@ from kalla.work.duties.depth import Depth, trusted
 from kalla.work.job import NewJob
 from kalla.work.wake import NatsWake, PostgresWake, Wake, open_channel
 from tests.servers import UNSAFE_BUT_FAST, started
-from tests.work_kit import KINDS, Clock, complete, connect, put, take
+from tests.work_kit import KINDS, Clock, complete, connect, install_clock, put, take
 
 QUEUES = ("stage", "exec")
 SOON = 10.0  # a deadline, not an expectation
@@ -149,7 +149,7 @@ async def in_trouble(wake: Wake) -> None:
 
 async def emptied(wake: Wake) -> None:
     """Take every wake-up that is still under way."""
-    while await wake.wait(QUEUES, 0.1):
+    while await wake.wait(QUEUES, 0.05):
         await wake.claimed(dict.fromkeys(QUEUES, 1))
 
 
@@ -227,6 +227,22 @@ async def test_a_busy_worker_keeps_no_wake_up_from_an_idle_one(channel: Channel)
     await asyncio.sleep(0)
     await teller.nudge({"exec": 1})
     assert await waiting == {"exec"}
+
+
+async def test_a_wake_up_for_a_wait_that_is_cancelled_goes_to_another(channel: Channel) -> None:
+    teller, leaving, staying = [await channel.open() for _ in range(3)]
+    for turns in range(40):
+        waiting = asyncio.create_task(leaving.wait(QUEUES, SOON))
+        await asyncio.sleep(0)
+        telling = asyncio.create_task(teller.nudge({"exec": 1}))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        (woken,) = await asyncio.gather(waiting, return_exceptions=True)
+        await telling
+        if woken != {"exec"}:
+            assert await staying.wait(QUEUES, SOON) == {"exec"}
+        await emptied(staying)
 
 
 async def test_a_worker_that_stops_keeps_no_wake_up_from_the_others(channel: Channel) -> None:
@@ -309,12 +325,11 @@ async def test_a_channel_opened_while_the_server_is_away_finds_it_later(channel:
 
 async def test_a_reclaimed_job_wakes_somebody(channel: Channel, database_url: str) -> None:
     teller, idle = await channel.open(), await channel.open()
+    await install_clock(database_url)
     async with await connect(database_url) as connection:
-        clock = Clock(connection)
-        await clock.install()
         await put(connection)
         await take(connection)
-        await clock.jump(3600)
+        await Clock(connection).jump(3600)
         reclaimed = await jobs.reap(connection)
         assert len(reclaimed) == 1
         await teller.nudge(jobs.waiting_in(reclaimed))

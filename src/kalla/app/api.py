@@ -6,10 +6,8 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from kalla import logs
@@ -21,7 +19,7 @@ from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
-from kalla.web import login, openapi, problems
+from kalla.web import login, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.edge import Edge
 from kalla.web.layout import Layout, Place
@@ -31,6 +29,8 @@ from kalla.work.duty import Crew
 from kalla.work.kinds import Kinds
 from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
+
+PLACES = (Place("Work", "/", below=("/jobs/",)), Place("API", "/docs"))
 
 # Room for the other fields of a submission and for a pretty-printed payload.
 _BESIDE_PAYLOAD_BYTES = 64 * 1024
@@ -63,7 +63,7 @@ def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake)
         kinds=kinds,
         database=database,
         wake=wake,
-        layout=Layout(["kalla.operate"], [Place("Work", "/", below=("/jobs/",))]),
+        layout=Layout(["kalla.operate"], PLACES),
         live=Live(database),
         crew=Crew([]),
     )
@@ -75,7 +75,7 @@ def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake)
         operate_routes.probes,
         operate_routes.router,
         operate_pages.router,
-        _description(app),
+        reference.describing(app),
     ):
         app.include_router(router)
     return app
@@ -105,16 +105,3 @@ async def _look_at_database(parts: Parts) -> None:
             await overview.require_migrated(connection)
     except (*AWAY, *problems.NOT_MIGRATED) as error:
         _log.warning("the database is not ready", reason=str(error))
-
-
-def _description(app: FastAPI) -> APIRouter:
-    router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
-    document: dict[str, Any] = {}
-
-    @router.get("/openapi.json")
-    async def openapi_document() -> Response:
-        if not document:
-            document.update(openapi.describe(app))
-        return JSONResponse(document)
-
-    return router

@@ -15,7 +15,7 @@ from rich.text import Text
 from kalla import logs, settings
 from kalla.local.checkup import Finding, examine
 
-_LOOKS = {"ok": "green", "away": "red", "unused": "dim"}
+_LOOKS = {"ok": "green", "away": "red", "gone": "dim", "unused": "dim"}
 
 
 def command(

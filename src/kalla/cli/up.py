@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from kalla import logs, settings
 from kalla.local.keeper import News
@@ -78,8 +79,7 @@ class Board:
 
     def _line(self, head: str, text: str) -> None:
         # Soft: a link or a sentence broken in two cannot be clicked or searched for.
-        self._console.print(head, end="", soft_wrap=True)
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(Text.from_markup(head) + Text(text), soft_wrap=True)
 
     def _render(self) -> Table:
         table = Table.grid(padding=(0, 1))

@@ -34,7 +34,7 @@ class Finding:
     part: str
     version: str = ""
     address: str = ""
-    state: Literal["ok", "away", "unused"] = "ok"
+    state: Literal["ok", "away", "gone", "unused"] = "ok"  # gone: others do its work
     reason: str = ""
 
 
@@ -108,18 +108,18 @@ async def _postgres_and_workers(settings: Settings) -> tuple[Finding, list[Findi
 def _workers(records: list[presence.WorkerRecord]) -> list[Finding]:
     if not records:
         return [_no_workers("none is running")]
-    return [
-        Finding(
-            f"worker {record.worker}",
-            record.version,
-            record.address,
-            "away" if record.state == "silent" else "ok",
-            f"silent for {record.silent_seconds:.0f} s"
-            if record.state == "silent"
-            else record.state,
-        )
-        for record in records
-    ]
+    silence: Literal["gone", "away"] = (
+        "gone" if any(record.state != "silent" for record in records) else "away"
+    )
+    return [_worker(record, silence) for record in records]
+
+
+def _worker(record: presence.WorkerRecord, silence: Literal["gone", "away"]) -> Finding:
+    part = f"worker {record.worker}"
+    if record.state == "silent":
+        words = f"silent for {record.silent_seconds:.0f} s"
+        return Finding(part, record.version, record.address, silence, words)
+    return Finding(part, record.version, record.address, "ok", record.state)
 
 
 def _no_workers(reason: str) -> Finding:

@@ -10,7 +10,6 @@ from typing import Literal
 
 from kalla.errors import StartFailed
 from kalla.local.process import Server
-from kalla.local.program import Program
 
 LOOK_SECONDS = 0.25
 HEALTH_SECONDS = 5.0
@@ -91,9 +90,8 @@ class Keeper(threading.Thread):
         sick, looked = 0, time.monotonic()
         while not self._leaving.wait(LOOK_SECONDS):
             if not self.server.running:
-                words = self.server.last_words()
-                return f"{self.server.name} {self.server.state}" + (f": {words}" if words else "")
-            if isinstance(self.server, Program) and time.monotonic() - looked >= HEALTH_SECONDS:
+                return f"{self.server.name} {self.server.ending()}"
+            if self.server.watched and time.monotonic() - looked >= HEALTH_SECONDS:
                 sick = 0 if self.server.probe() else sick + 1
                 looked = time.monotonic()
                 if sick >= SICK_AFTER:

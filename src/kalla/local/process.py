@@ -30,6 +30,7 @@ class Server(ABC):
 
     name: str
     port_setting = ""
+    watched = False  # whether a probe that fails again and again means that a restart would help
     start_seconds = 30.0
     stop_seconds = 10.0
     stop_signal = signal.SIGTERM
@@ -129,6 +130,12 @@ class Server(ABC):
         if self.process is not None and self.running:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+
+    def ending(self) -> str:
+        """How it ended, and what it said; one that was killed had no time to say why."""
+        killed = self.process is not None and (self.process.poll() or 0) < 0
+        words = "" if killed else self.last_words()
+        return f"{self.state}: {words}" if words else self.state
 
     def last_words(self) -> str:
         """The last line this start wrote that tells of trouble, or just the last one."""

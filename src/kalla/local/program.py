@@ -27,12 +27,14 @@ class Program(Server):
         port: int,
         port_setting: str,
         stop_seconds: float = 10,
+        watched: bool = False,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(name, port, data_dir / "logs", host)
         self.arguments = arguments
         self.port_setting = port_setting
         self.stop_seconds = stop_seconds
+        self.watched = watched
         self._variables = {"KALLA_DATA_DIR": str(data_dir), **(variables or {})}
 
     @property

@@ -214,6 +214,8 @@ def _workers(effective: Effective) -> list[Program]:
                 port,
                 "worker.port",
                 stop_seconds=settings.worker.drain_seconds + 5,
+                # Its /health tells what a restart cures; the API's is bad without Postgres too.
+                watched=True,
             )
         )
     return programs

@@ -116,6 +116,7 @@ async def pause_queue(parts: Whole, command: Commanded, queue: Annotated[Text, P
 
 @router.post("/queues/{queue}/resume", tags=["queues"])
 async def resume_queue(parts: Whole, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
+    """Let workers claim from this queue again."""
     await _queue(parts, command, queue)
     await queues.resume(command.connection, queue)
     resumed = await _queue(parts, command, queue)
@@ -125,6 +126,7 @@ async def resume_queue(parts: Whole, command: Commanded, queue: Annotated[Text, 
 
 @router.get("/workers", tags=["workers"])
 async def list_workers(parts: Whole) -> list[Worker]:
+    """Every worker that was seen of late, with its state and how many jobs it has in hand."""
     async with parts.database.transaction() as connection:
         return [Worker.of(record) for record in await presence.workers(connection)]
 
@@ -134,6 +136,7 @@ async def list_workers(parts: Whole) -> list[Worker]:
 @router.get("/tokens", tags=["tokens"])
 @needs("admin")
 async def list_tokens(parts: Whole) -> list[TokenRecord]:
+    """Every token there was, without the token itself; `kalla token create` makes new ones."""
     async with parts.database.transaction() as connection:
         return await tokens.listing(connection)
 
@@ -141,6 +144,7 @@ async def list_tokens(parts: Whole) -> list[TokenRecord]:
 @router.post("/tokens/{token_id}/revoke", tags=["tokens"])
 @needs("admin")
 async def revoke_token(command: Commanded, token_id: Id) -> TokenRecord:
+    """Make a token useless, at once."""
     return await tokens.revoke(command.connection, token_id)
 
 

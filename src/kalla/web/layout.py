@@ -16,7 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from kalla.web.words import seconds
+from kalla.web.words import roughly, seconds
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Layout:
             "seconds": seconds,
             "count": count,
             "document": document,
+            "prose": prose,
         }
         self._environment.globals |= {"static": static}
 
@@ -80,6 +81,7 @@ def moment(
         passed = (now - at).total_seconds()
         words = seconds(abs(passed))
         if style == "ago":
+            words = roughly(abs(passed))
             words = f"{words} ago" if passed >= 0 else f"in {words}"
     return Markup('<time datetime="{}" title="{}" data-as="{}">{}</time>').format(
         at.isoformat(timespec="milliseconds"), exact, style, words
@@ -92,6 +94,15 @@ def count(value: int) -> str:
 
 def document(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def prose(text: str) -> Markup:
+    """Text in which `these` set off what is typed or sent."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else part
+        for index, part in enumerate(parts)
+    )
 
 
 @cache

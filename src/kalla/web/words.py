@@ -21,3 +21,9 @@ def seconds(value: float | None) -> str:
             rest = whole % size // smaller
             return f"{whole // size} {unit} {rest} {below}" if rest else f"{whole // size} {unit}"
     return f"{whole} s"
+
+
+def roughly(value: float) -> str:
+    """The same with the largest unit alone: for what lies in the past, a glance must do."""
+    words = seconds(round(value)).split(" ")
+    return " ".join(words[:2]).replace(".0", "")

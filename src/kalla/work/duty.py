@@ -15,6 +15,7 @@ from kalla.redaction import scrub
 _log = logs.get(__name__)
 
 _LONGEST_BACKOFF = 2.0
+_CANCEL_SECONDS = 1.0
 
 
 class Duty(ABC):
@@ -32,8 +33,7 @@ class Duty(ABC):
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
             self._task = None
 
     @abstractmethod
@@ -115,6 +115,19 @@ class Crew:
 
     def deaths(self) -> list[str]:
         return [duty.death for duty in self.duties if duty.death is not None]
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel, and again until all have ended.
+
+    A cancel can be lost: when a connection breaks while psycopg cancels its query, the broken
+    connection is what psycopg raises, and whoever goes on trying after that would do so for ever.
+    """
+    while going := [task for task in tasks if not task.done()]:
+        for task in going:
+            task.cancel()
+        await asyncio.wait(going, timeout=_CANCEL_SECONDS)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def trouble_with_postgres(error: BaseException) -> str:

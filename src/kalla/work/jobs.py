@@ -127,7 +127,7 @@ async def fail(
             "job_id": job.job_id,
             "fence": job.fence,
             "error": error,
-            "traceback": scrub(traceback)[-_LONGEST_ERROR:].replace("\0", "�"),
+            "traceback": _storable(scrub(traceback)[-_LONGEST_ERROR:]),
             "permanent": permanent,
         },
     )
@@ -266,6 +266,11 @@ def _claims(jobs: Sequence[Job]) -> dict[str, Any]:
     return {"jobs": [job.job_id for job in jobs], "fences": [job.fence for job in jobs]}
 
 
+def _storable(text: str) -> str:
+    """What Postgres cannot keep, NUL and halves of characters, is replaced."""
+    return text.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
 def _clip(text: str) -> str:
-    text = text.replace("\0", "�")
+    text = _storable(text)
     return text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + " …"

@@ -234,22 +234,31 @@ LIMIT %(limit)s;
 
 -- name: end_exhausted
 -- Trap 7: the attempts are used up. Checked again: a heartbeat may have come since the look.
-WITH ended AS (
+WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
+gone AS MATERIALIZED (
+    SELECT job_id, heartbeat_at < moment.now - make_interval(secs => timeout_seconds) AS silent
+    FROM kalla.jobs, moment
+    WHERE job_id = %(job_id)s AND fence = %(fence)s AND status = 'claimed'
+      AND (heartbeat_at < moment.now - make_interval(secs => timeout_seconds)
+           OR claimed_at < moment.now - make_interval(secs => max_runtime_seconds))
+    FOR NO KEY UPDATE OF jobs
+),
+ended AS (
     UPDATE kalla.jobs
-    SET status = 'failed', failures = failures + 1, finished_at = kalla.clock(), heartbeat_at = NULL,
-        error = CASE WHEN heartbeat_at < kalla.clock() - make_interval(secs => timeout_seconds)
+    SET status = 'failed', failures = failures + 1, finished_at = moment.now, heartbeat_at = NULL,
+        error = CASE WHEN gone.silent
             THEN format('no heartbeat from worker %%s for %%s s, on attempt %%s of %%s',
                         worker, timeout_seconds, failures + 1, max_attempts)
             ELSE format('ran longer than %%s s on worker %%s, on attempt %%s of %%s',
                         max_runtime_seconds, worker, failures + 1, max_attempts) END
-    WHERE job_id = %(job_id)s AND fence = %(fence)s AND status = 'claimed'
-      AND (heartbeat_at < kalla.clock() - make_interval(secs => timeout_seconds)
-           OR claimed_at < kalla.clock() - make_interval(secs => max_runtime_seconds))
-    RETURNING job_id, fence, worker, claimed_at, error
+    FROM gone, moment
+    WHERE jobs.job_id = gone.job_id
+    RETURNING jobs.job_id, fence, worker, claimed_at, error, gone.silent
 ),
 noted AS (
     INSERT INTO kalla.attempts (job_id, fence, ending, worker, claimed_at, error)
-    SELECT job_id, fence, 'lost', worker, claimed_at, error FROM ended
+    SELECT job_id, fence, CASE WHEN silent THEN 'lost' ELSE 'overran' END, worker, claimed_at, error
+    FROM ended
 )
 SELECT job_id, fence, error FROM ended;
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
-from kalla.errors import Conflict, NotFound
+from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.statements import load
 from kalla.work.intake import Woken, insert_rows
 from kalla.work.job import Job, NewJob, RunRecord
 from kalla.work.kinds import Kinds
 
 sql = load("kalla.work", "runs.sql")
+
+_LONGEST_SECONDS = 10 * 365 * 24 * 3600.0
 
 
 async def create(
@@ -29,10 +32,10 @@ async def create(
     """Start a run with its first jobs; `gates` names the jobs that each gate will insert."""
     if not jobs:
         raise Conflict("a run needs at least one job to begin with")
+    _check_timeout(total_timeout_seconds)
+    _check_gates(jobs, gates)
     opening = [job for opened in gates.values() for job in opened]
     kinds.rows(opening, in_run=True)
-    if missing := {job.gate for job in [*jobs, *opening] if job.gate} - gates.keys():
-        raise Conflict(f"the run has no gate named {', '.join(sorted(missing))}")
     cursor = await connection.execute(
         sql.create, {"kind": kind, "total_timeout_seconds": total_timeout_seconds}
     )
@@ -41,6 +44,8 @@ async def create(
     for gate, opened in gates.items():
         opens = Jsonb([job.as_json() for job in opened])
         await connection.execute(sql.create_gate, {"run_id": run_id, "gate": gate, "opens": opens})
+    # Trap 4: what a gate is to insert is expected at the next gate from the beginning.
+    await _expect(connection, run_id, [job.gate for job in opening])
     return run_id, await _add(connection, kinds, run_id, jobs)
 
 
@@ -94,13 +99,17 @@ async def late(connection: Connection, limit: int = 50) -> list[int]:
 
 
 async def end_late(connection: Connection, run_id: int) -> bool:
+    """Fail a run that is late; False if it ended, or was retried, since it was found."""
     await lock(connection, run_id)
+    if await (await connection.execute(sql.is_late, {"run_id": run_id})).fetchone() is None:
+        return False
     error = "the run took longer than its total timeout"
     return await end_locked(connection, run_id, "failed", error) is not None
 
 
 async def revive(connection: Connection, run_id: int, total_timeout_seconds: float) -> Woken:
     """Retry by hand: what completed stays counted, the failed and cancelled jobs wait again."""
+    _check_timeout(total_timeout_seconds)
     await lock(connection, run_id)
     cursor = await connection.execute(
         sql.revive, {"run_id": run_id, "total_timeout_seconds": total_timeout_seconds}
@@ -132,17 +141,52 @@ async def _add(
     new: Sequence[NewJob],
     opened_by: str | None = None,
 ) -> Woken:
-    """Insert jobs into a locked or new run, and expect them at their gates."""
+    """Insert jobs into a locked or new run; those no gate has announced are expected at theirs."""
     if not new:
         return Woken()
     rows: Sequence[dict[str, Any]] = await insert_rows(
         connection, kinds.rows(new, in_run=True), run_id, opened_by
     )
     await connection.execute(sql.expect_jobs, {"run_id": run_id, "count": len(rows)})
-    for gate, count in Counter(row["gate"] for row in rows if row["gate"]).items():
+    if opened_by is None:
+        await _expect(connection, run_id, [row["gate"] for row in rows])
+    return Woken(row["queue"] for row in rows if row["due"])
+
+
+async def _expect(connection: Connection, run_id: int | None, gates: Sequence[str | None]) -> None:
+    for gate, count in Counter(gate for gate in gates if gate).items():
         cursor = await connection.execute(
             sql.expect_at_gate, {"run_id": run_id, "gate": gate, "count": count}
         )
         if await cursor.fetchone() is None:
             raise Conflict(f"run {run_id} has no closed gate named {gate}")
-    return Woken(row["queue"] for row in rows if row["due"])
+
+
+def _check_gates(jobs: Sequence[NewJob], gates: Mapping[str, Sequence[NewJob]]) -> None:
+    """Every gate must be able to open, or the run would complete without what is behind it."""
+    opening = [job for opened in gates.values() for job in opened]
+    counted = {job.gate for job in [*jobs, *opening] if job.gate}
+    if missing := counted - gates.keys():
+        raise Conflict(f"the run has no gate named {', '.join(sorted(missing))}")
+    if idle := gates.keys() - counted:
+        raise Conflict(
+            f"nothing counts towards gate {', '.join(sorted(idle))}, so it would never open: "
+            "let the job that plans count towards it"
+        )
+    leads_to = {gate: {job.gate for job in opened if job.gate} for gate, opened in gates.items()}
+    try:
+        TopologicalSorter(leads_to).prepare()
+    except CycleError as error:
+        raise Conflict(
+            f"gate {error.args[1][0]} waits for itself: a job behind it counts towards it"
+        ) from None
+
+
+def _check_timeout(total_timeout_seconds: float) -> None:
+    if not 0 < total_timeout_seconds <= _LONGEST_SECONDS:
+        raise InvalidInput(
+            Problem(
+                "total_timeout_seconds",
+                f"must be greater than 0 and at most ten years, got {total_timeout_seconds:g}",
+            )
+        )

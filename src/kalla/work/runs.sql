@@ -71,6 +71,10 @@ SELECT job_id FROM ended WHERE before = 'claimed';
 SELECT run_id FROM kalla.runs WHERE status = 'running' AND deadline < kalla.clock()
 ORDER BY deadline LIMIT %(limit)s;
 
+-- name: is_late
+-- Asked again under the lock: a run may have been retried since somebody found it late.
+SELECT FROM kalla.runs WHERE run_id = %(run_id)s AND deadline < kalla.clock();
+
 -- name: revive
 -- Retry by hand: what had completed stays completed and counted, the rest waits again.
 UPDATE kalla.runs

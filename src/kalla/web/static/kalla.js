@@ -26,7 +26,10 @@ function tell(time) {
   const full = Math.floor(Math.abs(passed)); // ticking tenths would only make people nervous
   const span = full < 1 ? "1 s" : words(full).replace(".0", "");
   let text = span;
-  if (time.dataset.as === "ago") text = passed >= -0.5 ? (full < 1 ? "now" : `${span} ago`) : `in ${span}`;
+  if (time.dataset.as === "ago") {
+    const rough = span.split(" ").slice(0, 2).join(" ");
+    text = passed >= -0.5 ? (full < 1 ? "now" : `${rough} ago`) : `in ${rough}`;
+  }
   if (time.dataset.as === "clock") text = new Date(at).toLocaleString();
   if (time.textContent !== text) time.textContent = text;
   const exact = new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });

@@ -12,7 +12,7 @@ from kalla import logs
 from kalla.database import AWAY, Connection, Database
 from kalla.errors import KallaError, Lost, Permanent
 from kalla.work import jobs as job_store
-from kalla.work.duty import Duty, trouble_with_postgres
+from kalla.work.duty import Duty, end, trouble_with_postgres
 from kalla.work.hand import Hand, Held
 from kalla.work.handler import settles
 from kalla.work.intake import Woken
@@ -82,9 +82,7 @@ class Settling(Duty):
 
     async def stop(self) -> None:
         await super().stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     async def _complete_plain(self, batch: list[tuple[Held, Outcome]]) -> None:
         ended = [(held.job, outcome) for held, outcome in batch]

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from kalla import logs
 from kalla.errors import Unavailable
 from kalla.redaction import scrub
+from kalla.work.duty import end
 
 AWAY = (nats.errors.Error, OSError, TimeoutError, Unavailable)
 PATIENCE = 1  # seconds a caller waits for an answer at the most
@@ -46,8 +47,7 @@ class Line:
 
     async def close(self) -> None:
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            await end(self._keeper)
         self.client = None
 
     def ready(self) -> Client:

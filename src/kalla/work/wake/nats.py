@@ -23,6 +23,7 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 from kalla import logs
 from kalla.errors import Unavailable
 from kalla.settings import Wake as WakeSettings
+from kalla.work.duty import end
 from kalla.work.wake.line import AWAY, PATIENCE, Line
 
 STREAM = "kalla-jobs"
@@ -73,8 +74,7 @@ class NatsWake:
 
     async def stop(self) -> None:
         if self._redeemer is not None:
-            self._redeemer.cancel()
-            await asyncio.wait({self._redeemer})
+            await end(self._redeemer)
         self._waiters.clear()  # from here on every token that still comes is given back
         client = self._line.client
         if client is not None and self._tokens is not None:

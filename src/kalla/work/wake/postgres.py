@@ -9,6 +9,7 @@ from contextlib import suppress
 from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.redaction import scrub
+from kalla.work.duty import end
 
 JOBS = "kalla_jobs"
 ALARM = "kalla_alarm"
@@ -40,8 +41,7 @@ class PostgresWake:
 
     async def stop(self) -> None:
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            await end(self._keeper)
 
     @property
     def trouble(self) -> str | None:
