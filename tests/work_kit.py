@@ -1,4 +1,4 @@
-"""What tests of durable work share: job types that do nothing, a clock moved by hand, two connections."""
+"""What tests of durable work share: job types that do nothing, a clock moved by hand, races."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kalla.errors import Lost
 from kalla.settings import JobPolicy, Settings
 from kalla.work import jobs, runs
 from kalla.work.handler import Context, Handler, Stateless
+from kalla.work.intake import Woken
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
 from kalla.work.kinds import Kind, Kinds
 
@@ -76,9 +77,15 @@ KINDS = Kinds(
 
 
 async def connect(url: str) -> Connection:
-    """A connection in autocommit: `transaction()` says where a transaction begins and ends."""
+    """A connection in autocommit: `transaction()` says where a transaction begins and ends.
+
+    A statement that waits for the test itself ends after seconds, and the test is red.
+    """
     return await AsyncConnection.connect(
-        url, autocommit=True, row_factory=dict_row, options="-c deadlock_timeout=100ms"
+        url,
+        autocommit=True,
+        row_factory=dict_row,
+        options="-c deadlock_timeout=100ms -c statement_timeout=5s",
     )
 
 
@@ -99,7 +106,7 @@ async def take_one(connection: Connection, queue: str = "exec", worker: str = "a
 
 async def complete(
     connection: Connection, job: Job, *follow_ups: NewJob, handler: Handler = NOTHING
-) -> runs.Woken:
+) -> Woken:
     """The completion as the worker does it: all in one transaction."""
     outcome = Outcome({"by": job.fence}, follow_ups)
     async with connection.transaction():

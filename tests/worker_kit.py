@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
@@ -24,6 +24,7 @@ from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 from kalla.work.worker import Worker
 
+Result = TypeVar("Result")
 Run = Callable[[Job, Context], Outcome | None]
 
 NEVER = 3600.0
@@ -121,7 +122,7 @@ class Client:
             return await act(connection)
 
 
-async def eventually(look: Callable[[], Awaitable[Any]], seconds: float = 15) -> Any:
+async def eventually(look: Callable[[], Awaitable[Result | None]], seconds: float = 15) -> Result:
     deadline = time.monotonic() + seconds
     while not (found := await look()):
         assert time.monotonic() < deadline, "it did not happen in time"

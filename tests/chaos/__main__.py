@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos import report as reports
+from tests.chaos.faults import WEIGHTS
 from tests.chaos.run import Wish, carry_out
 
 
@@ -25,6 +26,7 @@ def main() -> int:
     add("--rate", type=float, default=default.rate, help="jobs a second")
     add("--channel", choices=("nats", "postgres"), default=default.channel, help="wake-ups by")
     add("--quick", action="store_true", help="timeouts of 3 s instead of the product's 15 s")
+    add("--only", type=_kinds, default=default.only, help="kinds of faults, comma-separated")
     add("--report", type=Path, help="write the figures to this file, as JSON")
     add("--folder", type=Path, help="keep data, logs and ledger here; must not exist yet")
     given = vars(parser.parse_args())
@@ -36,6 +38,15 @@ def main() -> int:
         return _run(wish, folder.resolve(), report_to)
     with tempfile.TemporaryDirectory(prefix="kalla-chaos-") as temporary:
         return _run(wish, Path(temporary), report_to)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(kind.strip() for kind in text.split(","))
+    if unknown := set(kinds) - WEIGHTS.keys():
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))}: known are {', '.join(WEIGHTS)}"
+        )
+    return kinds
 
 
 def _run(wish: Wish, folder: Path, report_to: Path | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -60,6 +61,7 @@ class AttemptFact:
     fence: int
     ending: str
     worker: str | None
+    claimed: float | None = None  # on the ledger's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,14 @@ FROM kalla.jobs
 """
 
 
+# How long ago a claim was: the database's clock and the ledger's have no moment in common.
+_ATTEMPTS = """
+SELECT job_id, fence, ending, worker,
+       extract(epoch FROM clock_timestamp() - claimed_at)::double precision AS ago
+FROM kalla.attempts
+"""
+
+
 async def read(
     connection: Connection,
     folder: Path,
@@ -109,7 +119,8 @@ async def read(
         for row in await rows("SELECT run_id, status, jobs, completed FROM kalla.runs")
     ]
     gates = await rows("SELECT run_id, gate, expected, arrived, opened_at FROM kalla.gates")
-    attempts = await rows("SELECT job_id, fence, ending, worker FROM kalla.attempts")
+    attempts = await rows(_ATTEMPTS)
+    clock = time.monotonic()
     effects = await rows("SELECT job_id, fence FROM chaos.effects")
     return Facts(
         submitted_jobs=submitted.jobs,
@@ -117,13 +128,18 @@ async def read(
         jobs={job.job_id: job for job in jobs},
         runs={run.run_id: run for run in runs},
         gates=[GateFact(**row) for row in gates],
-        attempts=[AttemptFact(**row) for row in attempts],
+        attempts=[_attempt(row, clock) for row in attempts],
         effects=[EffectFact(**row) for row in effects],
         executions=executions,
         lives=lives,
         endings=endings,
         left_in_channel={queue: count for queue, count in left_in_channel.items() if count},
     )
+
+
+def _attempt(row: dict[str, Any], clock: float) -> AttemptFact:
+    ago = row.pop("ago")
+    return AttemptFact(**row, claimed=None if ago is None else clock - ago)
 
 
 async def evidence(

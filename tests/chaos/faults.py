@@ -17,12 +17,12 @@ Act = Callable[[], Awaitable[None]]
 
 # How often each kind comes up, in parts of a hundred.
 WEIGHTS = {
-    "worker killed": 32,
-    "worker stopped": 9,
-    "worker drained": 10,
-    "postgres connections cut": 12,
-    "postgres answers lost": 10,
-    "postgres connections stalled": 7,
+    "worker killed": 34,
+    "worker stopped": 7,
+    "worker drained": 9,
+    "postgres connections cut": 13,
+    "postgres answers lost": 12,
+    "postgres connections stalled": 5,
     "nats connections cut": 5,
     "nats connections stalled": 3,
     "nats killed": 5,
@@ -30,7 +30,10 @@ WEIGHTS = {
     "postgres restarted": 2,
     "postgres killed": 2,
 }
+KILL = "worker killed"
 POSTGRES_AWAY = ("postgres restarted", "postgres killed")
+_MOST_DUE = 30
+_LOOK = 0.05
 _DRAIN_PATIENCE = 60.0  # beyond drain_seconds, when a stalled line holds the drain up
 
 
@@ -73,20 +76,21 @@ class Injector:
 
     async def work(self, enough: Callable[[int], bool]) -> None:
         """Go on until there are enough; returns when the last one is over."""
-        first = list(self._kinds)  # every kind once, then by weight
-        self._chance.shuffle(first)
+        due = list(self._kinds)  # every kind once, then by weight
+        self._chance.shuffle(due)
         weights = [WEIGHTS[kind] for kind in self._kinds]
         while not enough(self.injected.total()):
             self._fleet.replace_fallen()
             self._raise_failures()
-            kind = first[-1] if first else self._chance.choices(self._kinds, weights)[0]
-            if self._inject(kind):
-                if first:
-                    first.pop()
+            # What could not be done when its turn came is not forgotten.
+            done = next((kind for kind in due if self._inject(kind)), None)
+            if done is not None:
+                due.remove(done)
                 await asyncio.sleep(self._chance.uniform(0.2, 1.8) * self._every)
+            elif len(due) < _MOST_DUE:
+                due += self._chance.choices(self._kinds, weights)
             else:
-                self._chance.shuffle(first)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(_LOOK)
         await asyncio.gather(*self._tasks)
 
     async def end(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.facts import Facts
-from tests.chaos.faults import POSTGRES_AWAY, Fault
+from tests.chaos.faults import KILL, POSTGRES_AWAY, Fault
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,18 @@ def recoveries(facts: Facts, faults: Sequence[Fault]) -> list[Recovery]:
             held[attempt.worker].append((attempt.job_id, attempt.fence))
     starts: dict[int, list[tuple[int, float]]] = defaultdict(list)
     running: set[tuple[int, int]] = set()
+    killed = {names.get(fault.pid or 0) for fault in faults if fault.kind == KILL}
+    for attempt in facts.attempts:
+        # Taken over by a worker that was killed before it could begin: the next kill's matter.
+        if attempt.ending == "lost" and attempt.worker in killed and attempt.claimed is not None:
+            starts[attempt.job_id].append((attempt.fence, attempt.claimed))
     for execution in facts.executions:
         starts[execution.job_id].append((execution.fence, execution.started))
         if execution.ending is None:
             running.add((execution.job_id, execution.fence))
     found = []
     for kill in faults:
-        if kill.kind != "worker killed" or kill.pid not in names:
+        if kill.kind != KILL or kill.pid not in names:
             continue
         for job_id, fence in held[names[kill.pid]]:
             later = sorted(start for start in starts[job_id] if start[0] > fence)

@@ -15,7 +15,7 @@ import psutil
 
 from tests.chaos.checker import Violation
 from tests.chaos.facts import Facts
-from tests.chaos.faults import Fault
+from tests.chaos.faults import KILL, Fault
 from tests.chaos.recovery import Recovery, Spread, share_within, slowest_of_each_kill
 
 PROMISED_SECONDS = 22.0
@@ -76,7 +76,7 @@ def figures(
         "workers": {"processes": len(facts.lives)},
         "recovery": {
             "promised_seconds": PROMISED_SECONDS,
-            "kills": sum(fault.kind == "worker killed" for fault in faults),
+            "kills": sum(fault.kind == KILL for fault in faults),
             "kills_with_jobs": len(kills),
             "kills_with_running_jobs": len({recovery.pid for recovery in running}),
             "jobs": _spread(seconds),

@@ -47,6 +47,7 @@ class Wish:
     backlog: int = 1_000
     channel: str = "nats"
     quick: bool = False  # short timeouts, to see much in little time
+    only: tuple[str, ...] = tuple(WEIGHTS)  # the kinds of faults
     idle_seconds: float = 180.0
     deadline_seconds: float = 7_200.0
 
@@ -77,8 +78,8 @@ class Wish:
     @property
     def fault_kinds(self) -> Sequence[str]:
         if self.channel == "nats":
-            return tuple(WEIGHTS)
-        return tuple(kind for kind in WEIGHTS if not kind.startswith("nats"))
+            return self.only
+        return tuple(kind for kind in self.only if not kind.startswith("nats"))
 
 
 async def carry_out(wish: Wish, folder: Path) -> dict[str, Any]:

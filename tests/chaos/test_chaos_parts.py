@@ -152,6 +152,25 @@ def test_recovery_is_counted_from_the_kill_to_the_next_start_elsewhere() -> None
     assert slowest_of_each_kill(found) == [16.5]
 
 
+def test_a_job_whose_next_worker_is_killed_as_well_is_counted_for_each_kill() -> None:
+    kills = [
+        Fault("worker killed", 100.0, 100.1, 0, pid=1),
+        Fault("worker killed", 115.1, 115.2, 1, pid=2),
+    ]
+    facts = Facts(
+        lives=[Life("anna", 1, 0), Life("boris", 2, 0), Life("carla", 3, 0)],
+        attempts=[
+            AttemptFact(5, 1, "lost", "anna", claimed=99.0),
+            AttemptFact(5, 2, "lost", "boris", claimed=115.0),  # it never began
+        ],
+        executions=[
+            Execution(5, 1, "plain", "anna", 99.0),
+            Execution(5, 3, "plain", "carla", 130.1, 131.0, "completed"),
+        ],
+    )
+    assert [each.seconds for each in recoveries(facts, kills)] == [15.0, 15.0]
+
+
 def test_the_99th_percentile_of_200_is_the_198th() -> None:
     spread = Spread.of(range(1, 201))
     assert spread == Spread(200, p50=100, p99=198, most=200)

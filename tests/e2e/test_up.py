@@ -300,6 +300,17 @@ def test_the_doctor_names_what_is_away_and_fails(
     assert states["workers"] == "away"
 
 
+def test_the_doctor_says_that_a_database_has_no_tables_yet(
+    tmp_path: Path, environment: dict[str, str], empty_database_url: str
+) -> None:
+    given = environment | {"KALLA_DATABASE_URL": empty_database_url}
+    findings = json.loads(_kalla(tmp_path, given, "doctor", "--format", "json").stdout)
+    [found] = [finding for finding in findings if finding["part"] == "postgres"]
+    assert found["state"] == "away"
+    assert "run `kalla migrate`" in found["reason"]
+    assert found["version"]
+
+
 def test_variables_that_name_no_setting_are_shown_as_ignored(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -515,6 +515,17 @@ async def test_a_claimed_job_leaves_no_token_when_its_worker_stops(scene: Scene)
     assert await scene.pending() == 2
 
 
+async def test_a_channel_stops_though_it_is_just_taking_tokens_out(scene: Scene) -> None:
+    """A request to NATS now and then swallows the cancel that ends its task."""
+    async with asyncio.timeout(SOON):
+        for turn in range(25):
+            other = await scene.channel.open()
+            await other.nudge({"exec": 3})
+            await other.claimed({"exec": 2})
+            await asyncio.sleep(0.049 + turn * 0.0002)
+            await other.stop()
+
+
 async def test_tokens_nobody_can_use_stay_and_do_not_keep_workers_running(scene: Scene) -> None:
     async def wakes(seconds: float) -> int:
         count, deadline = 0, time.monotonic() + seconds

@@ -54,6 +54,9 @@ class Keeper(threading.Thread):
             self._keep()
         except StartFailed as failure:
             self.failure = failure
+        except Exception as error:  # a keeper that dies unheard would look like one that is content
+            self.failure = StartFailed(f"{self.server.name} cannot be kept running: {error!r}")
+            self._tell(News("trouble", self.server, str(self.failure)))
         finally:
             self._end()
             self.settled.set()
@@ -73,7 +76,7 @@ class Keeper(threading.Thread):
                 return
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = FIRST_PAUSE
-            while trouble:
+            while trouble and not self._leaving.is_set():
                 again = f"; it is started again in {pause:g} s"
                 self._tell(News("trouble", self.server, trouble.rstrip(".") + again))
                 if self._leaving.wait(pause):
@@ -82,7 +85,7 @@ class Keeper(threading.Thread):
                 try:
                     self._begin()
                     trouble = ""
-                except StartFailed as failure:
+                except (StartFailed, OSError) as failure:
                     trouble = str(failure)
 
     def _watch(self) -> str | None:
@@ -95,7 +98,7 @@ class Keeper(threading.Thread):
                 sick = 0 if self.server.probe() else sick + 1
                 looked = time.monotonic()
                 if sick >= SICK_AFTER:
-                    self.server.stop(self._leaving.is_set)
+                    self.server.stop(self._hurried)
                     return f"{self.server.name} failed {sick} health checks in a row"
         return None
 

@@ -17,7 +17,7 @@ def main(parent: int, death_signal: int, identity: str, command: list[str]) -> N
     take_identity(identity)
     if sys.platform == "linux":
         # After the change of identity, which would clear it.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("The parent ended before the server began.")
     os.execvp(command[0], command)  # noqa: S606

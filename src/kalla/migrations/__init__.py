@@ -1,1 +1,1 @@
-"""Numbered SQL files, applied in order by `kalla migrate`. A file that was released never changes."""
+"""Numbered SQL files, applied in order by `kalla migrate`. A released one never changes."""

@@ -14,6 +14,7 @@ from kalla.operate import overview
 from kalla.operate.overview import Filter
 from kalla.operate.shown import Health, Job, JobPage, Queue, SubmittedJob, Worker
 from kalla.operate.submission import Submission, Text
+from kalla.settings import ROLES
 from kalla.web import tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.commands import Command, Commanded
@@ -150,7 +151,7 @@ async def revoke_token(command: Commanded, token_id: Id) -> TokenRecord:
 
 async def _queue(parts: Parts, command: Command, queue: str) -> Queue:
     """Refuses a queue nobody has heard of: most likely it is a slip of the pen."""
-    found = await queues.depths(command.connection, parts.kinds.queues)
+    found = await queues.depths(command.connection, {*parts.kinds.queues, *ROLES})
     for record in found:
         if record.queue == queue:
             return Queue.of(record)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from kalla import logs
 from kalla.errors import Unavailable
@@ -60,6 +62,7 @@ class SparkSessions:
                 token = self._settings.token.get_secret_value()
                 remote = self._settings.remote.rstrip("/")
                 url = f"{remote}/;token={token}" if token else remote
+                _knock(remote)
                 try:
                     self._session = SparkSession.builder.remote(url).create()
                     self._session.range(1).count()
@@ -80,6 +83,15 @@ class SparkSessions:
         with self._lock:
             if self._session is spark:
                 self._session = None
+
+
+def _knock(remote: str) -> None:
+    """The client itself would try for minutes before it says that nobody is there."""
+    parsed = urlsplit(remote)
+    try:
+        socket.create_connection((parsed.hostname or "", parsed.port or 15002), 3).close()
+    except OSError as error:
+        raise Unavailable(f"Spark at {remote} does not answer: {error}") from None
 
 
 def _is_away(error: Exception) -> bool:

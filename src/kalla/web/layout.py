@@ -89,7 +89,7 @@ def moment(
 
 
 def count(value: int) -> str:
-    return f"{value:,}".replace(",", " ")  # a thin space groups thousands in every language
+    return f"{value:,}".replace(",", "\u2009")  # a thin space groups thousands in every language
 
 
 def document(value: Any) -> str:

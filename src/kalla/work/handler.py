@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from kalla.database import Connection
 from kalla.errors import Cancelled
+from kalla.work.document import document
 from kalla.work.job import Job, Outcome
 
 
@@ -24,6 +25,10 @@ class Context:
 
     def progress(self, **facts: Any) -> None:
         """Say how far the work is; the next heartbeat carries it."""
+        try:
+            document(facts)  # here: heartbeats share a statement that a bad report would break
+        except ValueError as error:
+            raise ValueError(f"the progress {error}") from None
         self._progress = facts
 
     def check(self) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
+from kalla.work.document import document
+
 Status = Literal["pending", "claimed", "completed", "failed", "cancelled"]
 RunStatus = Literal["running", "completed", "failed", "cancelled"]
 STATUSES: tuple[Status, ...] = ("pending", "claimed", "completed", "failed", "cancelled")
@@ -67,6 +69,14 @@ class Outcome:
     follow_ups: tuple[NewJob, ...] = ()
     rows: int = 0
     facts: Any = None
+
+    def __post_init__(self) -> None:
+        # Here, in the handler's thread: completions share a statement that a bad one would break.
+        if self.result is not None:
+            try:
+                document(dict(self.result))
+            except ValueError as error:
+                raise ValueError(f"the result {error}") from None
 
 
 @dataclass(frozen=True)

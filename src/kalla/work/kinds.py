@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import difflib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from kalla.errors import InvalidInput, Problem
 from kalla.redaction import secrets_in
 from kalla.settings import ROLES, Settings
+from kalla.work.document import document
 from kalla.work.handler import Handler
 from kalla.work.job import NewJob
 
@@ -110,21 +110,30 @@ class Kinds:
             )
         if job.max_attempts is not None and not 1 <= job.max_attempts <= 1000:
             yield Problem("max_attempts", f"must be between 1 and 1000, got {job.max_attempts}")
-        for name in ("dedupe_key", "running_key"):
-            value = getattr(job, name)
-            if value is not None and not 0 < len(value) <= _LONGEST_KEY:
-                yield Problem(name, f"must have 1 to {_LONGEST_KEY} characters, got {len(value)}")
+        yield from self._key_problems(job)
         if in_run and job.dedupe_key is not None:
             yield Problem("dedupe_key", "a job of a run cannot be left out for another one")
         yield from self._payload_problems(kind, job)
 
+    def _key_problems(self, job: NewJob) -> Iterator[Problem]:
+        for name, key in (("dedupe_key", job.dedupe_key), ("running_key", job.running_key)):
+            if key is None:
+                continue
+            if not 0 < len(key) <= _LONGEST_KEY:
+                yield Problem(name, f"must have 1 to {_LONGEST_KEY} characters, got {len(key)}")
+            for _ in secrets_in(key, name):
+                yield Problem(name, "holds a secret in the clear: keys are shown as they are")
+            try:
+                document(key)
+            except ValueError as error:
+                yield Problem(name, str(error))
+
     def _payload_problems(self, kind: Kind | None, job: NewJob) -> Iterator[Problem]:
         try:
-            text = json.dumps(job.payload, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            yield Problem("payload", f"is not JSON: {error}")
+            size = len(document(job.payload).encode())
+        except ValueError as error:
+            yield Problem("payload", str(error))
             return
-        size = len(text)
         limit = self._settings.limits.payload_bytes
         if size > limit:
             yield Problem(
@@ -133,8 +142,6 @@ class Kinds:
                 "put the data into a file and pass its URL",
             )
             return
-        if "\\u0000" in text:
-            yield Problem("payload", "contains a NUL character, which Postgres cannot store")
         for path in secrets_in(job.payload, "payload"):
             yield Problem(path, "holds a secret in the clear: store it and pass secret://name")
         if kind is not None and kind.payload is not None:

@@ -5,8 +5,10 @@
 SELECT pg_advisory_xact_lock(hashtextextended('kalla.leases/' || %(holder)s, 0));
 
 -- name: prepare
+-- NOT EXISTS: an insert that conflicts would wait for whoever changes that slot at the moment.
 INSERT INTO kalla.leases (resource, slot)
-SELECT %(resource)s, slot FROM generate_series(0, %(replicas)s - 1) AS slot
+SELECT %(resource)s, number FROM generate_series(0, %(replicas)s - 1) AS number
+WHERE NOT EXISTS (SELECT FROM kalla.leases WHERE resource = %(resource)s AND slot = number)
 ON CONFLICT DO NOTHING;
 
 -- name: acquire
@@ -21,7 +23,7 @@ free AS MATERIALIZED (
           WHERE mine.holder = %(holder)s AND mine.until > moment.now) < %(cap)s)
     ORDER BY slot
     LIMIT 1
-    FOR NO KEY UPDATE OF leases SKIP LOCKED
+    FOR UPDATE OF leases SKIP LOCKED
 )
 UPDATE kalla.leases
 SET holder = %(holder)s, epoch = epoch + 1, until = moment.now + make_interval(secs => %(ttl)s)
@@ -54,11 +56,12 @@ WHERE resource = %(resource)s AND slot = %(slot)s AND holder = %(holder)s AND ep
 RETURNING slot;
 
 -- name: holds
--- For other transactions to write under this lease: the row stays locked until they end.
+-- For other transactions to write under this lease: until they end nobody acquires it (FOR UPDATE
+-- waits for KEY SHARE), but its holder renews it (NO KEY UPDATE does not).
 SELECT slot FROM kalla.leases
 WHERE resource = %(resource)s AND slot = %(slot)s AND holder = %(holder)s AND epoch = %(epoch)s
   AND until > kalla.clock()
-FOR SHARE;
+FOR KEY SHARE;
 
 -- name: holders
 SELECT resource, slot, epoch, holder, until, until > kalla.clock() AS live

@@ -26,7 +26,7 @@ from tests.web_kit import PAGE, Site
         ({"type": "probe", "priority": 1 << 40}, "priority", "between -32768 and 32767"),
         ({"type": "probe", "delay_seconds": -1}, "delay_seconds", "must be 0 to ten years"),
         ({"type": "probe", "delay_seconds": 1e300}, "delay_seconds", "must be 0 to ten years"),
-        ({"type": "probe", "queue": "No Queue"}, "queue", "is not a queue name"),
+        ({"type": "probe", "queue": "No Queue"}, "queue", "there is no queue"),
         ({"type": "probe", "dedupe_key": ""}, "dedupe_key", "1 to 512 characters"),
         ({"type": "probe", "dedupe_key": "a\0"}, "dedupe_key", "NUL"),
         ({"type": "probe", "running_key": "\ud800"}, "running_key", "surrogate"),
@@ -38,7 +38,7 @@ from tests.web_kit import PAGE, Site
         ({"type": "probe", "payload": {"fail": "\ud800"}}, "payload", "surrogate"),
         ({"type": "probe", "payload": {"fail": "x" * 270_000}}, "payload", "the limit is 262144"),
         ([], "body", "must be a valid dictionary"),
-        (None, "body", "is required"),
+        (None, "body", "must be a valid dictionary"),
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, dict | list) else "",
 )

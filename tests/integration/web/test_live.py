@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,6 +41,11 @@ class Followed:
                     )
                     return data
         raise AssertionError(f"the stream ended without {name}")
+
+    async def end(self) -> None:
+        """The stream's own end; one that was broken off raises instead."""
+        async for _ in self._lines:
+            pass
 
     async def change(self, fragment: str) -> str:
         """The next new content of a fragment."""
@@ -163,15 +167,12 @@ async def test_a_revoked_token_ends_the_stream_it_had_opened(site: Site) -> None
         await page.event("bye")
 
 
-async def test_a_stopping_server_does_not_wait_for_its_readers(site: Site) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        address = await stack.enter_async_context(site.served())
-        reading = contextlib.AsyncExitStack()
-        page = await reading.enter_async_context(followed(site, address, "/"))
-        await page.change("jobs")
-        began = time.monotonic()
-    assert time.monotonic() - began < 1.5
-    await reading.aclose()
+async def test_a_stopping_server_ends_its_streams_instead_of_breaking_them_off(site: Site) -> None:
+    async with contextlib.AsyncExitStack() as reading:
+        async with site.served() as address:
+            page = await reading.enter_async_context(followed(site, address, "/"))
+            await page.change("jobs")
+        await page.end()
 
 
 async def test_a_command_is_seen_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

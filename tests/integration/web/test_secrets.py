@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import logging
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from psycopg.types.json import Jsonb
 
 from kalla import logs
@@ -17,14 +20,15 @@ URL = f"postgresql://reader:{PASSWORD}@db.internal/books"
 
 
 @pytest.fixture
-def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
+def logged() -> Iterator[io.StringIO]:
     """Everything at the lowest level, as `kalla api` would write it."""
-    import structlog
-
-    before = structlog.get_config()
-    logs.configure("debug", "json")
-    yield capfd
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers, root.level
+    stream = io.StringIO()
+    logs.configure("debug", "json", stream)
+    yield stream
     structlog.configure(**before)
+    root.handlers, root.level = handlers, level
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,8 @@ async def test_a_password_in_a_payload_is_refused_and_not_repeated(
     async with site.client("operator") as client:
         answer = await client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 422
-    messages = {item["field"]: item["message"] for item in answer.json()["errors"]}
-    assert "holds a secret in the clear" in messages[field]
+    messages = [item["message"] for item in answer.json()["errors"] if item["field"] == field]
+    assert any("holds a secret in the clear" in message for message in messages)
     assert PASSWORD not in answer.text
     assert await site.count() == 0
     assert (await site.one("SELECT count(*) AS n FROM kalla.idempotency"))["n"] == 0
@@ -79,9 +83,7 @@ async def test_a_password_that_got_in_is_shown_nowhere(site: Site) -> None:
     assert PASSWORD not in remembered["body"]
 
 
-async def test_no_token_and_no_password_reaches_the_log(
-    site: Site, logged: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_token_and_no_password_reaches_the_log(site: Site, logged: io.StringIO) -> None:
     async with site.database.transaction() as connection:
         token = await tokens.create(connection, "ann", "operator")
 
@@ -95,8 +97,7 @@ async def test_no_token_and_no_password_reaches_the_log(
         await client.post("/login", data={"token": token}, headers=PAGE)
         await client.post("/api/jobs", json={"payload": {"password": PASSWORD}}, headers=bearer)
         assert (await client.post("/api/broken", headers=bearer)).status_code == 500
-    written = logged.readouterr()
-    lines = written.out + written.err
+    lines = logged.getvalue()
     assert "/login" in lines
     assert "cannot reach" in lines
     assert PASSWORD not in lines

@@ -96,7 +96,8 @@ def test_a_secret_in_the_clear_is_refused_and_not_repeated(
 @pytest.mark.parametrize("name", ["dedupe_key", "running_key"])
 def test_a_key_that_holds_a_secret_is_refused(name: str) -> None:
     """Trap 17: keys are shown as they are."""
-    found = problems(NewJob("task", **{name: "postgres://kalla:hunter2@db/orders"}))
+    key: dict[str, Any] = {name: "postgres://kalla:hunter2@db/orders"}
+    found = problems(NewJob("task", **key))
     assert list(found) == [name]
     assert "hunter2" not in found[name]
 
@@ -139,7 +140,9 @@ def test_a_payload_is_held_against_the_model_of_its_type() -> None:
 
 def test_all_problems_are_named_at_once_with_the_place_of_their_job() -> None:
     with pytest.raises(InvalidInput) as raised:
-        KINDS.rows([NewJob("task"), NewJob("taks", priority=40_000), NewJob("task", max_attempts=0)])
+        KINDS.rows(
+            [NewJob("task"), NewJob("taks", priority=40_000), NewJob("task", max_attempts=0)]
+        )
     assert [problem.field for problem in raised.value.problems] == [
         "jobs[1].type",
         "jobs[1].priority",

@@ -263,12 +263,8 @@ async def test_of_two_retries_at_once_one_counts(
 
 
 ENDED = ("failed", "cancelled")
-JOB_STEPS = ["claim", "complete", "fail", "fail for good", "hand back"] + [
-    "reap",
-    "retry",
-    "cancel",
-    "cancel the run",
-]
+ACTS = ["claim", "reap", "retry", "cancel", "cancel the run"]
+JOB_STEPS = [*ACTS, "complete", "fail", "fail for good", "hand back"]
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(JOB_STEPS), st.integers(0, 9)), max_size=40))
@@ -333,18 +329,15 @@ async def test_many_workers_that_lose_and_claim_anew_never_share_a_fence(
 
     async def work(worker: int) -> None:
         for turn in range(15):
-            held = await pool.retrying(lambda each: take(each, limit=4, worker=f"w{worker}"))
+            async with pool.transaction() as connection:
+                held = await take(connection, limit=4, worker=f"w{worker}")
             issued.extend((job.job_id, job.fence) for job in held)
             for number, job in enumerate(held):
-                if (number + turn + worker) % 3 == 0:
-                    done = [(job, Outcome())]
-                    kept = await pool.retrying(lambda each, done=done: _finish(each, done))
-                    completed.extend(kept)
-                else:
-                    await pool.retrying(lambda each, job=job: jobs.hand_back(each, [job]))
-
-    async def _finish(connection: Connection, done: list[tuple[Job, Outcome]]) -> set[int]:
-        return await jobs.complete_plain(connection, done)
+                async with pool.transaction() as connection:
+                    if (number + turn + worker) % 3 == 0:
+                        completed.extend(await jobs.complete_plain(connection, [(job, Outcome())]))
+                    else:
+                        await jobs.hand_back(connection, [job])
 
     await asyncio.gather(*[work(number) for number in range(6)])
     assert len(issued) == len(set(issued))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ import pytest
 from kalla.database import Connection, Database
 from kalla.errors import Conflict, InvalidInput
 from kalla.work import jobs, runs
+from kalla.work.intake import Woken
 from kalla.work.job import Job, NewJob, Outcome
 from tests.work_kit import (
     KINDS,
@@ -136,11 +138,13 @@ async def test_a_plan_that_is_tried_again_after_a_crash_fans_out_once(
     run_id = await staging(a)
     plan = await take_one(a, "stage")
     doomed = await connect(store_url)
+
+    async def die(_: Connection) -> None:
+        await rows(a, "SELECT pg_terminate_backend(%s)", doomed.info.backend_pid)
+
+    fanned_out = Outcome(follow_ups=(CHUNK,) * 3)
     with pytest.raises(psycopg.OperationalError):
-        async with doomed.transaction():
-            await jobs.complete(doomed, KINDS, NOTHING, plan, Outcome(follow_ups=(CHUNK,) * 3))
-            await rows(a, "SELECT pg_terminate_backend(%s)", doomed.info.backend_pid)
-            await doomed.execute("SELECT 1")
+        await _complete_and(die, doomed, plan, fanned_out)
     await doomed.close()
     assert await gate(a, run_id) == (0, 1, False)
     await clock.jump(TIMEOUT + 1)
@@ -219,7 +223,7 @@ async def test_many_chunks_that_finish_together_open_the_gate_once(
         await complete(a, await take_one(a, "stage"), *[CHUNK] * 8)
         barrier = asyncio.Barrier(8)
 
-        async def finish(chunk: Job, barrier: asyncio.Barrier = barrier) -> runs.Woken:
+        async def finish(chunk: Job, barrier: asyncio.Barrier = barrier) -> Woken:
             async with pool.transaction() as connection:
                 await barrier.wait()
                 return await jobs.complete(connection, KINDS, NOTHING, chunk, Outcome())
@@ -370,6 +374,15 @@ async def test_counters_cannot_pass_what_is_expected(a: Connection) -> None:
     await complete(a, await take_one(a, "stage"))
     with pytest.raises(psycopg.errors.CheckViolation):
         await rows(a, "UPDATE kalla.gates SET arrived = 2 WHERE run_id = %s RETURNING 1", run_id)
+
+
+async def _complete_and(
+    act: Callable[[Connection], Awaitable[None]], connection: Connection, job: Job, outcome: Outcome
+) -> None:
+    async with connection.transaction():
+        await jobs.complete(connection, KINDS, NOTHING, job, outcome)
+        await act(connection)
+        await connection.execute("SELECT 1")
 
 
 async def _everything(connection: Connection) -> list[list[dict[str, Any]]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kalla.database import Connection
-from kalla.errors import Lost
+from kalla.errors import Conflict, Lost
 from kalla.work import jobs, presence
-from kalla.work.job import NewJob
+from kalla.work.job import NewJob, Outcome
 from tests.work_kit import (
     ATTEMPTS,
     BACKOFF,
@@ -163,7 +163,7 @@ async def test_the_reaper_leaves_a_completion_under_way_alone(
     job = await take_one(a)
     await clock.jump(TIMEOUT + 1)
     async with a.transaction():
-        await jobs.complete(a, KINDS, KINDS.handler("task"), job, jobs.Outcome())
+        await jobs.complete(a, KINDS, KINDS.handler("task"), job, Outcome())
         assert await reap(b) == []
     assert (await jobs.get(b, job.job_id)).status == "completed"
 
@@ -341,9 +341,9 @@ async def test_a_cancel_that_meets_a_completion_under_way_comes_too_late(
     (job_id,) = await put(a)
     job = await take_one(a)
     async with a.transaction():
-        await jobs.complete_plain(a, [(job, jobs.Outcome())])
+        await jobs.complete_plain(a, [(job, Outcome())])
         cancel = await waiting(jobs.cancel(b, job_id, "olga"))
-    with pytest.raises(jobs.Conflict, match="is completed already"):
+    with pytest.raises(Conflict, match="is completed already"):
         await cancel
     assert (await jobs.get(a, job_id)).status == "completed"
 

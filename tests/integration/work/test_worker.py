@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -407,11 +407,13 @@ async def test_jobs_with_one_running_key_never_run_side_by_side(site: Site) -> N
     assert most == 1
 
 
-async def test_health_fails_when_a_duty_has_died(site: Site) -> None:
+async def test_health_fails_when_a_duty_has_died(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.handle("noop", lambda *_: Outcome())
     async with site.worker() as worker:
         assert worker.problems() == []
-        worker._wake.wait = _raise  # type: ignore[method-assign]
+        monkeypatch.setattr(worker._wake, "wait", _raise)
         async with site.client() as client:
             await client.submit(NewJob("noop"))
 
@@ -479,5 +481,5 @@ async def _raise(*_: object) -> set[str]:
     raise ZeroDivisionError("a bug")
 
 
-async def _fetch(connection: Connection, statement: str) -> list[Mapping[str, Any]]:
+async def _fetch(connection: Connection, statement: str) -> list[dict[str, Any]]:
     return await (await connection.execute(statement.encode())).fetchall()

@@ -64,6 +64,7 @@ class NatsWake:
         self._owed: Counter[str] = Counter()  # tokens to take out for jobs claimed without one
         self._owing = asyncio.Event()
         self._redeemer: asyncio.Task[None] | None = None
+        self._stopping = False
         self._alarm = asyncio.Event()
         self._missed = False
         self._refusal: str | None = None
@@ -73,6 +74,7 @@ class NatsWake:
         await self._line.open()
 
     async def stop(self) -> None:
+        self._stopping = True
         if self._redeemer is not None:
             await end(self._redeemer)
         self._waiters.clear()  # from here on every token that still comes is given back
@@ -330,7 +332,7 @@ class NatsWake:
     # Tokens of jobs that were claimed without one
 
     async def _redeem(self) -> None:
-        while True:
+        while not self._stopping:  # a cancel may be lost inside a request
             await self._owing.wait()
             await asyncio.sleep(_REDEEM_SECONDS)
             self._owing.clear()

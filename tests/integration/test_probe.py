@@ -1,0 +1,91 @@
+"""The built-in probe, with a real Spark: it counts, and a cancel reaches the running query."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pydantic import SecretStr
+
+from kalla.errors import Cancelled, Permanent, Unavailable
+from kalla.local import ports
+from kalla.operate.probe import Probe
+from kalla.settings import Spark as SparkSettings
+from kalla.spark.session import SparkSessions
+from kalla.work.handler import Context
+from kalla.work.job import Job
+from tests.servers import SparkServer
+
+
+def a_job(fence: int = 1, failures: int = 0, **payload: object) -> Job:
+    return Job(1, fence, "probe", "exec", dict(payload), 0, failures, 3, 15, 60, None, None, None)
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server: SparkServer) -> Iterator[SparkSessions]:
+    sessions = SparkSessions(
+        SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token))
+    )
+    yield sessions
+    sessions.close()
+
+
+@pytest.mark.spark
+def test_it_counts_with_spark(spark: SparkSessions) -> None:
+    outcome = Probe(spark).run(a_job(count=12_345), Context())
+    assert outcome.result is not None
+    assert outcome.result["counted"] == 12_345
+    assert outcome.rows == 12_345
+
+
+@pytest.mark.spark
+def test_taking_the_job_away_interrupts_its_query_and_no_other(spark: SparkSessions) -> None:
+    context, begun = Context(), threading.Barrier(3)
+    ended: dict[int, type[Exception] | None] = {}
+
+    def query(job: Job, context: Context, rows: int) -> None:
+        try:
+            with spark.session(job, context) as session:
+                begun.wait(30)
+                session.sql(f"SELECT max(xxhash64(id, id + 1)) FROM range({rows})").collect()
+            ended[job.fence] = None
+        except Exception as error:
+            ended[job.fence] = type(error)
+
+    doomed = threading.Thread(target=query, args=(a_job(1), context, 10**13))
+    spared = threading.Thread(target=query, args=(a_job(2), Context(), 10**8))
+    for thread in (doomed, spared):
+        thread.start()
+    begun.wait(30)
+    doomed.join(1.0)
+    assert doomed.is_alive(), "it takes days"
+    context.end("job 1 was cancelled")
+    doomed.join(60)
+    spared.join(60)
+    assert ended == {1: Cancelled, 2: None}
+
+
+def test_spark_away_is_one_clear_sentence_and_at_once() -> None:
+    address = f"sc://localhost:{ports.choose_free()}"
+    with pytest.raises(Unavailable, match=f"Spark at {address} does not answer"):
+        Probe(SparkSessions(SparkSettings(remote=address))).run(a_job(count=1), Context())
+
+
+def test_it_fails_so_often_and_then_succeeds() -> None:
+    probe = Probe(SparkSessions(SparkSettings()))
+    with pytest.raises(RuntimeError, match="asked to fail"):
+        probe.run(a_job(fail_times=2, failures=1), Context())
+    assert probe.run(a_job(fail_times=2, failures=2), Context()).result is not None
+
+
+def test_it_gives_up_for_good_on_request() -> None:
+    with pytest.raises(Permanent):
+        Probe(SparkSessions(SparkSettings())).run(a_job(give_up=True), Context())
+
+
+def test_its_sleep_ends_when_the_job_is_taken_away() -> None:
+    context = Context()
+    context.end("cancelled")
+    with pytest.raises(Cancelled):
+        Probe(SparkSessions(SparkSettings())).run(a_job(sleep=60), context)

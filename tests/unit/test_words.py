@@ -1,0 +1,38 @@
+"""Durations in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kalla.web.words import roughly, seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "–"),
+        (-3, "0 s"),
+        (0, "0 s"),
+        (0.0004, "0 s"),
+        (0.0123, "12 ms"),
+        (1, "1.0 s"),
+        (9.94, "9.9 s"),
+        (10, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (3661, "1 h 1 min"),
+        (86400, "1 d"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_a_duration_has_at_most_two_units(value: float | None, words: str) -> None:
+    assert seconds(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0, "0 s"), (1.2, "1 s"), (61, "1 min"), (7300, "2 h"), (90000, "1 d")]
+)
+def test_the_past_is_told_roughly(value: float, words: str) -> None:
+    assert roughly(value) == words
