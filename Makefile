@@ -44,10 +44,11 @@ unit: .venv/.dev ## the tests that need no server
 # Jobs and faults of a chaos run, and whatever else `python -m tests.chaos --help` offers.
 CHAOS_JOBS ?= $(if $(LONG),100000,2500)
 CHAOS_FAULTS ?= $(if $(LONG),1000,40)
+CHAOS_KILLS ?= $(if $(LONG),250,0)
 CHAOS_OPTIONS ?=
 
 chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
-	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --report build/chaos.json $(CHAOS_OPTIONS)
+	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
 
 check: .venv/.dev ## format, lint, strict types, import layers, unit tests
 	@$(BIN)/ruff format --check .

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 import procrastinate
 import psycopg
+import uvloop
 from pydantic import SecretStr
 
 from kalla import logs
@@ -243,4 +244,4 @@ if __name__ == "__main__":
     wanted = {kind.name: kind for kind in KINDS}[sys.argv[1]]
     contender = wanted(os.environ["BENCH_URL"], os.environ["BENCH_NATS"])
     logs.configure("warning", "text")
-    asyncio.run(contender.work())
+    uvloop.run(contender.work())

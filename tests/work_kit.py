@@ -27,6 +27,7 @@ MAX_RUNTIME = 60.0
 ATTEMPTS = 3
 BACKOFF, BACKOFF_LIMIT = 2.0, 5.0  # of the type `flaky`; the others wait again at once
 TOTAL_TIMEOUT = 3600.0
+FROZEN = "2030-01-01 00:00:00+00"
 
 SETTINGS = Settings(
     jobs={
@@ -192,7 +193,7 @@ class Clock:
 
     async def freeze(self) -> None:
         await self._connection.execute(
-            "UPDATE public.test_clock SET frozen = '2030-01-01 00:00:00+00', ahead = '0'"
+            f"UPDATE public.test_clock SET frozen = '{FROZEN}', ahead = '0'".encode()
         )
 
 
@@ -212,14 +213,13 @@ class Waiting:
 async def waits(onlooker: Connection, task: asyncio.Task[Any]) -> bool:
     """True once some statement of this database waits for a lock, False once the task ended."""
     async with asyncio.timeout(10):
-        while not task.done():
+        while not (await asyncio.wait([task], timeout=0.003))[0]:
             if await rows(
                 onlooker,
                 "SELECT FROM pg_stat_activity"
                 " WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0",
             ):
                 return True
-            await asyncio.wait([task], timeout=0.002)
     return False
 
 

@@ -19,6 +19,7 @@ def main() -> int:
     add = parser.add_argument
     add("--jobs", type=int, default=default.jobs, help="at least so many jobs")
     add("--faults", type=int, default=default.faults, help="at least so many faults")
+    add("--kills", type=int, default=default.kills, help="at least so many of them kill a worker")
     add("--workers", type=int, default=default.workers)
     add("--concurrency", type=int, default=default.concurrency, help="jobs a worker runs at once")
     add("--seed", type=int, default=default.seed, help="decides the faults and the jobs")

@@ -74,12 +74,12 @@ class Injector:
         self._away: set[str] = set()  # servers that a fault is at work on
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def work(self, enough: Callable[[int], bool]) -> None:
+    async def work(self, enough: Callable[[Counter[str]], bool]) -> None:
         """Go on until there are enough; returns when the last one is over."""
         due = list(self._kinds)  # every kind once, then by weight
         self._chance.shuffle(due)
         weights = [WEIGHTS[kind] for kind in self._kinds]
-        while not enough(self.injected.total()):
+        while not enough(self.injected):
             self._fleet.replace_fallen()
             self._raise_failures()
             # What could not be done when its turn came is not forgotten.

@@ -110,7 +110,7 @@ class Fleet:
             environment = {
                 **inherited,
                 **settings,
-                "PYTHONPATH": str(REPOSITORY),
+                "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path]),
                 "CHAOS_LEDGER": str(folder / "ledger"),
                 "KALLA_DATABASE_URL": _through(postgres_url, await postgres.start()),
                 "KALLA_WAKE_NATS_URL": _through(nats_url, await nats.start()),

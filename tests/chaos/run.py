@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.chaos import facts as facts_of
 from tests.chaos import report as reports
 from tests.chaos.checker import Violation, check
 from tests.chaos.facts import Facts
-from tests.chaos.faults import WEIGHTS, Injector
+from tests.chaos.faults import KILL, WEIGHTS, Injector
 from tests.chaos.fleet import Fleet
 from tests.chaos.kinds import chaos_kinds
 from tests.chaos.ledger import Ledger
@@ -39,6 +40,7 @@ class Wish:
 
     jobs: int = 2_000
     faults: int = 40
+    kills: int = 0  # among the faults, at least
     workers: int = 6
     concurrency: int = 8
     seed: int = 1
@@ -139,8 +141,12 @@ async def _disturbed(
         kinds=wish.fault_kinds,
     )
 
-    def enough(injected: int) -> bool:
-        return injected >= wish.faults and load.submitted.count >= wish.jobs
+    def enough(injected: Counter[str]) -> bool:
+        return (
+            injected.total() >= wish.faults
+            and injected[KILL] >= wish.kills
+            and load.submitted.count >= wish.jobs
+        )
 
     telling = asyncio.create_task(_tell(load, injector, began))
     loading = asyncio.create_task(load.work())
@@ -192,7 +198,7 @@ async def _tell(load: Load, injector: Injector, began: float) -> None:
         print(
             f"{time.monotonic() - began:6.0f} s   {done:>8,} jobs done   "
             f"{load.unfinished:>5,} to do   {injector.injected.total():>5,} faults "
-            f"({injector.injected['worker killed']} kills)",
+            f"({injector.injected[KILL]} kills)",
             flush=True,
         )
 

@@ -24,7 +24,7 @@ class Servers:
         # A port from the ephemeral range could be taken, while its server is down, by a client's
         # end of some connection, even by one that so connects to itself.
         free = _free_ports()
-        self.postgres = Postgres(folder, next(free))
+        self.postgres = Postgres(folder, next(free), options={"log_lock_waits": "on"})
         self.nats = Nats(folder, next(free))
         self._hands: dict[Server, ThreadPoolExecutor] = {
             server: ThreadPoolExecutor(1, thread_name_prefix=server.name)

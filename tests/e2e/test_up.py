@@ -104,6 +104,7 @@ def environment() -> dict[str, str]:
         "KALLA_UP_SPARK_MEMORY": "1g",
         "KALLA_UP_MIN_FREE_BYTES": "1000000",
         "KALLA_API_PORT": str(ports.choose_free()),
+        "KALLA_API_METRICS_PORT": "0",
         "KALLA_WORKER_PORT": str(first),
     }
 

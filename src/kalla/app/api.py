@@ -12,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from kalla import logs
 from kalla.app.kinds import kinds as all_kinds
+from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import AWAY, Database
 from kalla.operate import overview
@@ -19,7 +20,7 @@ from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
-from kalla.web import login, problems, reference
+from kalla.web import commands, login, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.edge import Edge
 from kalla.web.layout import Layout, Place
@@ -27,8 +28,10 @@ from kalla.web.live import Live
 from kalla.web.parts import Parts
 from kalla.work.duty import Crew
 from kalla.work.kinds import Kinds
+from kalla.work.metrics import Metrics
 from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
+from kalla.work.worker import absences, background
 
 PLACES = (Place("Work", "/", below=("/jobs/",)), Place("API", "/docs"))
 
@@ -47,15 +50,32 @@ async def run_api(settings: Settings) -> None:
     database = Database(settings.database, name="kalla api")
     wake = open_channel(settings, database, ROLES)
     kinds = all_kinds(settings, SparkSessions(settings.spark))
-    app = create_app(settings, kinds, database, wake)
-    async with app.router.lifespan_context(app), serving(app, listener):
+    metrics = Metrics()
+    app = create_app(settings, kinds, database, wake, metrics)
+    parts: Parts = app.state.parts
+    probes = create_probes(metrics.registry, parts.crew.deaths, lambda: absences(database, wake))
+    beside = bind(settings.api.host, settings.api.metrics_port, "api.metrics_port")
+    async with (
+        app.router.lifespan_context(app),
+        serving(app, listener),
+        serving(probes, beside),
+    ):
         _log.info("serving", address=address_of(listener))
         await stopping.wait()
         # The server waits for open answers, and a followed page would never end by itself.
-        app.state.parts.live.close()
+        parts.live.close()
 
 
-def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake) -> FastAPI:
+def create_app(
+    settings: Settings,
+    kinds: Kinds,
+    database: Database,
+    wake: Wake,
+    metrics: Metrics | None = None,
+) -> FastAPI:
+    """With `metrics` the process also runs the duties that workers may be too few for."""
+    sweeps = (commands.sweep,)
+    duties = background(settings, database, wake, metrics, sweeps) if metrics else []
     app = FastAPI(openapi_url=None, lifespan=_lifespan)  # its own address would need no token
     app.router.route_class = GuardedRoute
     app.state.parts = Parts(
@@ -65,7 +85,7 @@ def create_app(settings: Settings, kinds: Kinds, database: Database, wake: Wake)
         wake=wake,
         layout=Layout(["kalla.operate"], PLACES),
         live=Live(database),
-        crew=Crew([]),
+        crew=Crew(duties),
     )
     app.add_middleware(Edge, body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES)
     problems.install(app)

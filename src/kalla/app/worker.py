@@ -14,6 +14,7 @@ from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
+from kalla.web import commands
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 
@@ -29,7 +30,7 @@ async def run_worker(settings: Settings) -> None:
     kinds = all_kinds(settings, spark)
     async with Database(settings.database, name="kalla worker") as database:
         wake = open_channel(settings, database, ROLES)
-        worker = Worker(settings, kinds, database, wake, address_of(listener))
+        worker = Worker(settings, kinds, database, wake, address_of(listener), [commands.sweep])
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
         async with serving(probes, listener):
             await worker.start()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
+import uvloop
 
 from kalla import logs, settings
 
@@ -21,4 +21,4 @@ def command(
     overrides = {"api": {name: value for name, value in given.items() if value is not None}}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
-    asyncio.run(run_api(effective))
+    uvloop.run(run_api(effective))

@@ -81,13 +81,13 @@ def submit(
             "max_attempts": max_attempts,
         }
     )
-    client = Client()
-    job = client.post("/api/jobs", body, idempotency_key)
-    if style == "text":
-        repeated = ", which waited already under the same dedupe key" if job["repeated"] else ""
-        typer.echo(f"Job {job['job_id']} ({job['type']}) waits in {job['queue']}{repeated}.")
-    if wait:
-        job = _await_end(client, job)
+    with Client() as client:
+        job = client.post("/api/jobs", body, idempotency_key)
+        if style == "text":
+            repeated = ", which waited already under the same dedupe key" if job["repeated"] else ""
+            typer.echo(f"Job {job['job_id']} ({job['type']}) waits in {job['queue']}{repeated}.")
+        if wait:
+            job = _await_end(client, job)
     if style == "json":
         print_json(job)
     elif wait:
@@ -109,15 +109,9 @@ def list_jobs(
     style: Style = "text",
 ) -> None:
     """Show jobs, newest first."""
-    page = Client().get(
-        "/api/jobs",
-        status=status,
-        queue=queue,
-        type=job_type,
-        run_id=run_id,
-        before=before,
-        limit=limit,
-    )
+    which = {"status": status, "queue": queue, "type": job_type, "run_id": run_id}
+    with Client() as client:
+        page = client.get("/api/jobs", **which, before=before, limit=limit)
     if style == "json":
         print_json(page)
         return
@@ -146,7 +140,8 @@ def list_jobs(
 @app.command()
 def show(job_id: JobId, style: Style = "text") -> None:
     """Show one job with its attempts, payload, result and error."""
-    job = Client().get(f"/api/jobs/{job_id}")
+    with Client() as client:
+        job = client.get(f"/api/jobs/{job_id}")
     if style == "json":
         print_json(job)
     else:
@@ -156,14 +151,16 @@ def show(job_id: JobId, style: Style = "text") -> None:
 @app.command()
 def cancel(job_id: JobId) -> None:
     """Cancel a waiting or running job; one of a run takes the whole run with it."""
-    job = Client().post(f"/api/jobs/{job_id}/cancel")
+    with Client() as client:
+        job = client.post(f"/api/jobs/{job_id}/cancel")
     typer.echo(f"Job {job_id} is {job['status']}.")
 
 
 @app.command()
 def retry(job_id: JobId) -> None:
     """Let a failed or cancelled job wait again; one of a run revives the whole run."""
-    job = Client().post(f"/api/jobs/{job_id}/retry")
+    with Client() as client:
+        job = client.post(f"/api/jobs/{job_id}/retry")
     typer.echo(f"Job {job_id} is {job['status']} again.")
 
 

@@ -17,7 +17,8 @@ Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 @app.command("list")
 def list_queues(style: Style = "text") -> None:
     """Show every queue with the jobs that wait, are delayed, or run."""
-    found = Client().get("/api/queues")
+    with Client() as client:
+        found = client.get("/api/queues")
     if style == "json":
         print_json(found)
         return
@@ -41,12 +42,14 @@ def list_queues(style: Style = "text") -> None:
 @app.command()
 def pause(queue: Queue) -> None:
     """Nothing of this queue is claimed until it is resumed; running jobs go on."""
-    found = Client().post(f"/api/queues/{queue}/pause")
+    with Client() as client:
+        found = client.post(f"/api/queues/{queue}/pause")
     typer.echo(f"{queue} is paused, with {found['depth']} waiting and {found['running']} running.")
 
 
 @app.command()
 def resume(queue: Queue) -> None:
     """Let workers claim from this queue again."""
-    found = Client().post(f"/api/queues/{queue}/resume")
+    with Client() as client:
+        found = client.post(f"/api/queues/{queue}/resume")
     typer.echo(f"{queue} is open again, with {found['depth']} waiting.")

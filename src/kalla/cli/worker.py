@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
+import uvloop
 
 from kalla import logs, settings
 
@@ -28,4 +28,4 @@ def command(
     overrides = {"worker": {name: value for name, value in given.items() if value is not None}}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
-    asyncio.run(run_worker(effective))
+    uvloop.run(run_worker(effective))

@@ -17,7 +17,8 @@ def workers() -> None:
 @app.command("list")
 def list_workers(style: Style = "text") -> None:
     """Show every worker with its state, its jobs and when it was last seen."""
-    found = Client().get("/api/workers")
+    with Client() as client:
+        found = client.get("/api/workers")
     if style == "json":
         print_json(found)
         return

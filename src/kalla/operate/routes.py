@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -44,7 +45,9 @@ async def health(parts: Whole, response: Response) -> Health:
     if fatal:
         response.status_code = 503
     lesser = [f"wake-ups: {parts.wake.trouble}"] if parts.wake.trouble else []
-    return Health(status="away" if fatal else "ok", troubles=[*fatal, *lesser])
+    return Health(
+        status="away" if fatal else "ok", troubles=[*fatal, *lesser], version=version("kalla")
+    )
 
 
 @router.get("/jobs", tags=["jobs"])

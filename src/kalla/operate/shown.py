@@ -156,3 +156,4 @@ class Health(BaseModel):
 
     status: Literal["ok", "away"]
     troubles: list[str]
+    version: str

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from kalla.database import COLLIDED, Connection
 from kalla.errors import InvalidInput, Problem
+from kalla.settings import Retention
 from kalla.statements import load
 from kalla.web import problems
 from kalla.web.parts import Parts, parts_of
@@ -138,3 +139,8 @@ def _current(request: Request) -> Command:
 
 
 Commanded = Annotated[Command, Depends(_current)]
+
+
+async def sweep(connection: Connection, retention: Retention) -> None:
+    """Forget answers that were remembered long enough."""
+    await connection.execute(sql.sweep, {"seconds": retention.idempotency_seconds})

@@ -11,3 +11,6 @@ WHERE caller = %(caller)s AND key = %(key)s;
 -- name: remember
 INSERT INTO kalla.idempotency (caller, key, request, status, headers, body)
 VALUES (%(caller)s, %(key)s, %(request)s, %(status)s, %(headers)s, %(body)s);
+
+-- name: sweep
+DELETE FROM kalla.idempotency WHERE created_at < kalla.clock() - make_interval(secs => %(seconds)s);

@@ -211,7 +211,8 @@ async def retry(connection: Connection, job_id: int, total_timeout_seconds: floa
     cursor = await connection.execute(sql.retry, {"job_id": job_id})
     rows = await cursor.fetchall()
     if not rows:
-        raise Conflict(f"job {job_id} changed meanwhile: look at it again")
+        current = await get(connection, job_id)
+        raise Conflict(f"job {job_id} changed meanwhile: it is {current.status} now")
     return Woken(row["queue"] for row in rows)
 
 

@@ -125,14 +125,8 @@ class Worker:
 
     async def absences(self) -> list[str]:
         """What keeps this worker from taking work now."""
-        found = ["the worker is draining"] if self._draining else []
-        try:
-            await self._database.ping()
-        except AWAY as error:
-            found.append(trouble_with_postgres(error))
-        if (trouble := self._wake.trouble) is not None:
-            found.append(trouble)
-        return found
+        draining = ["the worker is draining"] if self._draining else []
+        return draining + await absences(self._database, self._wake)
 
     def _announcement(self) -> presence.Announcement:
         return presence.Announcement(
@@ -169,6 +163,18 @@ class Worker:
             async with asyncio.timeout(seconds):
                 while not condition():
                     await self.hand.wait_for_change()
+
+
+async def absences(database: Database, wake: Wake) -> list[str]:
+    """Which servers are away, a sentence each."""
+    found = []
+    try:
+        await database.ping()
+    except AWAY as error:
+        found.append(trouble_with_postgres(error))
+    if (trouble := wake.trouble) is not None:
+        found.append(trouble)
+    return found
 
 
 def background(

@@ -199,7 +199,8 @@ async def test_workers_are_shown_with_their_state(site: Site) -> None:
 
 async def test_health_needs_no_token_and_tells_lesser_trouble(site: Site) -> None:
     async with site.client() as client:
-        assert (await client.get("/health")).json() == {"status": "ok", "troubles": []}
+        well = (await client.get("/health")).json()
+        assert (well["status"], well["troubles"]) == ("ok", [])
         site.bell.trouble = "NATS does not answer"
         answer = await client.get("/health")
     assert answer.status_code == 200
@@ -213,7 +214,8 @@ async def test_without_postgres_every_answer_is_503_and_names_no_password() -> N
         health = await client.get("/health")
         answer = await client.get("/api/jobs", headers=headers)
         page = await client.get("/", headers=headers | PAGE)
-    assert health.json() == {"status": "away", "troubles": ["Postgres does not answer"]}
+    assert health.json()["troubles"] == ["Postgres does not answer"]
+    assert health.json()["status"] == "away"
     for each in (health, answer, page):
         assert each.status_code == 503
         assert "hunter2" not in each.text

@@ -258,7 +258,7 @@ async def test_of_two_retries_at_once_one_counts(
     async with a.transaction():
         await jobs.retry(a, job_id, 60)
         second = await waiting(jobs.retry(b, job_id, 60))
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="it is pending now"):
         await second
 
 

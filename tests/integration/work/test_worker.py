@@ -320,6 +320,43 @@ async def test_what_settle_raises_fails_the_job_and_nothing_is_half_done(site: S
         assert row["absent"]
 
 
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ({"at": object()}, "not JSON serializable"),
+        ({"text": "a\0b"}, "NUL"),
+        ({"n": float("nan")}, "not JSON compliant"),
+    ],
+)
+async def test_a_result_that_cannot_be_kept_fails_its_own_job_and_no_other(
+    site: Site, result: dict[str, object], reason: str
+) -> None:
+    site.handle("odd", lambda *_: Outcome(result))
+    site.handle("even", lambda *_: Outcome({"n": 1}))
+    async with site.client() as client, site.worker() as worker:
+        odd, *even = await client.submit(
+            NewJob("odd", max_attempts=1), *[NewJob("even") for _ in range(20)]
+        )
+        record = await client.until(odd, "failed")
+        for job_id in even:
+            await client.until(job_id, "completed")
+        assert not worker.problems()
+    assert reason in (record.error or "")
+
+
+async def test_progress_that_is_not_json_fails_the_job_and_not_the_worker(site: Site) -> None:
+    def odd(job: Job, context: Context) -> Outcome:
+        context.progress(at=object())
+        return Outcome()
+
+    site.handle("odd", odd)
+    async with site.client() as client, site.worker() as worker:
+        (job_id,) = await client.submit(NewJob("odd", max_attempts=1))
+        record = await client.until(job_id, "failed")
+        assert not worker.problems()
+    assert "not JSON serializable" in (record.error or "")
+
+
 async def test_a_run_goes_through_its_gate_and_the_opened_job_sees_what_came(site: Site) -> None:
     seen: list[object] = []
     site.handle("plan", lambda *_: Outcome({}, tuple(_chunk(n) for n in range(3))))

@@ -78,14 +78,14 @@ function morphChildren(old, fresh) {
   for (const wanted of [...fresh.childNodes]) {
     const key = keyOf(wanted);
     let found = null;
+    if (key) found = keyed.get(key) || null;
+    else if (at && alike(at, wanted)) found = at;
     // What is gone goes first: moving what stays in front of it would cost it the focus.
-    while (key && at && keyOf(at) && !staying.has(keyOf(at))) {
+    while (found && at && at !== found && !staying.has(keyOf(at) || "")) {
       const next = at.nextSibling;
       at.remove();
       at = next;
     }
-    if (key) found = keyed.get(key) || null;
-    else if (at && alike(at, wanted)) found = at;
     if (!found) {
       old.insertBefore(wanted, at);
       continue;
@@ -193,7 +193,10 @@ async function checkLogin() {
 
 /* ---- going to another view of the same page ---- */
 
+let visits = 0;
+
 async function visit(address, remember) {
+  const mine = ++visits;
   let answer;
   try {
     answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -204,7 +207,9 @@ async function visit(address, remember) {
     location.assign(address);
     return;
   }
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const text = await answer.text();
+  if (mine !== visits) return; // another click was quicker
+  const page = new DOMParser().parseFromString(text, "text/html");
   if (remember) history.pushState({}, "", address);
   document.title = page.title;
   morph(document.getElementById("main"), page.getElementById("main"));

@@ -86,7 +86,14 @@ class Settling(Duty):
 
     async def _complete_plain(self, batch: list[tuple[Held, Outcome]]) -> None:
         ended = [(held.job, outcome) for held, outcome in batch]
-        kept = await self._insisting(lambda connection: job_store.complete_plain(connection, ended))
+        try:
+            kept = await self._insisting(
+                lambda connection: job_store.complete_plain(connection, ended)
+            )
+        except Exception:  # one of them has a result Postgres cannot keep: each for itself
+            for held, outcome in batch:
+                await self._complete(held, outcome)
+            return
         for held, outcome in batch:
             if held.job.job_id in kept or await self._had_completed(held):
                 self._completed(held, outcome)

@@ -30,7 +30,7 @@ STREAM = "kalla-jobs"
 ALARM = "kalla.alarm"
 
 _ACK_SECONDS = 10  # a token in a dead worker's hands comes back after so long
-_PULL_SECONDS = 20  # a worker asks for a token so long, then asks anew
+_PULL_SECONDS = 4  # a worker asks for a token so long, then asks anew: the request may be lost
 _REDEEM_SECONDS = 0.05  # tokens of claimed jobs are taken out in batches
 _REST_SECONDS = 0.25
 _LONGEST_REST_SECONDS = 1.0
@@ -78,12 +78,9 @@ class NatsWake:
         if self._redeemer is not None:
             await end(self._redeemer)
         self._waiters.clear()  # from here on every token that still comes is given back
-        client = self._line.client
-        if client is not None and self._tokens is not None:
-            with suppress(*AWAY):
-                async with asyncio.timeout(PATIENCE):
-                    await self._redeem_all()
-                    await self._tokens.drain()  # type: ignore[no-untyped-call]
+        with suppress(*AWAY):
+            async with asyncio.timeout(PATIENCE):
+                await self._withdraw(self._line.ready())
         await self._line.close()
 
     @property
@@ -169,11 +166,11 @@ class NatsWake:
         """What a new connection needs; also run when the server came back without its store."""
         self._pulls.clear()
         self._rests.clear()
-        await self._ensure(client)
         self._inbox = client.new_inbox()
         self._tokens = await client.subscribe(f"{self._inbox}.*", cb=self._receive)
         await client.subscribe(ALARM, cb=self._receive_alarm)
-        await client.flush(timeout=PATIENCE)
+        # Its requests queue up behind the subscriptions; the ping of a flush would overtake them.
+        await self._ensure(client)
         if self._line.lost_before:
             self._missed = True
             self._alarm.set()
@@ -207,6 +204,15 @@ class NatsWake:
                 ack_wait=_ACK_SECONDS,
                 max_deliver=-1,
             )
+
+    async def _withdraw(self, client: Client) -> None:
+        """End our pulls, and see every token that came before their end."""
+        await self._redeem_all()
+        if self._tokens is not None:
+            # drain alone would lose some: its ping overtakes the word that ends the subscription.
+            await client._send_unsubscribe(self._tokens._id)
+            await client.jetstream(timeout=PATIENCE).account_info()
+            await self._tokens.drain()  # type: ignore[no-untyped-call]
 
     async def _consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
         """Every queue's consumer, by queue; made again if it was deleted under us."""

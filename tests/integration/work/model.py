@@ -1,0 +1,450 @@
+"""A small pure model of durable work: what each act makes of the rows.
+
+No database, no clock, no chance: what Postgres decides (ids, jitter) is handed in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kalla.errors import Conflict, Lost
+from kalla.work.intake import Woken
+from kalla.work.job import NewJob
+from tests.integration.work.model_rows import (
+    AttemptRow,
+    Claim,
+    GateRow,
+    JobRow,
+    LeaseRow,
+    QueueRow,
+    Row,
+    RunRow,
+    View,
+)
+from tests.work_kit import BACKOFF, BACKOFF_LIMIT, KINDS, MAX_RUNTIME, TIMEOUT
+
+# Jobs
+
+
+def insert(view: View, new: Sequence[NewJob]) -> tuple[list[int], Woken]:
+    """The ids of the new jobs, or of the pending ones they repeat."""
+    found: dict[int, str] = {}
+    ids = []
+    if any(job.gate is not None for job in new):
+        raise Conflict("only a run has gates")
+    for job in new:
+        row = _waiting_for(view, job.dedupe_key)
+        if row is None:
+            row = _new_row(next(view.new_ids), job, view.now, None, None)
+            view.put(row)
+        view.lock(row)
+        ids.append(row.job_id)
+        if row.due:
+            found[row.job_id] = row.queue
+    return ids, Woken(found.values())
+
+
+def _new_row(
+    job_id: int, job: NewJob, now: float, run_id: int | None, opened_by: str | None
+) -> JobRow:
+    (filled,) = KINDS.rows([job])
+    return JobRow(
+        job_id,
+        job.type,
+        filled["queue"],
+        job.priority,
+        filled["max_attempts"],
+        due=job.delay_seconds == 0,
+        run_after=now + job.delay_seconds,
+        run_id=run_id,
+        gate=job.gate,
+        opened_by=opened_by,
+        dedupe_key=job.dedupe_key,
+        running_key=job.running_key,
+    )
+
+
+def _waiting_for(view: View, dedupe_key: str | None) -> JobRow | None:
+    for row in view.all(JobRow):
+        if dedupe_key and row.status == "pending" and row.dedupe_key == dedupe_key:
+            return row
+    return None
+
+
+def claim(view: View, queue: str, limit: int) -> list[Claim]:
+    if any(row.queue == queue and row.paused for row in view.all(QueueRow)):
+        return []
+    running = {row.running_key for row in view.all(JobRow) if row.status == "claimed"} - {None}
+    waiting = [
+        row
+        for row in view.all(JobRow)
+        if row.queue == queue and row.status == "pending" and row.due
+        if row.running_key not in running and row.key not in view.locked
+    ]
+    waiting.sort(key=lambda row: (-row.priority, row.job_id))
+    claims = []
+    for row in waiting[:limit]:
+        view.lock(row)
+        if row.running_key is not None:
+            if row.running_key in running:
+                continue
+            running.add(row.running_key)
+        view.put(
+            replace(
+                row,
+                status="claimed",
+                fence=row.fence + 1,
+                claimed_at=view.now,
+                heartbeat_at=view.now,
+            )
+        )
+        claims.append((row.job_id, row.fence + 1))
+    return claims
+
+
+def heartbeat(view: View, claims: Sequence[Claim]) -> set[int]:
+    for row in filter(None, map(view.held, claims)):
+        if row.key not in view.locked:
+            view.put(replace(row, heartbeat_at=view.now))
+    return {each[0] for each in claims if view.held(each) is None}
+
+
+def complete(view: View, claim: Claim, follow_ups: Sequence[NewJob]) -> Woken:
+    row = _must_hold(view, claim)
+    view.put(replace(row, status="completed", heartbeat_at=None, finished_at=view.now))
+    if row.run_id is None:
+        return insert(view, follow_ups)[1]
+    woken = _add(view, row.run_id, follow_ups)
+    run = view.run(row.run_id)
+    view.put(replace(run, completed=run.completed + 1))
+    if row.gate is not None:
+        gate = view.rows[("gate", row.run_id, row.gate)]
+        assert isinstance(gate, GateRow)
+        gate = replace(gate, arrived=gate.arrived + 1)
+        if gate.arrived == gate.expected:
+            gate = replace(gate, opened=True)
+            woken += _add(view, row.run_id, gate.jobs, opened_by=gate.gate)
+        view.put(gate)
+    run = view.run(row.run_id)
+    if run.completed == run.jobs:
+        view.put(replace(run, status="completed", finished_at=view.now))
+    return woken
+
+
+def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, Woken]:
+    """`waits` is what chance made of the back-off."""
+    row = _must_hold(view, claim)
+    _note(view, row, "failed")
+    whole = min(BACKOFF * 2**row.failures, BACKOFF_LIMIT) if row.type == "flaky" else 0.0
+    assert whole / 2 <= waits <= whole
+    ended = permanent or row.failures + 1 >= row.max_attempts
+    row = replace(
+        row,
+        status="failed" if ended else "pending",
+        failures=row.failures + 1,
+        heartbeat_at=None,
+        finished_at=view.now if ended else None,
+        due=whole == 0,
+        run_after=round(view.now + waits, 6),
+        dedupe_key=None if _waiting_for(view, row.dedupe_key) else row.dedupe_key,
+    )
+    view.put(row)
+    if ended and row.run_id is not None:
+        _end_run(view, row.run_id, "failed")
+    return row.status, Woken([row.queue] if not ended and row.due else [])
+
+
+def hand_back(view: View, claims: Sequence[Claim]) -> Woken:
+    held = {row.job_id: row for row in filter(None, map(view.held, claims))}
+    for _, row in sorted(held.items()):
+        _note(view, row, "handed back")
+        _return(view, row, row.failures)
+    return Woken(row.queue for row in held.values())
+
+
+def reap(view: View) -> list[int]:
+    gone = [
+        row
+        for row in view.all(JobRow)
+        if _ending(view, row) and row.failures + 1 < row.max_attempts
+        if row.key not in view.locked
+    ]
+    for row in sorted(gone, key=lambda row: row.job_id):
+        _note(view, row, _ending(view, row))
+        _return(view, row, row.failures + 1)
+    return sorted(row.job_id for row in gone)
+
+
+def exhausted(view: View) -> list[Claim]:
+    return sorted(
+        (row.job_id, row.fence)
+        for row in view.all(JobRow)
+        if _ending(view, row) and row.failures + 1 >= row.max_attempts
+    )
+
+
+def end_exhausted(view: View, claim: Claim) -> bool:
+    row = view.held(claim)
+    if row is None or not _ending(view, row):
+        return False
+    _note(view, row, _ending(view, row))
+    view.put(
+        replace(
+            row,
+            status="failed",
+            failures=row.failures + 1,
+            heartbeat_at=None,
+            finished_at=view.now,
+        )
+    )
+    if row.run_id is not None:
+        _end_run(view, row.run_id, "failed")
+    return True
+
+
+def promote(view: View) -> Woken:
+    arrived = [
+        row
+        for row in view.all(JobRow)
+        if row.status == "pending" and not row.due and row.run_after <= view.now
+        if row.key not in view.locked
+    ]
+    for row in arrived:
+        view.put(replace(row, due=True))
+    return Woken(row.queue for row in arrived)
+
+
+def cancel(view: View, job_id: int) -> str:
+    row = view.job(job_id)
+    if row.run_id is not None:
+        if view.run(row.run_id).status != "running":
+            raise Conflict("the run has ended already")
+        _end_run(view, row.run_id, "cancelled")
+    elif row.status not in ("pending", "claimed"):
+        raise Conflict("the job has ended already")
+    else:
+        _cancel_job(view, row)
+    return view.job(job_id).status
+
+
+def retry(view: View, job_id: int, total_timeout: float) -> Woken:
+    row = view.job(job_id)
+    if row.status not in ("failed", "cancelled"):
+        raise Conflict("only failed and cancelled jobs are retried")
+    if row.run_id is None:
+        key = None if _waiting_for(view, row.dedupe_key) else row.dedupe_key
+        view.put(replace(_anew(row, view.now), dedupe_key=key))
+        return Woken([row.queue])
+    run = view.run(row.run_id)
+    view.put(
+        replace(run, status="running", finished_at=None, deadline=view.now + total_timeout),
+    )
+    again = [
+        row
+        for row in view.all(JobRow)
+        if row.run_id == run.run_id and row.status in ("failed", "cancelled")
+    ]
+    for row in again:
+        view.put(_anew(row, view.now))
+    return Woken(row.queue for row in again)
+
+
+def _anew(row: JobRow, now: float) -> JobRow:
+    return replace(
+        row,
+        status="pending",
+        failures=0,
+        due=True,
+        run_after=now,
+        finished_at=None,
+        stopped=False,
+    )
+
+
+def _must_hold(view: View, claim: Claim) -> JobRow:
+    row = view.held(claim)
+    if row is None:
+        raise Lost("no longer held")
+    if row.run_id is not None:
+        view.lock(view.run(row.run_id))
+    return row
+
+
+def _ending(view: View, row: JobRow) -> str:
+    """How the reaper would call it, or nothing."""
+    if row.heartbeat_at is None or row.claimed_at is None:
+        return ""
+    if row.heartbeat_at < view.now - TIMEOUT:
+        return "lost"
+    return "overran" if row.claimed_at < view.now - MAX_RUNTIME else ""
+
+
+def _return(view: View, row: JobRow, failures: int) -> None:
+    key = None if _waiting_for(view, row.dedupe_key) else row.dedupe_key
+    view.put(
+        replace(
+            row,
+            status="pending",
+            due=True,
+            run_after=view.now,
+            heartbeat_at=None,
+            failures=failures,
+            dedupe_key=key,
+        )
+    )
+
+
+def _note(view: View, row: JobRow, ending: str) -> None:
+    attempt = AttemptRow(row.job_id, row.fence, ending)
+    assert attempt.key not in view.rows, "the same fence ended twice"
+    view.put(attempt)
+
+
+def _cancel_job(view: View, row: JobRow) -> None:
+    if row.status == "claimed":
+        _note(view, row, "cancelled")
+    view.put(
+        replace(
+            row,
+            status="cancelled",
+            heartbeat_at=None,
+            finished_at=view.now,
+            stopped=row.status == "pending",
+        )
+    )
+
+
+# Runs
+
+
+def create_run(
+    view: View,
+    run_id: int,
+    first: Sequence[NewJob],
+    gates: Mapping[str, Sequence[NewJob]],
+    total_timeout: float,
+) -> Woken:
+    view.put(RunRow(run_id, view.now + total_timeout))
+    announced = Counter(job.gate for opened in gates.values() for job in opened)
+    for gate, opened in gates.items():
+        view.put(GateRow(run_id, gate, len(opened), announced[gate], jobs=tuple(opened)))
+    return _add(view, run_id, first)
+
+
+def _add(view: View, run_id: int, new: Sequence[NewJob], opened_by: str | None = None) -> Woken:
+    for job in new:
+        gate = view.rows.get(("gate", run_id, job.gate))
+        if job.gate is None or opened_by is not None:
+            continue
+        if not isinstance(gate, GateRow) or gate.opened:
+            raise Conflict("no closed gate of this name")
+        view.put(replace(gate, expected=gate.expected + 1))
+    run = view.run(run_id)
+    view.put(replace(run, jobs=run.jobs + len(new)))
+    rows = [_new_row(next(view.new_ids), job, view.now, run_id, opened_by) for job in new]
+    for row in rows:
+        view.put(row)
+    return Woken(row.queue for row in rows if row.due)
+
+
+def _end_run(view: View, run_id: int, status: str) -> None:
+    view.put(replace(view.run(run_id), status=status, finished_at=view.now))
+    for row in view.all(JobRow):
+        if row.run_id == run_id and row.status in ("pending", "claimed"):
+            _cancel_job(view, row)
+
+
+def late(view: View) -> list[int]:
+    return sorted(
+        run.run_id
+        for run in view.all(RunRow)
+        if run.status == "running" and run.deadline < view.now
+    )
+
+
+def end_late(view: View, run_id: int) -> bool:
+    if run_id not in late(view):
+        return False
+    _end_run(view, run_id, "failed")
+    return True
+
+
+def sweep(view: View, seconds: float) -> tuple[int, int]:
+    """Finished jobs of no run, and finished runs with all that is theirs."""
+
+    def is_old(row: JobRow | RunRow) -> bool:
+        finished = row.finished_at is not None and row.finished_at < view.now - seconds
+        return finished and row.key not in view.locked
+
+    jobs = [row for row in view.all(JobRow) if row.run_id is None and is_old(row)]
+    runs = [row for row in view.all(RunRow) if is_old(row)]
+    run_ids = {row.run_id for row in runs}
+    members = [row for row in view.all(JobRow) if row.run_id in run_ids]
+    job_ids = {row.job_id for row in [*jobs, *members]}
+    gates = [row for row in view.all(GateRow) if row.run_id in run_ids]
+    attempts = [row for row in view.all(AttemptRow) if row.job_id in job_ids]
+    gone: list[Row] = [*attempts, *jobs, *members, *gates, *runs]
+    for row in gone:
+        view.remove(row)
+    return len(jobs), len(runs)
+
+
+# Queues
+
+
+def pause(view: View, queue: str) -> None:
+    view.put(QueueRow(queue, True))
+
+
+def resume(view: View, queue: str) -> None:
+    if ("queue", queue) in view.rows:
+        view.put(QueueRow(queue, False))
+
+
+# Leases
+
+
+def acquire(
+    view: View, resource: str, holder: str, replicas: int, ttl: float, cap: int | None
+) -> tuple[int, int] | None:
+    """The slot and its epoch."""
+    for slot in range(replicas):
+        if ("lease", resource, slot) not in view.rows:
+            view.put(LeaseRow(resource, slot))
+    live = [row for row in view.all(LeaseRow) if row.until is not None and row.until > view.now]
+    if cap is not None and sum(row.holder == holder for row in live) >= cap:
+        return None
+    for slot in range(replicas):
+        row = view.rows[("lease", resource, slot)]
+        assert isinstance(row, LeaseRow)
+        if row not in live and row.key not in view.locked:
+            view.put(
+                replace(row, holder=holder, epoch=row.epoch + 1, until=round(view.now + ttl, 6))
+            )
+            return slot, row.epoch + 1
+    return None
+
+
+def renew(
+    view: View, holder: str, held: Iterable[tuple[str, int, int]], ttl: float
+) -> set[tuple[str, int, int]]:
+    renewed = set()
+    for resource, slot, epoch in held:
+        row = view.rows.get(("lease", resource, slot))
+        if not isinstance(row, LeaseRow) or row.until is None or row.until <= view.now:
+            continue
+        if (row.holder, row.epoch) == (holder, epoch):
+            view.put(replace(row, until=round(view.now + ttl, 6)))
+            renewed.add((resource, slot, epoch))
+    return renewed
+
+
+def release(view: View, holder: str, held: tuple[str, int, int]) -> bool:
+    resource, slot, epoch = held
+    row = view.rows.get(("lease", resource, slot))
+    if not isinstance(row, LeaseRow) or (row.holder, row.epoch) != (holder, epoch):
+        return False
+    view.put(replace(row, holder=None, until=None))
+    return True
