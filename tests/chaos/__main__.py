@@ -51,7 +51,11 @@ def _kinds(text: str) -> tuple[str, ...]:
 
 
 def _run(wish: Wish, folder: Path, report_to: Path | None) -> int:
-    report = asyncio.run(carry_out(wish, folder))
+    try:
+        report = asyncio.run(carry_out(wish, folder))
+    except KeyboardInterrupt:
+        print("Stopped before the end: nothing was checked.")
+        return 130
     if report_to is not None:
         reports.write(report_to, report)
     print(reports.summary(report))

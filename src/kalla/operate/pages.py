@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -15,6 +15,7 @@ from kalla.operate import overview
 from kalla.operate.overview import Filter
 from kalla.operate.routes import Id, OptionalId, OptionalText
 from kalla.operate.shown import Job, Queue, Worker
+from kalla.settings import ROLES
 from kalla.web.access import Asking, GuardedRoute
 from kalla.web.live import clock
 from kalla.web.pages import live_page
@@ -69,7 +70,9 @@ class WorkView:
             "queues": [Line.of(Queue.of(record), today) for record in depths],
             "page": await overview.jobs(connection, self.which, _ROWS),
             "statuses": STATUSES,
-            "types": self.parts.kinds.types,
+            "every_role": ROLES,
+            "queue_names": _with(self.which.queue, [record.queue for record in depths]),
+            "type_names": _with(self.which.type, self.parts.kinds.types),
         }
         return {
             name: self.parts.layout.fragment(f"{name}.html", **context)
@@ -117,3 +120,8 @@ class Line:
             since = now - timedelta(seconds=queue.oldest_wait_seconds)
             since = (since + timedelta(seconds=0.5)).replace(microsecond=0)
         return cls(queue, since)
+
+
+def _with(chosen: str | None, names: Sequence[str]) -> list[str]:
+    """A choice must show what is chosen, even when there is nothing of it at the moment."""
+    return sorted({*names, chosen} if chosen else names)

@@ -185,9 +185,18 @@ def background(
     sweeps: Sequence[Sweep] = (),
 ) -> list[Duty]:
     """The duties that workers and the API share, so that workers can scale to zero."""
-    beat = settings.policy("default").heartbeat_interval
+    policy = settings.policy("default")
+    beat = policy.heartbeat_interval
     return [
-        Reaper(database, wake, metrics, settings.reaper.interval_seconds, grace_seconds=2 * beat),
+        Reaper(
+            database,
+            wake,
+            metrics,
+            settings.reaper.interval_seconds,
+            grace_seconds=2 * beat,
+            # A live worker's last heartbeat is one beat old, and its next comes within another.
+            tolerance_seconds=max(beat, policy.timeout_seconds - 3 * beat),
+        ),
         Scheduler(database, wake, settings.scheduler.interval_seconds),
         Cleaner(database, settings.retention, sweeps),
         Gauges(database, metrics),

@@ -54,6 +54,24 @@ async def test_many_at_once_with_one_key_are_one(site: Site) -> None:
     assert site.bell.nudges == {"exec": 1}
 
 
+async def test_the_second_of_two_at_once_waits_for_the_first_ones_answer(site: Site) -> None:
+    calls = 0
+
+    @site.app.post("/api/test")
+    async def slow(command: Commanded) -> dict[str, int]:
+        nonlocal calls
+        calls += 1
+        await command.connection.execute("SELECT pg_sleep(0.2)")
+        return {"call": calls}
+
+    async with site.client("operator") as client:
+        answers = await asyncio.gather(
+            *(client.post("/api/test", headers=keyed("k")) for _ in range(4))
+        )
+    assert [answer.json() for answer in answers] == [{"call": 1}] * 4
+    assert calls == 1
+
+
 async def test_a_key_used_for_another_request_is_refused(site: Site) -> None:
     async with site.client("operator") as client:
         await client.post("/api/jobs", json=PROBE, headers=keyed("k"))

@@ -135,7 +135,7 @@ class Mirrored(RuleBasedStateMachine):
         keep: Callable[[], None],
     ) -> None:
         connection = self.stage.other(self.open.connection if self.open else None)
-        view, result = await self._attempts(connection, act, skips)
+        view, result, waited = await self._attempts(connection, act, skips)
         born = await rows(
             connection,
             "SELECT job_id FROM kalla.jobs WHERE job_id > %s ORDER BY job_id",
@@ -152,18 +152,21 @@ class Mirrored(RuleBasedStateMachine):
             return
         assert next(view.new_ids, None) is None
         self.newest = max([self.newest, *[row["job_id"] for row in born]])
+        if waited:
+            # What it locked and then found changed stays locked: more than the model knows.
+            leave = (0, True)
         await self._leave(Open(connection, view.writes, view.locks, *leave, keep))
 
     async def _attempts(
         self, connection: Connection, act: Callable[[Connection], Awaitable[Any]], skips: bool
-    ) -> tuple[View, Any]:
-        """Try until no other transaction gets in the way; what was seen, and what came out."""
-        view = self._view()
+    ) -> tuple[View, Any, bool]:
+        """Try until nobody is in the way: what it saw, what came out, and whether it waited."""
+        view, waited = self._view(), False
         while True:
             task = asyncio.create_task(attempt(connection, act))
-            waited = self.open is not None and await waits(self.stage.onlooker, task)
-            if waited:
+            if self.open is not None and await waits(self.stage.onlooker, task):
                 event("waited for the other transaction")
+                waited = True
                 await self._end_open()
             result = await task
             if isinstance(result, COLLIDED):
@@ -172,7 +175,7 @@ class Mirrored(RuleBasedStateMachine):
                 continue
             if waited and not skips:
                 view = self._view()
-            return view, result
+            return view, result, waited
 
     def _view(self) -> View:
         return View(self.rows, self.now, self.open.locks if self.open else frozenset())

@@ -48,7 +48,7 @@ FOLLOW_UPS = st.lists(
         st.sampled_from(["chunk", "task"]),
         gate=st.sampled_from([None, "staged", "staged", "matched"]),
     ),
-    max_size=2,
+    max_size=1,
 )
 HOLDERS = st.sampled_from(["anna", "ben"])
 
@@ -112,12 +112,14 @@ class Jobs(Mirrored):
 
         self.both(leave, act, lambda view: model.complete(view, name(job), follow_ups))
 
-    @rule(leave=LEAVE, pick=PICK, follow_ups=FOLLOW_UPS)
-    def claim_and_complete(self, leave: Leave, pick: int, follow_ups: list[NewJob]) -> None:
-        before = len(self.claims)
-        self.claim((0, True), pick, 1)
-        if len(self.claims) > before:
-            self.complete(leave, 2 * (len(self.live()) - 1), follow_ups)
+    @rule(leave=LEAVE, pick=PICK, plans=st.lists(FOLLOW_UPS, min_size=1, max_size=5))
+    def claim_and_complete(self, leave: Leave, pick: int, plans: list[list[NewJob]]) -> None:
+        """A worker that gets something done: else no gate would ever open."""
+        for follow_ups in plans:
+            before = len(self.claims)
+            self.claim((0, True), pick, 1)
+            if len(self.claims) > before:
+                self.complete(leave, 2 * (len(self.live()) - 1), follow_ups)
 
     @precondition(lambda self: self.claims)
     @rule(leave=LEAVE, pick=PICK, permanent=st.sampled_from([False, False, True]))
@@ -178,7 +180,7 @@ class Jobs(Mirrored):
         self.jump(seconds)
         self.both(leave, act, model.promote, True)
 
-    @precondition(lambda self: self.job_ids())
+    @precondition(lambda self: len(self.job_ids("pending", "claimed")) > 5)
     @rule(leave=LEAVE, pick=PICK)
     def cancel(self, leave: Leave, pick: int) -> None:
         job_id = self.picked_id(pick)
@@ -215,7 +217,7 @@ class Jobs(Mirrored):
         )
 
     @precondition(lambda self: self.running_runs())
-    @rule(leave=LEAVE, seconds=st.sampled_from([0, 101]))
+    @rule(leave=LEAVE, seconds=st.sampled_from([0, 0, 0, 101]))
     def end_late(self, leave: Leave, seconds: int) -> None:
         self.jump(seconds)
         found = self.stage.run(runs.late(self.stage.onlooker))

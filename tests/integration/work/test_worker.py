@@ -207,7 +207,12 @@ async def test_a_delayed_job_wakes_an_idle_worker_when_it_comes_due(either_site:
 
 async def test_a_follow_up_wakes_an_idle_worker(either_site: Site) -> None:
     either_site.handle("last", lambda *_: Outcome())
-    either_site.handle("first", lambda *_: Outcome(follow_ups=(NewJob("last", dedupe_key="k"),)))
+
+    def first(job: Job, context: Context) -> Outcome:
+        context.wait(0.5)  # until the worker has looked at every queue again, and sleeps
+        return Outcome(follow_ups=(NewJob("last", dedupe_key="k"),))
+
+    either_site.handle("first", first)
     async with either_site.client() as client, either_site.worker():
         await client.submit(NewJob("first"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from kalla import logs
 from kalla.database import AWAY, Connection, Database
@@ -22,8 +23,9 @@ _BATCH = 500
 class Reaper(Periodic):
     """Runs in every worker and in the API; whoever comes first does it, the others find nothing.
 
-    After Postgres was away, all heartbeats are old though their workers live: `grace_seconds` give
-    them time to be heard first.
+    After Postgres was away for long, all heartbeats are old though their workers live:
+    `grace_seconds` give them time to be heard first. An absence of up to `tolerance_seconds` makes
+    nobody look dead, and must not hold up the jobs of those who are.
     """
 
     def __init__(
@@ -33,28 +35,49 @@ class Reaper(Periodic):
         metrics: Metrics,
         interval: float,
         grace_seconds: float,
+        tolerance_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__("reaper", interval)
         self._database = database
         self._wake = wake
         self._metrics = metrics
         self._grace_seconds = grace_seconds
+        self._tolerance_seconds = tolerance_seconds
+        self._clock = clock
+        self._heard: float | None = None  # when Postgres last answered this process
+        self._missed = False
         self._patient_until = 0.0
 
     async def tick(self) -> None:
         try:
-            if await self._postgres_age() < self._grace_seconds:
-                return
-            if time.monotonic() < self._patient_until:
-                return
-            await self._reclaim()
-            await self._end_exhausted()
-            await self._end_late_runs()
-            async with self._database.transaction() as connection:
-                await job_store.stopped_with_worker(connection)
+            if await self._may_judge():
+                await self._judge()
+                self._heard = self._clock()
         except AWAY:
-            self._patient_until = time.monotonic() + self._grace_seconds
+            self._missed = True
             raise
+
+    async def _may_judge(self) -> bool:
+        age = await self._postgres_age()
+        now = self._clock()
+        if self._heard is None:  # new itself, it cannot know how long the others were not heard
+            self._patient_until = now + self._grace_seconds - age
+        else:
+            unheard = now - self._heard
+            if (
+                self._missed or age < unheard
+            ) and unheard > self.interval + self._tolerance_seconds:
+                self._patient_until = now + self._grace_seconds
+        self._heard, self._missed = now, False
+        return now >= self._patient_until
+
+    async def _judge(self) -> None:
+        await self._reclaim()
+        await self._end_exhausted()
+        await self._end_late_runs()
+        async with self._database.transaction() as connection:
+            await job_store.stopped_with_worker(connection)
 
     async def _postgres_age(self) -> float:
         async with self._database.transaction() as connection:
