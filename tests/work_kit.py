@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
@@ -27,6 +27,8 @@ MAX_RUNTIME = 60.0
 ATTEMPTS = 3
 BACKOFF, BACKOFF_LIMIT = 2.0, 5.0  # of the type `flaky`; the others wait again at once
 TOTAL_TIMEOUT = 3600.0
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "default")
+PATIENCE = 7200 if PROFILE == "long" else 600  # seconds; a failing model takes long to shrink
 FROZEN = "2030-01-01 00:00:00+00"
 
 SETTINGS = Settings(
@@ -224,13 +226,17 @@ async def waits(onlooker: Connection, task: asyncio.Task[Any]) -> bool:
 
 
 def effort(examples: int, long_examples: int, steps: int = 50) -> settings:
-    """How much a property tries: little by default, much with HYPOTHESIS_PROFILE=long."""
-    long = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+    """How much a property tries. HYPOTHESIS_PROFILE=long tries much; `mutants` is always the same
+    and does not look for the smallest example."""
+    long, mutants = PROFILE == "long", PROFILE == "mutants"
     return settings(
         max_examples=long_examples if long else examples,
         stateful_step_count=steps * 2 if long else steps,
         deadline=None,
         print_blob=True,
+        derandomize=mutants,
+        database=None,
+        phases=(Phase.explicit, Phase.generate) if mutants else tuple(Phase),
         suppress_health_check=[
             HealthCheck.too_slow,
             HealthCheck.function_scoped_fixture,  # the examples empty the database themselves

@@ -111,6 +111,9 @@ async def test_a_plan_of_another_gate_holds_up_only_its_own(a: Connection) -> No
     assert not (await gate(a, run_id, "right"))[2]
     (opened,) = await take(a, limit=5)
     assert (opened.payload, opened.opened_by) == ({"side": "left"}, "left")
+    assert await complete(a, await take_one(a, "stage")) == {"exec": 1}
+    (opened,) = await take(a, limit=5)
+    assert opened.opened_by == "right"
 
 
 async def test_a_chunk_that_is_delivered_twice_counts_once(a: Connection, clock: Clock) -> None:

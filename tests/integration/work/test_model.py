@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
@@ -14,7 +15,7 @@ from kalla.work.leases import Lease
 from tests.integration.work import model
 from tests.integration.work.mirror import LEAVE, Mirrored, Stage
 from tests.integration.work.model_rows import Claim, JobRow, RunRow, View
-from tests.work_kit import KINDS, NOTHING, effort, rows
+from tests.work_kit import KINDS, NOTHING, PATIENCE, effort, rows
 
 Leave = tuple[int, bool]
 
@@ -357,16 +358,18 @@ def named(held: list[Job]) -> list[Claim]:
     return [name(job) for job in held]
 
 
+@pytest.mark.timeout(PATIENCE)
 def test_jobs_and_runs_do_what_the_model_does(store_url: str) -> None:
     class Staged(Jobs):
         stage = Stage(store_url)
 
     try:
-        run_state_machine_as_test(Staged, settings=effort(50, 2000, steps=50))
+        run_state_machine_as_test(Staged, settings=effort(60, 2000, steps=50))
     finally:
         Staged.stage.close()
 
 
+@pytest.mark.timeout(PATIENCE)
 def test_leases_do_what_the_model_does(store_url: str) -> None:
     class Staged(Leases):
         stage = Stage(store_url)

@@ -176,7 +176,7 @@ function lost() {
   attempts += 1;
   again = setTimeout(async () => {
     if (await checkLogin()) follow();
-  }, Math.min(500 * 2 ** Math.min(attempts, 5), 10000));
+  }, Math.min(500 * 2 ** Math.min(attempts, 5), 4000));
 }
 
 // A stream that is refused does not say why; the page itself does.

@@ -206,13 +206,15 @@ class NatsWake:
             )
 
     async def _withdraw(self, client: Client) -> None:
-        """End our pulls, and see every token that came before their end."""
+        """End our pulls, and give back every token that came before their end."""
         await self._redeem_all()
         if self._tokens is not None:
             # drain alone would lose some: its ping overtakes the word that ends the subscription.
+            stream = client.jetstream(timeout=PATIENCE)
             await client._send_unsubscribe(self._tokens._id)
-            await client.jetstream(timeout=PATIENCE).account_info()
+            await stream.account_info()
             await self._tokens.drain()  # type: ignore[no-untyped-call]
+            await stream.account_info()
 
     async def _consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
         """Every queue's consumer, by queue; made again if it was deleted under us."""

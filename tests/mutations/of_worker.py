@@ -1,0 +1,75 @@
+"""Flaws of the worker: waking, draining, losing a claim or a lease, keeping secrets to itself."""
+
+from __future__ import annotations
+
+from tests.mutations.mutant import mutant
+
+KEEPER = "work/keeper.py"
+CUT_OFF = "test_keeper.py::test_a_holder_cut_off_from_postgres_stops_before_its_lease_ends"
+
+WORKER = (
+    mutant(
+        "the reaper's duty wakes nobody",
+        "work/duties/reaper.py",
+        "            await self._wake.nudge(job_store.waiting_in(reclaimed))\n",
+        "",
+        "test_worker.py::test_a_reclaimed_job_wakes_an_idle_worker",
+        trap=6,
+    ),
+    mutant(
+        "the scheduler wakes nobody",
+        "work/duties/scheduler.py",
+        "        await self._wake.nudge(woken)\n",
+        "",
+        "test_worker.py::test_a_delayed_job_wakes_an_idle_worker_when_it_comes_due",
+        trap=6,
+    ),
+    mutant(
+        "follow-ups wake nobody",
+        "work/duties/settling.py",
+        "            self._completed(held, outcome)\n            await self._wake.nudge(woken)\n",
+        "            self._completed(held, outcome)\n",
+        "test_worker.py::test_a_follow_up_wakes_an_idle_worker",
+        trap=6,
+    ),
+    mutant(
+        "a scale-down gives nothing up",
+        KEEPER,
+        "            if lease.slot >= replicas:\n",
+        "            if lease.slot > replicas:\n",
+        "test_keeper.py::test_a_scale_down_stops_and_frees_the_upper_slots",
+        trap=11,
+    ),
+    mutant(
+        "the deadline of a lease is never looked at",
+        KEEPER,
+        "                if seat.deadline <= now:\n",
+        "                if seat.deadline <= 0:\n",
+        CUT_OFF,
+        trap=12,
+    ),
+    mutant(
+        "the margin before the end of a lease is forgotten",
+        KEEPER,
+        "        return sent + self._settings.ttl_seconds - self._settings.margin_seconds\n",
+        "        return sent + self._settings.ttl_seconds\n",
+        CUT_OFF,
+        trap=12,
+    ),
+    mutant(
+        "the deadline of a lease counts from the answer",
+        KEEPER,
+        "            self._seats[lease] = _Seat(stop, self._deadline(sent))\n",
+        "            self._seats[lease] = _Seat(stop, self._deadline(self._clock()))\n",
+        "test_keeper.py::test_the_deadline_counts_from_the_request_and_not_from_its_answer",
+        trap=12,
+    ),
+    mutant(
+        "a log line may hold a password",
+        "logs.py",
+        "    return cast(EventDict, scrub_value(event))\n",
+        "    return event\n",
+        "test_worker.py::test_a_password_in_an_error_reaches_neither_the_row_nor_the_log",
+        trap=17,
+    ),
+)
