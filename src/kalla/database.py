@@ -26,6 +26,7 @@ AWAY = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
     psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
     PoolTimeout,
     Unavailable,
 )
@@ -55,6 +56,7 @@ class Database:
             timeout=settings.connect_timeout,
             max_idle=300,
             reconnect_timeout=settings.connect_timeout,
+            configure=_guard,
             open=False,
         )
 
@@ -110,6 +112,15 @@ class Database:
             "keepalives_count": 3,
             "tcp_user_timeout": 10_000,
         }
+
+
+async def _guard(connection: Connection) -> None:
+    """A process frozen inside a transaction must not hold its locks until it thaws.
+
+    Not as a startup option: poolers refuse those they do not know.
+    """
+    await connection.execute("SET idle_in_transaction_session_timeout = '10s'")
+    await connection.commit()
 
 
 async def migrate(settings: DatabaseSettings) -> list[str]:

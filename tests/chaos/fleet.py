@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -47,15 +46,23 @@ class Place:
     busy: bool = False  # a fault is at work on it
 
     @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
     def warm(self) -> bool:
         """Whether it is up, has had time to take jobs, and no fault is at work on it."""
-        if self.busy or self.process is None or self.process.poll() is not None:
+        if self.busy or not self.alive or not self.is_born() or self.born is None:
             return False
+        return time.monotonic() - self.born > _WARM_SECONDS
+
+    def is_born(self) -> bool:
+        """Whether it has written its first line: from then on it listens to signals."""
         if self.born is None and any(
             path.stat().st_size for path in self.ledger.glob(f"worker-{self.pid}-*.jsonl")
         ):
             self.born = time.monotonic()
-        return self.born is not None and time.monotonic() - self.born > _WARM_SECONDS
+        return self.born is not None
 
     @property
     def pid(self) -> int:
@@ -129,27 +136,35 @@ class Fleet:
         assert code is not None
         self.endings.append(Ending(place.pid, code, asked))
 
-    def replace_fallen(self) -> None:
+    def replace_fallen(self, spawn: bool = True) -> None:
         for place in self.places:
-            if not place.busy and place.process is not None and place.process.poll() is not None:
+            if not place.busy and place.process is not None and not place.alive:
                 self.note(place, None)
-                place.spawn()
+                if spawn:
+                    place.spawn()
 
-    async def close(self, drain_seconds: float) -> None:
+    async def close(self, seconds: float) -> None:
         """Drain all; whoever does not end in time is killed."""
+        deadline = time.monotonic() + seconds
         for place in self.places:
-            if place.process is not None and place.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    place.send(signal.SIGCONT)
-                    place.send(signal.SIGTERM)
-        for place in self.places:
-            if place.process is not None and await place.ended(drain_seconds) is not None:
-                self.note(place, "SIGTERM")
+            # Before its birth nobody would hear the signal.
+            while place.alive and not place.is_born() and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK)
+        self.replace_fallen(spawn=False)
+        places = [place for place in self.places if place.alive]
+        for place in places:
+            place.send(signal.SIGCONT)
+            place.send(signal.SIGTERM)
+        for place in places:
+            if await place.ended(deadline - time.monotonic()) is None:
+                place.send(signal.SIGKILL)  # its exit code will tell the checker
+                await place.ended(10)
+            self.note(place, "SIGTERM")
 
     async def end(self) -> None:
         """No process and no listener stays behind, whatever happened before."""
         for place in self.places:
-            if place.process is not None and place.process.poll() is None:
+            if place.process is not None and place.alive:
                 place.process.kill()
                 place.process.wait()
             await place.postgres.stop()

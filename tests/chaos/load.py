@@ -131,9 +131,15 @@ class Load:
             await asyncio.sleep(_ROUND_SECONDS)
 
     async def count_unfinished(self) -> int:
+        return await self._count("status IN ('pending', 'claimed')")
+
+    async def count_finished(self) -> int:
+        return await self._count("finished_at IS NOT NULL")
+
+    async def _count(self, which: str) -> int:
         async with self._database.transaction() as connection:
             cursor = await connection.execute(
-                "SELECT count(*) AS n FROM kalla.jobs WHERE status IN ('pending', 'claimed')"
+                f"SELECT count(*) AS n FROM kalla.jobs WHERE {which}".encode()
             )
             (row,) = await cursor.fetchall()
             return int(row["n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -45,8 +46,7 @@ class Wish:
     concurrency: int = 8
     seed: int = 1
     every: float = 1.7  # seconds between faults, on average
-    rate: float = 60.0  # jobs a second
-    backlog: int = 1_000
+    rate: float = 65.0  # jobs a second
     channel: str = "nats"
     quick: bool = False  # short timeouts, to see much in little time
     only: tuple[str, ...] = tuple(WEIGHTS)  # the kinds of faults
@@ -127,7 +127,7 @@ async def _disturbed(
         wake,
         random.Random(chance.random()),
         rate=wish.rate,
-        backlog=wish.backlog,
+        backlog=300 if wish.quick else 1_000,
         long_seconds=(0.5, 3) if wish.quick else (2, 8),
     )
     policy = effective.policy("default")
@@ -162,7 +162,7 @@ async def _disturbed(
         await loading
         idle = await _idle(load, fleet, wish.idle_seconds)
         left = await _left_in_channel(wake, idle is not None)
-        await fleet.close(effective.worker.drain_seconds + 15)
+        await fleet.close(effective.worker.drain_seconds + 60)
         facts = await _read(direct, folder, load, fleet, left)
         violations = check(facts)
         found = recoveries(facts, injector.faults)
@@ -192,9 +192,11 @@ async def _disturbed(
 
 async def _tell(load: Load, injector: Injector, began: float) -> None:
     """A line every ten seconds."""
+    done = 0
     while True:
         await asyncio.sleep(10)
-        done = load.submitted.count - load.unfinished
+        with contextlib.suppress(*AWAY):  # then the figure of ten seconds ago must do
+            done = await load.count_finished()
         print(
             f"{time.monotonic() - began:6.0f} s   {done:>8,} jobs done   "
             f"{load.unfinished:>5,} to do   {injector.injected.total():>5,} faults "

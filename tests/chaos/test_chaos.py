@@ -24,7 +24,7 @@ _SECONDS = 240
 @pytest.mark.chaos
 @pytest.mark.timeout(_SECONDS + 60)
 def test_the_promise_holds_while_workers_servers_and_lines_fail(tmp_path: Path) -> None:
-    report = chaos(tmp_path, "--jobs=1200", "--faults=22", "--kills=4", "--channel=nats")
+    report = chaos(tmp_path, "--jobs=1200", "--faults=22", "--kills=2", "--channel=nats")
     assert set(report["faults"]["by_kind"]) == set(WEIGHTS)
     assert {"0", "1", "2"} <= set(report["runs"]["by_chunks"])
     assert {"lost", "failed"} <= set(report["jobs"]["attempts_by_ending"])

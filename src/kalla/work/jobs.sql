@@ -213,14 +213,14 @@ returned AS (
             ELSE format('ran longer than %%s s on worker %%s', max_runtime_seconds, worker) END
     FROM gone, moment
     WHERE jobs.job_id = gone.job_id
-    RETURNING jobs.job_id, fence, worker, claimed_at, queue, error, gone.silent
+    RETURNING jobs.job_id, jobs.run_id, fence, worker, claimed_at, queue, error, gone.silent
 ),
 noted AS (
     INSERT INTO kalla.attempts (job_id, fence, ending, worker, claimed_at, error)
     SELECT job_id, fence, CASE WHEN silent THEN 'lost' ELSE 'overran' END, worker, claimed_at, error
     FROM returned
 )
-SELECT job_id, fence, queue, worker, error FROM returned;
+SELECT job_id, run_id, fence, queue, worker, error FROM returned;
 
 -- name: exhausted
 -- Lost jobs with no attempt left: each is ended under the lock of its run.

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kalla.database import Connection
+from kalla.database import AWAY, Connection, Database
 from kalla.errors import Conflict, InvalidInput, Lost, NotFound
 from kalla.work import jobs, runs
 from kalla.work.job import NewJob, Outcome
@@ -370,3 +370,18 @@ async def test_a_sweep_leaves_what_is_being_retried(
 async def _end_late(connection: Connection, run_id: int) -> bool:
     async with connection.transaction():
         return await runs.end_late(connection, run_id)
+
+
+@pytest.mark.timeout(60)
+async def test_a_process_frozen_inside_a_transaction_loses_its_locks(
+    a: Connection, pool: Database
+) -> None:
+    """A stopped worker that was just completing a job of the run must not hold up the others."""
+    run_id = await start_run(a, [NewJob("task")])
+    job = await take_one(a)
+    with pytest.raises(AWAY):
+        async with pool.transaction() as frozen:
+            await runs.lock(frozen, run_id)
+            # Waits until Postgres has ended the frozen transaction.
+            await pool.retrying(lambda each: jobs.complete(each, KINDS, NOTHING, job, Outcome()))
+            assert (await runs.get(a, run_id)).status == "completed"

@@ -122,4 +122,6 @@ class Reaper(Periodic):
 
 
 def _facts(row: dict[str, object]) -> dict[str, object]:
-    return {"job": row["job_id"]} | {name: row[name] for name in row.keys() - {"job_id"}}
+    """For the log, whose own `worker` is the one that reaps."""
+    names = {"job_id": "job", "run_id": "run", "worker": "lost_worker"}
+    return {names.get(name, name): value for name, value in row.items()}

@@ -92,8 +92,10 @@ class PostgresWake:
     async def _notify(self, channel: str, payloads: Sequence[str]) -> None:
         try:
             async with asyncio.timeout(_PATIENCE), self._database.transaction() as connection:
+                # A notification outlives no crash anyway: its commit need not wait for the disk.
                 await connection.execute(
-                    "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload",
+                    "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload)"
+                    " FROM unnest(%s::text[]) AS payload",
                     [channel, list(payloads)],
                 )
         except (*AWAY, TimeoutError) as error:
