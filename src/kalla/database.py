@@ -30,6 +30,15 @@ AWAY = (
     PoolTimeout,
     Unavailable,
 )
+# An outcome that exceeds a limit of Postgres: an OperationalError too, but one that stays.
+TOO_LARGE = psycopg.errors.ProgramLimitExceeded
+# What a database looks like before `kalla migrate`.
+NOT_MIGRATED = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
 # What two transactions do to each other: the second try sees the first one's rows.
 COLLIDED = (
     psycopg.errors.UniqueViolation,

@@ -43,6 +43,7 @@ def configure(level: str = "info", style: Format = "json", stream: TextIO | None
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
+    logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

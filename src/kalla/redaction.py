@@ -30,6 +30,10 @@ _SECRET_NAME = re.compile(
     r"password|passwd|passphrase|\bpwd\b|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential",
     re.IGNORECASE,
 )
+_CONNINFO_PASSWORD = re.compile(
+    r"\b(?:host|user|dbname)=.*\bpassword=|\bpassword=.*\b(?:host|user)="
+)
+_PLAIN_SECRETS = (_URL_PASSWORD, _KALLA_TOKEN, _BEARER, _CONNINFO_PASSWORD)
 
 
 def scrub(text: str) -> str:
@@ -46,28 +50,31 @@ def scrub_value(value: Any, name: str = "") -> Any:
             return MASK
         return scrub(value)
     if isinstance(value, Mapping):
-        return {key: scrub_value(item, str(key)) for key, item in value.items()}
+        return {
+            key: scrub_value(item, name if name and is_secret_name(name) else str(key))
+            for key, item in value.items()
+        }
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return [scrub_value(item, name) for item in value]
     return value
 
 
-def secrets_in(value: Any, path: str = "") -> Iterator[str]:
-    """The paths inside a document at which a secret stands in the clear."""
+def secrets_in(value: Any, path: str = "", named: bool = False) -> Iterator[str]:
+    """The paths inside a document at which a secret stands in the clear.
+
+    `named`: a name above tells of a secret. `token = …` inside a text is none: it may be SQL.
+    """
     if isinstance(value, str):
-        if _URL_PASSWORD.search(value) or _KALLA_TOKEN.search(value):
+        told = named and value and not value.startswith("secret://")
+        if told or any(pattern.search(value) for pattern in _PLAIN_SECRETS):
             yield path
     elif isinstance(value, Mapping):
         for key, item in value.items():
             below = f"{path}.{key}" if path else str(key)
-            if is_secret_name(str(key)) and isinstance(item, str) and item:
-                if not item.startswith("secret://"):
-                    yield below
-            else:
-                yield from secrets_in(item, below)
+            yield from secrets_in(item, below, named or is_secret_name(str(key)))
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         for index, item in enumerate(value):
-            yield from secrets_in(item, f"{path}[{index}]")
+            yield from secrets_in(item, f"{path}[{index}]", named)
 
 
 def is_secret_name(name: str) -> bool:

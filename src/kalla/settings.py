@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from kalla.errors import InvalidSettings, Problem
+from kalla.redaction import MASK, scrub
 
 Role = Literal["stage", "exec", "refresh", "compact", "sinks"]
 ROLES: tuple[Role, ...] = ("stage", "exec", "refresh", "compact", "sinks")
@@ -191,7 +192,12 @@ class Effective:
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """(name, printable value, origin) of every setting; secrets are masked."""
         for name, value in _leaves(self.settings):
-            yield name, _printable(value), self.origins.get(name, "default")
+            yield name, _printable(value), self.origins.get(name) or self._inherited(name)
+
+    def _inherited(self, name: str) -> str:
+        """A job type that does not say takes what jobs.default says."""
+        field = name.rpartition(".")[2] if name.startswith("jobs.") else ""
+        return self.origins.get(f"jobs.default.{field}", "default")
 
 
 def load(
@@ -380,19 +386,15 @@ def _leaves(section: BaseModel, path: str = "") -> Iterator[tuple[str, Any]]:
         dotted = f"{path}.{name}" if path else name
         if isinstance(value, BaseModel):
             yield from _leaves(value, dotted)
-        elif name == "jobs" and isinstance(value, dict):
-            for job_type, policy in sorted({"default": JobPolicy(), **value}.items()):
-                yield from _leaves(policy, f"{dotted}.{job_type}")
+        elif isinstance(section, Settings) and name == "jobs":
+            for job_type in sorted({"default", *section.jobs}):
+                yield from _leaves(section.policy(job_type), f"{dotted}.{job_type}")
         else:
             yield dotted, value
 
 
 def _printable(value: Any) -> str:
     if isinstance(value, SecretStr):
-        from kalla.redaction import MASK, scrub
-
         text = value.get_secret_value()
-        if not text:
-            return ""
-        return scrub(text) if "://" in text else MASK
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+        return scrub(text) if not text or "://" in text else MASK
+    return scrub(",".join(value) if isinstance(value, tuple) else str(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
@@ -18,7 +18,11 @@ BROKEN = re.compile(
     r"psycopg\.errors\.(Syntax|Undefined|Ambiguous|InvalidColumnReference|DatatypeMismatch)\w*"
     r"|psycopg\.ProgrammingError|\b(Syntax|Indentation|Name|Import|Attribute)Error\b"
 )
-SECONDS = 240.0
+OPTIONS = (
+    *("-x", "-q", "--tb=short", "--timeout=20"),
+    *("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "tests.mutations.origin"),
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,32 +77,53 @@ def mutant(
     )
 
 
-def run(mutant: Mutant | None, tests: tuple[str, ...], folder: Path, postgres: str) -> Verdict:
-    """Run the tests against a copy of src/ with the flaw in it; without one, as it is."""
-    source = folder / "src"
-    shutil.copytree(ROOT / "src", source)
-    for edit in mutant.edits if mutant else ():
-        edit.apply(source)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "--timeout=20"]
-    plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "tests.mutations.origin"]
-    environment = os.environ | {
-        "PYTHONPATH": str(source),
-        "KALLA_MUTANT_SOURCE": str(source),
-        "KALLA_TEST_POSTGRES": postgres,
-        "HYPOTHESIS_PROFILE": "mutants",
-    }
-    done = subprocess.run(
-        [*command, *plugins, *tests],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    shutil.rmtree(source)
-    return Verdict(done.returncode, done.stdout)
+class Bench:
+    """Runs tests against a copy of src/: with a flaw in it, or as it is. One run at a time."""
+
+    def __init__(self, folder: Path, postgres: str) -> None:
+        self._folder = folder
+        self._postgres = postgres
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutations.zygote"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, mutant: Mutant | None, tests: tuple[str, ...]) -> Verdict:
+        source = self._folder / "src"
+        shutil.copytree(ROOT / "src", source)
+        try:
+            for edit in mutant.edits if mutant else ():
+                edit.apply(source)
+            return self._pytest(source, tests)
+        finally:
+            shutil.rmtree(source)
+
+    def _pytest(self, source: Path, tests: tuple[str, ...]) -> Verdict:
+        output = self._folder / "output"
+        asked = {
+            "arguments": [*OPTIONS, *tests],
+            "environment": {
+                "PYTHONPATH": str(source),
+                "KALLA_MUTANT_SOURCE": str(source),
+                "KALLA_TEST_POSTGRES": self._postgres,
+                "HYPOTHESIS_PROFILE": "mutants",
+            },
+            "output": str(output),
+        }
+        assert self._zygote.stdin
+        assert self._zygote.stdout
+        print(json.dumps(asked), file=self._zygote.stdin, flush=True)
+        code = int(self._zygote.stdout.readline())
+        return Verdict(code, output.read_text("utf-8"))
+
+    def close(self) -> None:
+        """Ends the zygote as soon as it has nothing to do."""
+        with self._zygote as zygote:
+            assert zygote.stdin
+            zygote.stdin.close()
 
 
 def _bounds(text: str, statement: str) -> tuple[int, int]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
-from tests.mutations.mutant import BROKEN, Mutant, Verdict, run
+from tests.mutations.mutant import BROKEN, Bench, Mutant, Verdict
+from tests.mutations.of_claims import CLAIMS
 from tests.mutations.of_input import INPUT
 from tests.mutations.of_jobs import JOBS
 from tests.mutations.of_leases import LEASES
@@ -15,32 +18,38 @@ from tests.mutations.of_runs import RUNS
 from tests.mutations.of_worker import WORKER
 from tests.servers import PostgresServer
 
-MUTANTS = (*JOBS, *RUNS, *LEASES, *INPUT, *WORKER)
-TRAPS = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 17}
+MUTANTS = (*CLAIMS, *JOBS, *RUNS, *LEASES, *INPUT, *WORKER)
 AT_ONCE = 2
+AS_IT_IS = "test_without_a_flaw_the_same_tests_are_green"
+TRAPS = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 17}
 
-Verdicts = dict[str, Future[Verdict]]
+Verdicts = dict[Mutant | None, Future[Verdict]]
 
 
 @pytest.fixture(scope="module")
-def verdicts(
-    request: pytest.FixtureRequest,
-    postgres_server: PostgresServer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Verdicts]:
-    """The verdicts on the mutants that were asked for, two at a time, in the order of the table."""
+def benches(
+    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SimpleQueue[Bench]]:
+    free: SimpleQueue[Bench] = SimpleQueue()
+    made = [
+        Bench(tmp_path_factory.mktemp("mutant"), postgres_server.admin_url) for _ in range(AT_ONCE)
+    ]
+    for bench in made:
+        free.put(bench)
+    yield free
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture(scope="module")
+def verdicts(request: pytest.FixtureRequest, benches: SimpleQueue[Bench]) -> Iterator[Verdicts]:
+    """The verdicts that were asked for, two at a time; None is the source as it is."""
     names = {item.name for item in request.session.items}
     asked = [mutant for mutant in MUTANTS if f"test_some_test_notices[{mutant}]" in names]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield {
-            mutant.flaw: pool.submit(
-                run,
-                mutant,
-                mutant.tests,
-                tmp_path_factory.mktemp("mutant"),
-                postgres_server.admin_url,
-            )
-            for mutant in asked
+            mutant: pool.submit(_judge, benches, mutant)
+            for mutant in [*([None] if AS_IT_IS in names else []), *asked]
         }
         pool.shutdown(cancel_futures=True)
 
@@ -48,22 +57,28 @@ def verdicts(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_some_test_notices(verdicts: Verdicts, mutant: Mutant) -> None:
-    verdict = verdicts[mutant.flaw].result()
+    verdict = verdicts[mutant].result()
     assert verdict.code == 1, f"it survived, or did not run:\n{verdict.output[-3000:]}"
     broken = BROKEN.search(verdict.output)
     assert broken is None, f"it is broken, not wrong:\n{verdict.output[-3000:]}"
-    assert " failed" in verdict.output.splitlines()[-1], verdict.output[-3000:]
+    assert re.search(r"^\d+ failed", verdict.output, re.MULTILINE), verdict.output[-3000:]
 
 
 @pytest.mark.timeout(600)
-def test_without_a_flaw_the_same_tests_are_green(
-    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    tests = tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests))
-    verdict = run(None, tests, tmp_path_factory.mktemp("as-it-is"), postgres_server.admin_url)
+def test_without_a_flaw_the_same_tests_are_green(verdicts: Verdicts) -> None:
+    verdict = verdicts[None].result()
     assert verdict.code == 0, verdict.output[-3000:]
 
 
 def test_every_trap_has_a_mutant() -> None:
     assert {mutant.trap for mutant in MUTANTS if mutant.trap} >= TRAPS
     assert len({mutant.flaw for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def _judge(free: SimpleQueue[Bench], mutant: Mutant | None) -> Verdict:
+    all_tests = tuple(dict.fromkeys(test for each in MUTANTS for test in each.tests))
+    bench = free.get()
+    try:
+        return bench.run(mutant, mutant.tests if mutant else all_tests)
+    finally:
+        free.put(bench)

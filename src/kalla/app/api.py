@@ -14,7 +14,7 @@ from kalla import logs
 from kalla.app.kinds import kinds as all_kinds
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
-from kalla.database import AWAY, Database
+from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
@@ -123,5 +123,5 @@ async def _look_at_database(parts: Parts) -> None:
     try:
         async with parts.database.transaction() as connection:
             await overview.require_migrated(connection)
-    except (*AWAY, *problems.NOT_MIGRATED) as error:
+    except (*AWAY, *NOT_MIGRATED) as error:
         _log.warning("the database is not ready", reason=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kalla.errors import InvalidSettings, Problem
 from kalla.operate.probe import Probe, ProbePayload
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
@@ -9,4 +10,12 @@ from kalla.work.kinds import Kind, Kinds
 
 
 def kinds(settings: Settings, spark: SparkSessions) -> Kinds:
-    return Kinds(settings, [Kind("probe", "exec", Probe(spark), ProbePayload)])
+    known = Kinds(settings, [Kind("probe", "exec", Probe(spark), ProbePayload)])
+    if unknown := sorted(settings.jobs.keys() - {"default", *known.types}):
+        raise InvalidSettings(
+            *(
+                Problem(f"jobs.{name}", f"there is no such job type; known are: {known.types}")
+                for name in unknown
+            )
+        )
+    return known

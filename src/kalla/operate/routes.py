@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from kalla.database import AWAY
+from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import NotFound, Unavailable
 from kalla.operate import overview
 from kalla.operate.overview import Filter
@@ -20,7 +20,6 @@ from kalla.web import tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.commands import Command, Commanded
 from kalla.web.parts import Parts, Whole
-from kalla.web.problems import NOT_MIGRATED
 from kalla.web.tokens import TokenRecord
 from kalla.work import jobs, presence, queues
 from kalla.work.job import Status
@@ -123,9 +122,8 @@ async def resume_queue(parts: Whole, command: Commanded, queue: Annotated[Text, 
     """Let workers claim from this queue again."""
     await _queue(parts, command, queue)
     await queues.resume(command.connection, queue)
-    resumed = await _queue(parts, command, queue)
-    command.woken[queue] += resumed.depth
-    return resumed
+    command.woken[queue] += 1  # whoever wakes looks for more; the paused queue kept its wake-ups
+    return await _queue(parts, command, queue)
 
 
 @router.get("/workers", tags=["workers"])

@@ -19,6 +19,8 @@ from kalla.work.job import Job
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+_BETWEEN_INTERRUPTS = 0.5
+
 _log = logs.get(__name__)
 
 
@@ -35,8 +37,9 @@ class SparkSessions:
         """The session, tagged with this job: taking the job away interrupts its queries."""
         spark = self._connected()
         tag = f"kalla-job-{job.job_id}-{job.fence}"
+        left = threading.Event()
+        context.on_end(lambda: self._interrupt(spark, tag, left))
         spark.addTag(tag)
-        context.on_end(lambda: self._interrupt(spark, tag))
         try:
             yield spark
         except Exception as error:
@@ -46,6 +49,7 @@ class SparkSessions:
                 raise Unavailable(f"Spark does not answer: {scrub(_first_line(error))}") from error
             raise
         finally:
+            left.set()
             spark.removeTag(tag)
 
     def close(self) -> None:
@@ -73,11 +77,14 @@ class SparkSessions:
                     ) from error
             return self._session
 
-    def _interrupt(self, spark: SparkSession, tag: str) -> None:
-        try:
-            spark.interruptTag(tag)
-        except Exception as error:  # the query then runs to its end, and its result is dropped
-            _log.warning("spark was not interrupted", tag=tag, error=_first_line(error))
+    def _interrupt(self, spark: SparkSession, tag: str, left: threading.Event) -> None:
+        """Again until the handler has left: its query may be on its way to the server still."""
+        while not left.is_set():
+            try:
+                spark.interruptTag(tag)
+            except Exception as error:  # the query then runs to its end, and its result is dropped
+                _log.warning("spark was not interrupted", tag=tag, error=_first_line(error))
+            left.wait(_BETWEEN_INTERRUPTS)
 
     def _forget(self, spark: SparkSession) -> None:
         with self._lock:

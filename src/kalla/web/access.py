@@ -102,9 +102,4 @@ def current_caller(request: Request) -> Caller:
     return cast(Caller, request.state.caller)
 
 
-def known_caller(request: Request) -> Caller | None:
-    """For pages that are shown to strangers too, such as an error."""
-    return cast(Caller | None, getattr(request.state, "caller", None))
-
-
 Asking = Annotated[Caller, Depends(current_caller)]

@@ -9,27 +9,20 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-import psycopg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from psycopg_pool import PoolTimeout
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from kalla import logs
+from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
 from kalla.redaction import scrub
 from kalla.web.parts import parts_of
 
 REFUSALS = (KallaError, HTTPException, RequestValidationError)
-_AWAY = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
-NOT_MIGRATED = (
-    psycopg.errors.InvalidSchemaName,
-    psycopg.errors.UndefinedTable,
-    psycopg.errors.UndefinedColumn,
-    psycopg.errors.UndefinedFunction,
-)
+_SERVERS = tuple(kind for kind in AWAY if not issubclass(kind, KallaError))
 _RETRY_SECONDS = 2
 _log = logs.get(__name__)
 
@@ -56,7 +49,7 @@ def install(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         return answer(request, error)
 
-    for kind in (*REFUSALS, *_AWAY, *NOT_MIGRATED):
+    for kind in (*REFUSALS, *_SERVERS, *NOT_MIGRATED):
         app.add_exception_handler(kind, handle)
 
 
@@ -124,7 +117,7 @@ def _details(error: Exception) -> ProblemDetails:
     if isinstance(error, NOT_MIGRATED):
         _log.error("the database does not fit this version", exc_info=error)
         return _of(Unavailable, "the database is not migrated: run `kalla migrate`")
-    if isinstance(error, _AWAY):
+    if isinstance(error, _SERVERS):
         return _of(Unavailable, "Postgres does not answer: try again in a moment")
     return ProblemDetails(type="about:blank", title="Internal Server Error", status=500, detail="")
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from kalla import logs
-from kalla.database import AWAY
+from kalla.database import AWAY, COLLIDED, NOT_MIGRATED
 from kalla.redaction import scrub
 
 _log = logs.get(__name__)
@@ -79,7 +79,7 @@ class Periodic(Duty):
                 pause = pause if sooner is None else min(pause, max(sooner, 0.0))
                 self._recovered()
                 backoff = 0.1
-            except AWAY as error:
+            except (*AWAY, *NOT_MIGRATED, *COLLIDED) as error:
                 self._away(error)
                 pause = min(self.interval, backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
@@ -131,4 +131,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 
 def trouble_with_postgres(error: BaseException) -> str:
-    return f"Postgres does not answer: {scrub(str(error)).strip() or type(error).__name__}"
+    reason = scrub(str(error)).strip() or type(error).__name__
+    if isinstance(error, NOT_MIGRATED):
+        return f"the database is not migrated, run `kalla migrate`: {reason}"
+    return f"Postgres does not answer: {reason}"

@@ -19,7 +19,6 @@ class Held:
     job: Job
     context: Context
     since: float = field(default_factory=time.monotonic)
-    beaten: float = field(default_factory=time.monotonic)  # when a heartbeat last reached Postgres
     lost: float | None = None  # when it turned out to be no longer ours
     ended: bool = False  # its thread is done; the outcome may still be on its way to Postgres
     returning: bool = False  # a drain is handing it back

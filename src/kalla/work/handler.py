@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from kalla.database import Connection
@@ -47,11 +48,10 @@ class Context:
 
     def on_end(self, act: Callable[[], None]) -> None:
         """Have `act` called, in its own thread, when the job is taken away: to interrupt Spark."""
+        context = contextvars.copy_context()  # its log lines name the job, too
         with self._lock:
-            if not self._ended.is_set():
-                self._acts.append(act)
-                return
-        act()
+            self.check()
+            self._acts.append(lambda: context.run(act))
 
     def end(self, reason: str) -> None:
         """Called by the worker: the job was cancelled, lost or handed back."""
@@ -92,6 +92,3 @@ class Stateless:
 
 def settles(handler: Handler) -> bool:
     return not isinstance(handler, Stateless)
-
-
-Handlers = Mapping[str, Handler]

@@ -189,6 +189,8 @@ async def cancel(connection: Connection, job_id: int, by: str) -> JobRecord:
     """Cancel a job; one that belongs to a run takes the whole run with it."""
     reason = f"cancelled by {by}"
     record = await get(connection, job_id)
+    if record.status not in ("pending", "claimed"):
+        raise Conflict(f"job {job_id} is {record.status} already")
     if record.run_id is not None:
         await runs.cancel(connection, record.run_id, reason)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from kalla import logs
 from kalla.database import Database
 from kalla.settings import Leases as LeaseSettings
 from kalla.work import leases
-from kalla.work.duty import Periodic
+from kalla.work.duty import Periodic, end
 from kalla.work.leases import Lease
 
 _log = logs.get(__name__)
@@ -23,6 +24,7 @@ Stop = Callable[[Lease, str], Awaitable[None]]
 class _Seat:
     stop: Stop
     deadline: float  # by this process's own monotonic clock: until minus a margin
+    ending: asyncio.Task[None] | None = None
 
 
 class Keeper(Periodic):
@@ -69,7 +71,7 @@ class Keeper(Periodic):
         return sorted(
             lease
             for lease, seat in self._seats.items()
-            if now < seat.deadline and resource in (None, lease.resource)
+            if now < seat.deadline and seat.ending is None and resource in (None, lease.resource)
         )
 
     async def trim(self, resource: str, replicas: int) -> None:
@@ -90,29 +92,27 @@ class Keeper(Periodic):
 
     async def stop(self) -> None:
         await super().stop()
-        for lease in list(self._seats):
-            try:
-                await self.release(lease, "the worker is stopping")
-            except Exception as error:  # the slot then expires by itself
-                _log.warning("slot not released", slot=lease.slot, error=str(error))
+        released = [self.release(lease, "the worker is stopping") for lease in list(self._seats)]
+        for ended in await asyncio.gather(*released, return_exceptions=True):
+            if isinstance(ended, BaseException):  # the slot then expires by itself
+                _log.warning("slot not released", error=str(ended))
         if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+            await end(self._watching)
 
     async def tick(self) -> None:
-        renewing = self.held()
+        sent = self._clock()
+        renewing = [lease for lease, seat in self._seats.items() if sent < seat.deadline]
         if not renewing:
             return
-        sent = self._clock()
         async with self._database.transaction() as connection:
             renewed = await leases.renew(
                 connection, self._holder, renewing, self._settings.ttl_seconds
             )
         for lease in renewing:
-            if lease in renewed and lease in self._seats:
+            if lease not in renewed:
+                self._begin_to_end(lease, "the lease is no longer ours")
+            elif lease in self._seats:
                 self._seats[lease].deadline = self._deadline(sent)
-            elif lease not in renewed:
-                await self._end(lease, "the lease is no longer ours")
 
     async def _watch(self) -> None:
         """Ends seats whose deadline passes, even while a renewal hangs on a dead connection."""
@@ -121,19 +121,38 @@ class Keeper(Periodic):
             now = self._clock()
             for lease, seat in list(self._seats.items()):
                 if seat.deadline <= now:
-                    await self._end(lease, "it could not be renewed in time")
-            next_deadline = min((seat.deadline for seat in self._seats.values()), default=None)
-            pause = None if next_deadline is None else min(max(next_deadline - now, 0.01), 0.25)
-            try:
+                    self._begin_to_end(lease, "it could not be renewed in time")
+            waiting = [seat.deadline for seat in self._seats.values() if seat.ending is None]
+            pause = min(max(min(waiting) - now, 0.01), 0.25) if waiting else None
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._taken.wait(), pause)
-            except TimeoutError:
-                continue
 
     async def _end(self, lease: Lease, reason: str) -> None:
-        seat = self._seats.pop(lease, None)
-        if seat is not None:
+        """Stop the work of a slot; returns when it has stopped, whoever began it."""
+        ending = self._begin_to_end(lease, reason)
+        if ending is not None:
+            await asyncio.shield(ending)
+
+    def _begin_to_end(self, lease: Lease, reason: str) -> asyncio.Task[None] | None:
+        """Each stop is a task of its own: a slow one must not hold up another seat's deadline.
+
+        While it stops, the seat stays and is renewed: nobody else takes it before the work is over.
+        """
+        seat = self._seats.get(lease)
+        if seat is None:
+            return None
+        if seat.ending is None:
             _log.info("slot ends", resource=lease.resource, slot=lease.slot, reason=reason)
-            await seat.stop(lease, reason)
+            seat.ending = asyncio.create_task(self._stop_work(lease, seat.stop, reason))
+        return seat.ending
+
+    async def _stop_work(self, lease: Lease, stop: Stop, reason: str) -> None:
+        try:
+            await stop(lease, reason)
+        except Exception:  # a room's code; the other seats and the watch must go on
+            _log.exception("work of a slot did not stop well", slot=lease.slot)
+        finally:
+            self._seats.pop(lease, None)
 
     def _deadline(self, sent: float) -> float:
         return sent + self._settings.ttl_seconds - self._settings.margin_seconds

@@ -93,9 +93,6 @@ RETURNING queue;
 -- name: get
 SELECT * FROM kalla.runs WHERE run_id = %(run_id)s;
 
--- name: run_of
-SELECT run_id FROM kalla.jobs WHERE job_id = %(job_id)s;
-
 -- name: sweep
 WITH old AS (
     SELECT run_id FROM kalla.runs

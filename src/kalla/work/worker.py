@@ -155,6 +155,9 @@ class Worker:
             )
             await self._wake.nudge(woken)
             _log.info("jobs handed back", jobs=[job.job_id for job in jobs])
+            for held in self.hand:
+                if held.cut_short:
+                    self.hand.drop(held)
         except AWAY as error:
             _log.warning("jobs not handed back", trouble=trouble_with_postgres(error))
 

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from pydantic import SecretStr
 
+from kalla import database
 from kalla.database import Connection, Database
 from kalla.settings import Database as DatabaseSettings
 from tests.servers import PostgresServer, in_thread
@@ -18,11 +19,13 @@ from tests.work_kit import Clock, Waiting, connect, empty, install_clock
 
 
 @pytest.fixture(scope="session")
-def store_database(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    name = postgres_server.create(migrated_template)
+def store_database(postgres_server: PostgresServer) -> Iterator[str]:
+    name = postgres_server.create()
+    url = postgres_server.url(name)
     try:
-        in_thread(install_clock(postgres_server.url(name)))
-        yield postgres_server.url(name)
+        in_thread(database.migrate(DatabaseSettings(url=SecretStr(url))))
+        in_thread(install_clock(url))
+        yield url
     finally:
         postgres_server.drop(name)
 
@@ -65,5 +68,5 @@ def waiting(onlooker: Connection) -> Waiting:
 
 @pytest_asyncio.fixture
 async def pool(store_url: str) -> AsyncIterator[Database]:
-    async with Database(DatabaseSettings(url=SecretStr(store_url))) as database:
-        yield database
+    async with Database(DatabaseSettings(url=SecretStr(store_url))) as pool:
+        yield pool

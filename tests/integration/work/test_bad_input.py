@@ -81,6 +81,10 @@ def test_a_job_that_makes_no_sense_names_the_field(job: NewJob, field: str, mess
         ({"source": {"api_key": "abc"}}, "payload.source.api_key"),
         ({"sources": [{"uri": "postgres://kalla:hunter2@db/orders"}]}, "payload.sources[0].uri"),
         ({"note": "kalla_0123456789abcdefghij"}, "payload.note"),
+        ({"dsn": "host=db user=kalla password=hunter2"}, "payload.dsn"),
+        ({"header": "Authorization: Bearer hunter2hunter2"}, "payload.header"),
+        ({"tokens": ["hunter2"]}, "payload.tokens[0]"),
+        ({"credentials": {"value": "hunter2"}}, "payload.credentials.value"),
     ],
 )
 def test_a_secret_in_the_clear_is_refused_and_not_repeated(

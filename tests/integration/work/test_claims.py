@@ -101,8 +101,9 @@ async def test_higher_priority_goes_first_and_then_the_older(a: Connection) -> N
         NewJob("task"),
         NewJob("task"),
     )
-    assert [job.job_id for job in await take(a, limit=3)] == [high, older, newer]
-    assert [job.job_id for job in await take(a, limit=3)] == [low]
+    assert (await take_one(a)).job_id == high
+    assert (await take_one(a)).job_id == older
+    assert [job.job_id for job in await take(a, limit=3)] == [newer, low]
 
 
 async def test_a_worker_takes_only_types_it_knows_and_queues_it_serves(a: Connection) -> None:

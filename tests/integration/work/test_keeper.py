@@ -141,3 +141,63 @@ async def test_a_stopping_keeper_gives_its_slots_to_others_at_once(
     second = await leases.acquire(a, "pipe", "berta", 1, 10)
     assert first is not None
     assert second == Lease("pipe", 0, first.epoch + 1)
+
+
+async def test_a_slow_stop_holds_up_no_other_seat_and_keeps_its_slot_meanwhile(
+    pool: Database, a: Connection
+) -> None:
+    """Trap 12 for the second seat; and nobody takes the first one's slot while it still works."""
+    watch, seats, finish = Watch(), Seats(), asyncio.Event()
+
+    async def slow(lease: Lease, reason: str) -> None:
+        await finish.wait()
+
+    keeper = Keeper(pool, "anna", SETTINGS, clock=watch)
+    await keeper.acquire("slow", 1, slow)
+    await keeper.acquire("quick", 1, seats.stop)
+    await keeper.start()
+    trimming = asyncio.create_task(keeper.trim("slow", 0))
+    (before,) = await leases.holders(a, "slow")
+
+    async def renewed_while_it_stops() -> bool:
+        (now,) = await leases.holders(a, "slow")
+        return now.until > before.until
+
+    await eventually(renewed_while_it_stops)
+    assert keeper.held("slow") == []
+    watch.now += SETTINGS.ttl_seconds
+
+    async def stopped() -> bool:
+        return [slot for slot, _ in seats.stopped] == [0]
+
+    await eventually(stopped)
+    finish.set()
+    await trimming
+    assert await leases.holders(a, "slow") == []
+    await keeper.stop()
+
+
+async def test_a_stop_that_fails_leaves_the_other_seats_watched(pool: Database) -> None:
+    watch, seats = Watch(), Seats()
+
+    async def broken(lease: Lease, reason: str) -> None:
+        raise RuntimeError("it will not stop")
+
+    keeper = Keeper(pool, "anna", SETTINGS, clock=watch)
+    await keeper.acquire("broken", 1, broken)
+    await keeper.start()
+    watch.now += SETTINGS.ttl_seconds
+
+    async def gone() -> bool:
+        return keeper._seats == {}
+
+    await eventually(gone)
+    await keeper.acquire("well", 1, seats.stop)
+    watch.now += SETTINGS.ttl_seconds
+
+    async def stopped() -> bool:
+        return [slot for slot, _ in seats.stopped] == [0]
+
+    await eventually(stopped)
+    assert keeper.death is None
+    await keeper.stop()

@@ -12,7 +12,7 @@ from kalla.database import Connection
 from kalla.work import jobs, leases, queues, runs
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.leases import Lease
-from tests.integration.work import model
+from tests.integration.work import model, model_leases
 from tests.integration.work.mirror import LEAVE, Mirrored, Stage
 from tests.integration.work.model_rows import Claim, JobRow, RunRow, View
 from tests.work_kit import KINDS, NOTHING, PATIENCE, effort, rows
@@ -120,7 +120,7 @@ class Jobs(Mirrored):
             before = len(self.claims)
             self.claim((0, True), pick, 1)
             if len(self.claims) > before:
-                self.complete(leave, 2 * (len(self.live()) - 1), follow_ups)
+                self.complete(leave, 3 * (len(self.live()) - 1), follow_ups)
 
     @precondition(lambda self: self.claims)
     @rule(leave=LEAVE, pick=PICK, permanent=st.sampled_from([False, False, True]))
@@ -252,12 +252,14 @@ class Jobs(Mirrored):
         self.both(leave, act, lambda view: (model.pause if pause else model.resume)(view, queue))
 
     def picked(self, picks: list[int]) -> list[Job]:
-        """Claims: by an even number one that lives, by an odd one any of all there were."""
-        live = self.live() or self.claims
+        """By turns a claim that lives, an old one of a job now claimed anew, and any there was."""
+        live = self.live()
+        alive = {job.job_id for job in live}
+        zombies = [job for job in self.claims if job.job_id in alive and job not in live]
         found = {}
         for pick in picks:
-            some = self.claims if pick % 2 else live
-            job = some[pick // 2 % len(some)]
+            some = [live, zombies, self.claims][pick % 3] or self.claims
+            job = some[pick // 3 % len(some)]
             found[name(job)] = job
         return list(found.values())
 
@@ -321,7 +323,7 @@ class Leases(Mirrored):
         self.both(
             leave,
             act,
-            lambda view: model.acquire(view, resource, holder, replicas, TTL, cap),
+            lambda view: model_leases.acquire(view, resource, holder, replicas, TTL, cap),
             keep=keep,
         )
 
@@ -335,7 +337,7 @@ class Leases(Mirrored):
             return {(each.resource, each.slot, each.epoch) for each in renewed}
 
         seats = [(each.resource, each.slot, each.epoch) for each in held]
-        self.both(leave, act, lambda view: model.renew(view, holder, seats, TTL))
+        self.both(leave, act, lambda view: model_leases.renew(view, holder, seats, TTL))
 
     @precondition(lambda self: self.seats)
     @rule(leave=LEAVE, pick=PICK, stranger=st.sampled_from([False, False, True]))
@@ -347,7 +349,7 @@ class Leases(Mirrored):
             return await leases.release(connection, holder, lease)
 
         seat = (lease.resource, lease.slot, lease.epoch)
-        self.both(leave, act, lambda view: model.release(view, holder, seat))
+        self.both(leave, act, lambda view: model_leases.release(view, holder, seat))
 
 
 def name(job: Job) -> Claim:

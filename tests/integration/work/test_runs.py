@@ -379,9 +379,22 @@ async def test_a_process_frozen_inside_a_transaction_loses_its_locks(
     """A stopped worker that was just completing a job of the run must not hold up the others."""
     run_id = await start_run(a, [NewJob("task")])
     job = await take_one(a)
-    with pytest.raises(AWAY):
+
+    async def freeze() -> None:
         async with pool.transaction() as frozen:
             await runs.lock(frozen, run_id)
             # Waits until Postgres has ended the frozen transaction.
             await pool.retrying(lambda each: jobs.complete(each, KINDS, NOTHING, job, Outcome()))
-            assert (await runs.get(a, run_id)).status == "completed"
+
+    with pytest.raises(AWAY):
+        await freeze()
+    assert (await runs.get(a, run_id)).status == "completed"
+
+
+async def test_cancelling_a_completed_job_leaves_its_run_alone(a: Connection) -> None:
+    run_id = await start_run(a, [TASK, TASK])
+    done, _ = await take(a, 2)
+    await complete(a, done)
+    with pytest.raises(Conflict, match="is completed already"):
+        await jobs.cancel(a, done.job_id, "a test")
+    assert (await runs.get(a, run_id)).status == "running"

@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from pydantic import SecretStr
 
 from kalla import logs
-from kalla.database import Connection
+from kalla.database import Connection, migrate
 from kalla.errors import Permanent
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import JobPolicy
@@ -151,9 +151,10 @@ async def test_a_cancelled_job_hears_of_it_at_once_and_the_cancel_is_confirmed(
 async def test_a_drain_hands_the_job_back_without_counting_a_failure(site: Site) -> None:
     site.handle("long", lambda _, context: context.wait(60))
     async with site.client() as client:
-        async with site.worker():
+        async with site.worker() as worker:
             (job_id,) = await client.submit(NewJob("long"))
             await client.until(job_id, "claimed")
+        assert not len(worker.hand), "its thread has ended: nothing is left behind"
         record = await client.get(job_id)
         assert (record.status, record.failures, record.fence) == ("pending", 0, 1)
         assert [attempt.ending for attempt in record.attempts] == ["handed back"]
@@ -223,8 +224,9 @@ async def test_a_follow_up_wakes_an_idle_worker(either_site: Site) -> None:
         await eventually(followed)
 
 
-async def test_the_result_of_a_lost_claim_is_dropped(site: Site, clock: Clock) -> None:
+async def test_the_result_of_a_lost_claim_is_dropped(store_url: str, clock: Clock) -> None:
     """Trap 2: a zombie wakes up after another worker completed its job."""
+    site = Site(store_url)
     go, begun = threading.Event(), threading.Event()
 
     def zombie(job: Job, context: Context) -> Outcome:
@@ -525,3 +527,22 @@ async def _raise(*_: object) -> set[str]:
 
 async def _fetch(connection: Connection, statement: str) -> list[dict[str, Any]]:
     return await (await connection.execute(statement.encode())).fetchall()
+
+
+async def test_a_worker_started_before_the_migration_works_after_it(
+    empty_database_url: str,
+) -> None:
+    site = Site(empty_database_url)
+    site.handle("noop", lambda *_: Outcome())
+    polling = site.settings.wake.model_copy(update={"poll_seconds": 0.1})
+    async with site.worker(wake=polling) as worker:
+
+        async def troubled() -> bool:
+            return "kalla migrate" in (worker._claims.trouble or "")
+
+        await eventually(troubled)
+        await migrate(site.settings.database)
+        async with site.client() as client:
+            (job_id,) = await client.submit(NewJob("noop"))
+            await client.until(job_id, "completed")
+        assert not worker.problems()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from kalla import logs
-from kalla.database import AWAY, Connection, Database
+from kalla.database import AWAY, COLLIDED, NOT_MIGRATED, Connection, Database
 from kalla.work import jobs as job_store
 from kalla.work.duty import Duty, trouble_with_postgres
 from kalla.work.hand import Hand, Held
@@ -60,7 +60,7 @@ class Claims(Duty):
                 # A stop waits for this lock: a claim is never cut off between commit and hand.
                 async with self._claiming:
                     claimed = await self._claim_all()
-            except AWAY as error:
+            except (*AWAY, *NOT_MIGRATED, *COLLIDED) as error:
                 if self.trouble is None:
                     _log.warning("cannot claim", trouble=trouble_with_postgres(error))
                 self.trouble = trouble_with_postgres(error)

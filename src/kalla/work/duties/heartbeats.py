@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from kalla import logs
@@ -42,7 +41,6 @@ class Heartbeats(Periodic):
             raise
 
     async def _beat(self, ours: list[Held], progress: list[dict[str, object] | None]) -> None:
-        started = time.monotonic()
         async with self._database.transaction() as connection:
             lost: set[int] = set()
             if ours:
@@ -50,9 +48,7 @@ class Heartbeats(Periodic):
             await presence.announce(connection, self._announcement())
         self._metrics.heartbeat_succeeded()
         for held in ours:
-            if held.job.job_id not in lost:
-                held.beaten = started
-            elif held.lost is None and not held.ended:
+            if held.job.job_id in lost and held.lost is None and not held.ended:
                 _log.warning(
                     "job lost", job=held.job.job_id, run=held.job.run_id, fence=held.job.fence
                 )

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kalla import logs
-from kalla.database import AWAY, Connection, Database
+from kalla.database import AWAY, TOO_LARGE, Connection, Database
 from kalla.errors import KallaError, Lost, Permanent
+from kalla.redaction import scrub
 from kalla.work import jobs as job_store
 from kalla.work.duty import Duty, end, trouble_with_postgres
 from kalla.work.hand import Hand, Held
@@ -125,9 +126,9 @@ class Settling(Duty):
 
     async def _fail(self, held: Held, error: BaseException) -> None:
         job = held.job
-        sentence = str(error) or type(error).__name__
-        if not isinstance(error, KallaError):
-            sentence = f"{type(error).__name__}: {sentence}"
+        sentence = traceback.format_exception_only(error)[-1].strip()
+        if isinstance(error, KallaError):
+            sentence = str(error)
         lines = "".join(traceback.format_exception(error))
         permanent = isinstance(error, Permanent)
         try:
@@ -160,6 +161,8 @@ class Settling(Duty):
         while True:
             try:
                 result = await self._database.retrying(act)
+            except TOO_LARGE:
+                raise  # no later try will fit either
             except AWAY as error:
                 if self.trouble is None:
                     _log.warning("outcomes wait", trouble=trouble_with_postgres(error))
@@ -193,7 +196,7 @@ class Settling(Duty):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.death = f"settling died: {type(error).__name__}: {error}"
+            self.death = f"settling died: {type(error).__name__}: {scrub(str(error))}"
             _log.error("settling died", exc_info=error)
 
 
