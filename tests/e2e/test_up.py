@@ -59,7 +59,9 @@ class Up:
         return found.group()
 
     def wait_until_printed(self, pattern: str) -> None:
-        until(lambda: re.search(pattern, self.text) or self.process.poll() is not None, pattern, 60)
+        until(
+            lambda: re.search(pattern, self.text) or self.process.poll() is not None, pattern, 120
+        )
         assert re.search(pattern, self.text), self.text
 
     def descendants(self) -> dict[str, psutil.Process]:
@@ -185,6 +187,7 @@ def test_a_signal_during_the_start_stops_what_has_started(
     assert "Traceback" not in up.text
 
 
+@pytest.mark.timeout(600)
 def test_a_part_that_dies_is_started_again_and_the_line_says_so(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -158,7 +158,7 @@ async def test_a_paused_queue_gives_nothing_until_it_is_resumed(site: Site) -> N
         assert not site.bell.nudges
         resumed = (await client.post("/api/queues/exec/resume")).json()
     assert resumed["paused"] is False
-    assert site.bell.nudges == {"exec": 2}
+    assert site.bell.nudges == {"exec": 1}  # one is enough: whoever wakes looks for more
     assert len(await site.claim()) == 2
 
 
