@@ -217,12 +217,10 @@ def promote(view: View) -> Woken:
 
 def cancel(view: View, job_id: int) -> str:
     row = view.job(job_id)
-    if row.run_id is not None:
-        if view.run(row.run_id).status != "running":
-            raise Conflict("the run has ended already")
-        _end_run(view, row.run_id, "cancelled")
-    elif row.status not in ("pending", "claimed"):
+    if row.status not in ("pending", "claimed"):
         raise Conflict("the job has ended already")
+    if row.run_id is not None:
+        _end_run(view, row.run_id, "cancelled")
     else:
         _cancel_job(view, row)
     return view.job(job_id).status
