@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench.contenders import Contender, contenders
+from kalla import logs
 from kalla.local import ports
 from kalla.local.nats import Nats
 from kalla.local.postgres import Postgres
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--samples", type=int, default=500, help="of latency")
     chosen = parser.parse_args()
+    logs.configure("warning", "text")
     with tempfile.TemporaryDirectory(prefix="kalla-bench-") as folder, ExitStack() as stack:
         postgres = Postgres(Path(folder), ports.choose_free())
         nats = Nats(Path(folder), ports.choose_free())

@@ -189,6 +189,9 @@ async def cancel(connection: Connection, job_id: int, by: str) -> JobRecord:
     """Cancel a job; one that belongs to a run takes the whole run with it."""
     reason = f"cancelled by {by}"
     record = await get(connection, job_id)
+    if record.run_id is not None:
+        await runs.lock(connection, record.run_id)
+        record = await get(connection, job_id)  # it may have completed before we got the lock
     if record.status not in ("pending", "claimed"):
         raise Conflict(f"job {job_id} is {record.status} already")
     if record.run_id is not None:

@@ -154,6 +154,20 @@ async def test_a_cancel_waits_for_a_completion_under_way_and_they_never_deadlock
     ]
 
 
+async def test_a_cancel_that_meets_the_completion_of_its_job_leaves_the_run_alone(
+    a: Connection, b: Connection, waiting: Waiting
+) -> None:
+    """The job is looked at again once the run is locked: what was running may be done by now."""
+    run_id = await start_run(a, [TASK, TASK])
+    job = await take_one(a)
+    async with a.transaction():
+        await jobs.complete(a, KINDS, NOTHING, job, Outcome())
+        cancel = await waiting(jobs.cancel(b, job.job_id, "olga"))
+    with pytest.raises(Conflict, match="is completed already"):
+        await cancel
+    assert (await runs.get(a, run_id)).status == "running"
+
+
 async def test_a_failure_and_a_completion_at_once_never_deadlock(
     a: Connection, b: Connection, waiting: Waiting
 ) -> None:
