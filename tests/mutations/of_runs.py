@@ -168,6 +168,13 @@ ENDINGS = (
         trap=8,
     ),
     mutant(
+        "a cancel believes an old look at its job",
+        JOBS,
+        "        record = await get(connection, job_id)  # it may have completed",
+        "        await get(connection, job_id)  # it may have completed",
+        "test_runs.py::test_a_cancel_that_meets_the_completion_of_its_job_leaves_the_run_alone",
+    ),
+    mutant(
         "locking a run locks nothing",
         f"{SQL}#lock",
         " FOR NO KEY UPDATE",
