@@ -78,7 +78,7 @@ class Worker(Section):
 
 class JobPolicy(Section):
     timeout_seconds: float = Field(
-        15, gt=0, description="without a heartbeat for so long, a job is lost"
+        12, gt=0, description="without a heartbeat for so long, a job is lost"
     )
     heartbeat_interval: float = Field(3, gt=0, description="seconds between a job's heartbeats")
     max_runtime_seconds: float = Field(

@@ -26,7 +26,7 @@ def main() -> int:
     add("--every", type=float, default=default.every, help="seconds between faults, on average")
     add("--rate", type=float, default=default.rate, help="jobs a second")
     add("--channel", choices=("nats", "postgres"), default=default.channel, help="wake-ups by")
-    add("--quick", action="store_true", help="timeouts of 3 s instead of the product's 15 s")
+    add("--quick", action="store_true", help="timeouts of 3 s instead of the product's own")
     add("--only", type=_kinds, default=default.only, help="kinds of faults, comma-separated")
     add("--report", type=Path, help="write the figures to this file, as JSON")
     add("--folder", type=Path, help="keep data, logs and ledger here; must not exist yet")

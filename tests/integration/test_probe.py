@@ -66,6 +66,27 @@ def test_taking_the_job_away_interrupts_its_query_and_no_other(spark: SparkSessi
     assert ended == {1: Cancelled, 2: None}
 
 
+@pytest.mark.spark
+def test_an_interrupted_query_leaves_the_cores_free_whenever_the_interrupt_comes(
+    spark: SparkSessions,
+) -> None:
+    for attempt, delay in enumerate((0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)):
+        context, ended = Context(), threading.Event()
+        timer = threading.Timer(delay, context.end, ("cancelled",))
+        timer.start()
+        with pytest.raises(Cancelled), spark.session(a_job(attempt), context) as session:
+            # A text of its own each time, so that Spark compiles it anew.
+            session.sql(f"SELECT max(xxhash64(id, {attempt})) FROM range({10**13})").collect()
+        timer.join()
+
+        def count() -> None:
+            assert Probe(spark).run(a_job(count=1_000), Context()).rows == 1_000
+            ended.set()  # noqa: B023 -- joined below
+
+        threading.Thread(target=count, daemon=True).start()
+        assert ended.wait(60), f"something still holds the cores, interrupted after {delay} s"
+
+
 def test_spark_away_is_one_clear_sentence_and_at_once() -> None:
     address = f"sc://localhost:{ports.choose_free()}"
     with pytest.raises(Unavailable, match=f"Spark at {address} does not answer"):

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _BETWEEN_INTERRUPTS = 0.5
 
+# Adaptive execution starts each stage from a thread of its own. One that is still being compiled
+# when the query is interrupted is started all the same, with nobody left who could stop it: it
+# would hold the cores for as long as it likes.
+_CONF = {"spark.sql.adaptive.enabled": "false"}
+
 _log = logs.get(__name__)
 
 
@@ -68,7 +73,7 @@ class SparkSessions:
                 url = f"{remote}/;token={token}" if token else remote
                 _knock(remote)
                 try:
-                    self._session = SparkSession.builder.remote(url).create()
+                    self._session = SparkSession.builder.remote(url).config(map=_CONF).create()
                     self._session.range(1).count()
                 except Exception as error:
                     self._session = None

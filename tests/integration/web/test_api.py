@@ -29,7 +29,7 @@ async def test_a_job_is_submitted_with_its_policy_and_wakes_a_worker(site: Site)
     assert job["status"] == "pending"
     assert job["queue"] == "exec"
     assert (job["priority"], job["dedupe_key"], job["running_key"]) == (7, "d", "r")
-    assert (job["max_attempts"], job["timeout_seconds"]) == (9, 15)
+    assert (job["max_attempts"], job["timeout_seconds"]) == (9, 12)
     assert job["payload"] == {"sleep": 1}
     assert job["repeated"] is False
     assert datetime.fromisoformat(job["created_at"]).tzinfo is not None

@@ -10,7 +10,9 @@ import pytest
 
 from kalla.database import Connection, Database
 from kalla.work import jobs, queues
+from kalla.work.duties.scheduler import Scheduler
 from kalla.work.job import Job, NewJob
+from kalla.work.wake.postgres import PostgresWake
 from tests.work_kit import (
     KINDS,
     Clock,
@@ -126,6 +128,21 @@ async def test_a_delayed_job_waits_for_its_time(a: Connection, clock: Clock) -> 
     assert await jobs.promote(a) == {"exec": 1}
     assert await jobs.promote(a) == {}
     assert await jobs.next_due_seconds(a) is None
+    assert len(await take(a)) == 1
+
+
+async def test_the_scheduler_does_not_spin_on_a_due_job_that_somebody_holds(
+    a: Connection, pool: Database, clock: Clock
+) -> None:
+    (job_id,) = await put(a, NewJob("task", delay_seconds=100))
+    await clock.jump(200)
+    scheduler = Scheduler(pool, PostgresWake(pool), 5.0)
+    async with a.transaction():
+        await a.execute("SELECT FROM kalla.jobs WHERE job_id = %s FOR UPDATE", [job_id])
+        pause = await scheduler.tick()
+    assert pause is not None
+    assert 0 < pause < 1, "soon, but not at once"
+    assert await scheduler.tick() is None
     assert len(await take(a)) == 1
 
 

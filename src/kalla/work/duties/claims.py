@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kalla import logs
 from kalla.database import AWAY, COLLIDED, NOT_MIGRATED, Connection, Database
@@ -51,7 +51,7 @@ class Claims(Duty):
             await super().stop()
 
     async def work(self) -> None:
-        backoff = 0.1
+        backoff, nudged = 0.1, set[str]()
         while True:
             if self._hand.free <= 0:
                 await self._hand.wait_for_change()
@@ -59,7 +59,7 @@ class Claims(Duty):
             try:
                 # A stop waits for this lock: a claim is never cut off between commit and hand.
                 async with self._claiming:
-                    claimed = await self._claim_all()
+                    claimed = await self._claim_all(nudged)
             except (*AWAY, *NOT_MIGRATED, *COLLIDED) as error:
                 if self.trouble is None:
                     _log.warning("cannot claim", trouble=trouble_with_postgres(error))
@@ -67,15 +67,15 @@ class Claims(Duty):
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, 2.0)
                 continue
-            self.trouble, backoff = None, 0.1
+            self.trouble, backoff, nudged = None, 0.1, set()
             if not claimed:
-                await self._wake.wait(self._queues, self._poll_seconds)
+                nudged = await self._wake.wait(self._queues, self._poll_seconds)
 
-    async def _claim_all(self) -> int:
-        """One look at every queue, beginning with another one each time."""
+    async def _claim_all(self, nudged: Collection[str]) -> int:
+        """One look at every queue: first where a job was announced, then each in its turn."""
         self._queues.append(self._queues.pop(0))
         claimed: Counter[str] = Counter()
-        for queue in list(self._queues):
+        for queue in sorted(self._queues, key=lambda queue: queue not in nudged):
             free = self._hand.free
             if free <= 0:
                 break

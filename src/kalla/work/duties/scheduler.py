@@ -8,6 +8,7 @@ from kalla.work.duty import Periodic
 from kalla.work.wake.channel import Wake
 
 _BATCH = 1000
+_SHORTEST_PAUSE = 0.05  # a job that is due but locked must not make it spin
 
 
 class Scheduler(Periodic):
@@ -21,4 +22,6 @@ class Scheduler(Periodic):
             woken = await job_store.promote(connection, _BATCH)
             seconds = await job_store.next_due_seconds(connection)
         await self._wake.nudge(woken)
-        return 0.0 if woken.total() == _BATCH else seconds
+        if woken.total() == _BATCH:
+            return 0.0
+        return None if seconds is None else max(seconds, _SHORTEST_PAUSE)
