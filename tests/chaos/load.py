@@ -107,6 +107,7 @@ class Load:
         self._long_seconds = long_seconds
         self._batch = 0
         self._going = True
+        self._fan_outs: list[int] = []  # a deck, so that a short run meets every size too
 
     def stop(self) -> None:
         """After the batch in hand: one that is cut off might be there without being known."""
@@ -169,7 +170,9 @@ class Load:
 
     def _run(self) -> Draft:
         chance = self._chance
-        chunks = chance.choice(_FAN_OUTS)
+        if not self._fan_outs:
+            self._fan_outs = chance.sample(_FAN_OUTS, len(_FAN_OUTS))
+        chunks = self._fan_outs.pop()
         payload: dict[str, Any] = {
             "chunks": chunks,
             "sleep": chance.uniform(0, 0.05),
