@@ -171,7 +171,10 @@ class KallaNats(Kalla):
 
 
 class Procrastinate(Contender):
-    """Async no-op tasks, batches by batch_defer, notifications on: its quickest way."""
+    """Async no-op tasks, batches by batch_defer, notifications on: its quickest way.
+
+    Of a concurrency of 1, 5, 20 and 200 a worker, 20 was the fastest with four workers.
+    """
 
     name = "procrastinate"
     ready = "SELECT count(*) FROM procrastinate_workers"
