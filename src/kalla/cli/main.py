@@ -25,6 +25,9 @@ COMMANDS = {
     "jobs": ("kalla.cli.jobs", "Submit, list, show, cancel and retry jobs."),
     "queues": ("kalla.cli.queues", "Show queues, pause and resume them."),
     "workers": ("kalla.cli.workers", "Show the workers."),
+    "reconcile": ("kalla.cli.reconcile", "Match two sources by a recipe, alone, on this machine."),
+    "demo": ("kalla.cli.demo", "Reconcile made-up invoices and payments, and show the report."),
+    "recipe": ("kalla.cli.recipe", "Check a recipe and tell every problem in it."),
     "token": ("kalla.cli.tokens", "Create, list and revoke tokens."),
 }
 

@@ -24,7 +24,7 @@ _BETWEEN_INTERRUPTS = 0.5
 # Adaptive execution starts each stage from a thread of its own. One that is still being compiled
 # when the query is interrupted is started all the same, with nobody left who could stop it: it
 # would hold the cores for as long as it likes.
-_CONF = {"spark.sql.adaptive.enabled": "false"}
+_CONF: dict[str, bool | float | int | str | None] = {"spark.sql.adaptive.enabled": "false"}
 
 _log = logs.get(__name__)
 
@@ -64,22 +64,9 @@ class SparkSessions:
             session.stop()
 
     def _connected(self) -> SparkSession:
-        from pyspark.sql.connect.session import SparkSession
-
         with self._lock:
             if self._session is None:
-                token = self._settings.token.get_secret_value()
-                remote = self._settings.remote.rstrip("/")
-                url = f"{remote}/;token={token}" if token else remote
-                _knock(remote)
-                try:
-                    self._session = SparkSession.builder.remote(url).config(map=_CONF).create()
-                    self._session.range(1).count()
-                except Exception as error:
-                    self._session = None
-                    raise Unavailable(
-                        f"Spark at {remote} does not answer: {scrub(_first_line(error))}"
-                    ) from error
+                self._session = connect(self._settings)
             return self._session
 
     def _interrupt(self, spark: SparkSession, tag: str, left: threading.Event) -> None:
@@ -95,6 +82,24 @@ class SparkSessions:
         with self._lock:
             if self._session is spark:
                 self._session = None
+
+
+def connect(settings: SparkSettings) -> SparkSession:
+    """A session of its own; whoever opens it stops it."""
+    from pyspark.sql.connect.session import SparkSession
+
+    token = settings.token.get_secret_value()
+    remote = settings.remote.rstrip("/")
+    url = f"{remote}/;token={token}" if token else remote
+    _knock(remote)
+    try:
+        session = SparkSession.builder.remote(url).config(map=_CONF).create()
+        session.range(1).count()
+    except Exception as error:
+        raise Unavailable(
+            f"Spark at {remote} does not answer: {scrub(_first_line(error))}"
+        ) from error
+    return session
 
 
 def _knock(remote: str) -> None:

@@ -1,0 +1,125 @@
+"""`kalla recipe`: is a recipe right, and its schema. Needs no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kalla.cli.client import Style
+from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.reconcile import checking, notation, reading
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.problems import RecipeProblem, shown
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON.")],
+    given: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter's value.")
+    ] = None,
+    left: Annotated[str | None, typer.Option(help="Another left source than the recipe's.")] = None,
+    right: Annotated[str | None, typer.Option(help="Another right source.")] = None,
+    style: Style = "text",
+) -> None:
+    """Tell every problem of a recipe; exit code 2 if there is one."""
+    values = given_values(given or [])
+    text = recipe_text(file)
+    look = _Look()
+    try:
+        recipe = reading.read(text, values, left=left, right=right, columns=look)
+    except InvalidInput as error:
+        _print_problems(file, error, look.notes, style)
+        raise typer.Exit(2) from None
+    if style == "json":
+        facts = {"valid": True, "problems": [], "notes": look.notes, "recipe": _facts(recipe)}
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        _print_summary(recipe, look.notes)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors and other programs."""
+    typer.echo(json.dumps(reading.json_schema(), indent=2, ensure_ascii=False))
+
+
+class _Look:
+    """The columns of both sources; one that cannot be reached is a note, not a problem."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, recipe: Recipe) -> Mapping[Side, Mapping[str, str]]:
+        found: dict[Side, Mapping[str, str]] = {}
+        for side in SIDES:
+            try:
+                found[side] = checking.columns_of(recipe.sources[side])
+            except Unavailable as error:
+                self.notes.append(f"the {side} source's columns were not checked: {error}")
+        return found
+
+
+def given_values(pairs: list[str]) -> dict[str, str]:
+    split = [pair.partition("=") for pair in pairs]
+    wrong = [name for name, sign, _ in split if not sign or not name]
+    if wrong:
+        raise InvalidInput(*(Problem("--set", f"{name!r} is not NAME=VALUE") for name in wrong))
+    return {name: value for name, _, value in split}
+
+
+def recipe_text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            # One byte more than a recipe may have: the reader then says that it is too large.
+            return opened.read(notation.LARGEST_BYTES + 1).decode("utf-8", "surrogateescape")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(Problem(str(file), f"cannot be read: {reason}")) from None
+
+
+def _facts(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "sources": {side: recipe.sources[side].uri for side in SIDES},
+        "rules": [rule.name for rule in recipe.rules_in_order],
+        "match_sql": recipe.match_sql is not None,
+    }
+
+
+def _print_summary(recipe: Recipe, notes: list[str]) -> None:
+    typer.echo(f"{recipe.name} is a valid recipe.")
+    for side in SIDES:
+        source = recipe.sources[side]
+        typer.echo(f"  {side:<5}  {source.uri} by {', '.join(source.primary_key)}")
+    for rule in recipe.rules_in_order:
+        conditions = ", ".join(f"{each.left} {each.op} {each.right}" for each in rule.conditions)
+        typer.echo(f"  rule   {rule.name} ({rule.cardinality}): {conditions}")
+    if recipe.match_sql is not None:
+        typer.echo("  match_sql says what matches")
+    for note in notes:
+        typer.echo(f"Note: {note}.")
+
+
+def _print_problems(file: Path, error: InvalidInput, notes: list[str], style: str) -> None:
+    problems = [
+        each if isinstance(each, RecipeProblem) else RecipeProblem(each.field, each.message)
+        for each in error.problems
+    ]
+    if style == "json":
+        facts = {"valid": False, "problems": [each.facts() for each in problems], "notes": notes}
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{file} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:")
+    for each in problems:
+        value = f" = {shown(each.value)}" if each.value is not None else ""
+        head = f"{each.field}{value}: " if each.field else ""
+        typer.echo(f"  {head}{each.message}" + (f" ({each.suggestion})" if each.suggestion else ""))
+    for note in notes:
+        typer.echo(f"Note: {note}.")

@@ -1,0 +1,192 @@
+"""`kalla reconcile`: one run of a recipe with a private Spark for its duration. No database needed.
+
+Exit code 0: all matched; 1: exceptions found; 2: the run failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import SecretStr
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kalla.cli.client import Style
+from kalla.cli.recipe import given_values, recipe_text
+from kalla.cli.report import print_report
+from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.local import ports
+from kalla.local.spark import Spark
+from kalla.reconcile import plan, reading, report, sources
+from kalla.reconcile.model import SIDES, Recipe, Source
+from kalla.reconcile.plan import Input, Plan
+from kalla.reconcile.run import Limits, Run, carry_out
+from kalla.settings import Spark as SparkSettings
+from kalla.spark.session import connect
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="RECIPE", help="YAML or JSON.")],
+    left: Annotated[str | None, typer.Option(help="Another left source than the recipe's.")] = None,
+    right: Annotated[str | None, typer.Option(help="Another right source.")] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter's value.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The folder for the evidence.")] = None,
+    style: Style = "text",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan; read and write no rows.")
+    ] = False,
+) -> None:
+    """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
+    try:
+        recipe = reading.read(recipe_text(file), given_values(given or []), left=left, right=right)
+        if dry_run:
+            _print_plan(recipe, style)
+            return
+        run = reconcile(recipe, output, Console(stderr=True, highlight=False))
+    except KallaError as error:
+        lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
+        typer.echo("\n".join(lines), err=True)
+        raise typer.Exit(2) from None
+    if style == "json":
+        typer.echo(json.dumps(report.as_document(run), indent=2, ensure_ascii=False))
+    else:
+        print_report(run)
+    raise typer.Exit(1 if run.has_exceptions else 0)
+
+
+def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
+    """Start a Spark, carry the recipe out, and stop it again."""
+    folder = _folder(recipe, output)
+    for side in SIDES:  # what is wrong with a source is said before Spark takes its time to start
+        if not sources.is_staged(recipe.sources[side]):
+            sources.look(recipe.sources[side], side)
+    with _bar(console) as progress:
+        start = progress.add_task("start Spark", total=1)
+        with private_spark() as session:
+            progress.update(start, completed=1)
+            tasks = {name: progress.add_task(name, total=None) for name in ("stage", "match")}
+
+            def tell(name: str, done: int, of: int) -> None:
+                progress.update(tasks[name], completed=done, total=of)
+
+            return carry_out(session, recipe, folder, Limits(threads=_cores()), tell)
+
+
+@contextmanager
+def private_spark() -> Iterator[SparkSession]:
+    with tempfile.TemporaryDirectory(prefix="kalla-") as folder:
+        server = Spark(Path(folder), ports.choose_free(), cores=_cores())
+        server.start()
+        try:
+            settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
+            session = connect(settings)
+            try:
+                yield session
+            finally:
+                session.stop()
+        finally:
+            server.stop()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
+def _folder(recipe: Recipe, output: Path | None) -> Path:
+    if output is None and recipe.output is None:
+        name = "".join(sign if sign.isalnum() else "-" for sign in recipe.name.lower())
+        output = Path("evidence") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = (output or Path(recipe.output or "")).absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput(
+            Problem("--output", f"{folder} is not empty; evidence is never written over")
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("  {task.description:<12}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _print_plan(recipe: Recipe, style: str) -> None:
+    inputs = {
+        side: sources.preview(recipe.sources[side], side, recipe.time_zone)
+        if sources.is_staged(recipe.sources[side])
+        else sources.look(recipe.sources[side], side)
+        for side in SIDES
+    }
+    made = plan.make(recipe, inputs)
+    document = _plan_document(recipe, made)
+    if style == "json":
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    typer.echo(f"{recipe.name}: the plan (nothing was read)")
+    for side in SIDES:
+        facts = document["sources"][side]
+        typer.echo(f"  {side:<6} {facts['uri']}")
+        typer.echo(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
+        typer.echo(f"         columns: {', '.join(facts['columns'])}")
+        for note in facts["notes"]:
+            typer.echo(f"         {note}")
+    for rule in document["rules"]:
+        typer.echo(f"  rule   {rule['name']} ({rule['cardinality']})")
+        typer.echo(f"         key: {', '.join(rule['key']) or 'none'}")
+        typer.echo(f"         checks: {', '.join(rule['checks']) or 'none'}")
+
+
+def _plan_document(recipe: Recipe, made: Plan) -> dict[str, Any]:
+    limits = Limits()
+
+    def described(source: Source, given: Input) -> dict[str, Any]:
+        staged = sources.is_staged(source)
+        wanted = -(
+            -(given.rows or 1) // (source.chunk_threshold_rows or limits.chunk_threshold_rows)
+        )
+        most = source.max_parallel_chunks or limits.max_parallel_chunks
+        return {
+            "uri": source.uri,
+            "kind": f"{'staged' if staged else 'native'} {given.format}",
+            "rows": "rows unknown" if given.rows is None else f"about {given.rows:,} rows",
+            "bytes": given.bytes,
+            "chunks": max(1, min(most, wanted)) if staged else len(given.files),
+            "columns": list(given.types),
+            "notes": list(given.notes),
+        }
+
+    return {
+        "recipe": recipe.name,
+        "recipe_hash": made.recipe_hash,
+        "sources": {
+            side: described(recipe.sources[side], made.sides[side].input) for side in SIDES
+        },
+        "rules": [
+            {
+                "name": rule.name,
+                "cardinality": rule.cardinality,
+                "key": [check.label for check in rule.checks if check.is_key],
+                "checks": [check.label for check in rule.checks if not check.is_key],
+            }
+            for rule in made.rules
+        ],
+    }

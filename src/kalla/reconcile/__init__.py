@@ -1,0 +1,1 @@
+"""Reconciling two sources: recipes, matching, and evidence for every row."""

@@ -1,0 +1,170 @@
+"""For every row that stayed unmatched: the nearest row of the other side, and why it did not match.
+
+First among the rows with the same key, then by amount or date. Bounded: a row looks at no more than
+a set number of others, always the same ones.
+"""
+
+from __future__ import annotations
+
+from kalla.reconcile import values
+from kalla.reconcile.conditions import Check
+from kalla.reconcile.model import Side
+from kalla.reconcile.plan import RulePlan
+from kalla.reconcile.values import literal
+from kalla.reconcile.workbench import Workbench, conjunction, key_columns
+
+
+def search(bench: Workbench, side: Side) -> None:
+    """Fill `{side}_near` and `{side}_tried`, the rules that met it, for every unmatched row."""
+    other: Side = "right" if side == "left" else "left"
+    bench.run(
+        f"CREATE TEMP TABLE {side}_near (rid BIGINT, rule INTEGER, satisfied INTEGER, other BIGINT,"
+        " candidate VARCHAR, failing VARCHAR, left_value VARCHAR, right_value VARCHAR,"
+        " difference VARCHAR)"
+    )
+    bench.run(f"CREATE TEMP TABLE {side}_tried (rid BIGINT, rule INTEGER)")
+    for rule in bench.plan.rules:
+        looking = _looking(bench, rule, side)
+        bench.run(f"INSERT INTO {side}_tried SELECT rid, {rule.number} FROM {looking}")
+        if rule.key:
+            _same_key(bench, rule, side, other)
+    bench.run(
+        f"CREATE TEMP TABLE {side}_lonely AS SELECT rid FROM {side}_unmatched"
+        f" WHERE rid NOT IN (SELECT rid FROM {side}_near)"
+    )
+    (lonely,) = bench.row(f"SELECT count(*) FROM {side}_lonely")
+    for rule in bench.plan.rules if lonely else ():
+        _nearest(bench, rule, side, other)
+
+
+def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatched") -> str:
+    """`looking`: the unmatched rows that a rule's filters admit."""
+    rows = bench.admit(rule, side, whole=False)
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE looking AS SELECT * FROM {rows}"
+        f" WHERE rid IN (SELECT rid FROM {side}_{which})"
+    )
+    return "looking"
+
+
+def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
+    keys = key_columns(rule)
+    rows = bench.admit(rule, other, settled=True, whole=False)
+    same = conjunction([f"t.{name} = u.{name}" for name in keys])
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE within AS"
+        f" SELECT t.* FROM {rows} t SEMI JOIN looking u ON {same}"
+    )
+    bench.keys_table(other, "SELECT rid FROM within", "within_keys")
+    most = bench.plan.bounds.closest_candidates
+    shared = ", ".join(keys)
+    crowd = (
+        f"SELECT count(*) FROM (SELECT 1 FROM within GROUP BY {shared} HAVING count(*) > {most})"
+    )
+    bounded = (
+        f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {most}"
+        if bench.row(crowd)[0]
+        else ""
+    )
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE offered AS"
+        f" SELECT t.*, k.key FROM within t JOIN within_keys k USING (rid){bounded}"
+    )
+    own, their = ("l", "r") if side == "left" else ("r", "l")
+    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
+    _rank(bench, rule, side, f"JOIN offered {their} ON {together}")
+
+
+def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
+    """Rows with the nearest amount (else date) not above, and the nearest above."""
+    place = next(
+        (number for number, check in enumerate(rule.checks) if check.bound),
+        next((number for number, check in enumerate(rule.checks) if check.band), None),
+    )
+    if place is None:
+        return
+    _looking(bench, rule, side, "lonely")
+    rows = bench.admit(rule, other, settled=True, whole=False)
+    bound = rule.checks[place].bound
+    signed = bound.signed("t.v", "t.v") if bound else ("t.v", "t.v")
+    mine, theirs = (
+        sql.replace("t.v", f"t.v{place}") for sql in (signed if side == "left" else signed[::-1])
+    )
+    currency = ", t.cur" if rule.currency else ""
+    equal = ["u.cur = o.cur"] if rule.currency else []
+    steps = f"SELECT DISTINCT {theirs} AS x{currency} FROM {rows} t WHERE t.v{place} IS NOT NULL"
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE wanted AS SELECT t.rid, {mine} AS x{currency} FROM looking t"
+        f" WHERE t.v{place} IS NOT NULL"
+    )
+    bench.run(f"CREATE OR REPLACE TEMP TABLE steps AS {steps}")
+    found = " UNION ALL ".join(
+        f"SELECT u.rid AS seeker, o.* FROM wanted u ASOF JOIN steps o"
+        f" ON {conjunction([*equal, f'u.x {sign} o.x'])}"
+        for sign in (">=", "<")
+    )
+    bench.run(f"CREATE OR REPLACE TEMP TABLE nearby AS {found}")
+    here = conjunction([f"{theirs} = n.x", *(["t.cur = n.cur"] if rule.currency else [])])
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE within AS SELECT t.*, {theirs} AS x FROM {rows} t"
+        f" SEMI JOIN nearby n ON {here}"
+    )
+    bench.keys_table(other, "SELECT rid FROM within", "within_keys")
+    shared = "x, cur" if rule.currency else "x"
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE offered AS SELECT t.*, k.key FROM within t"
+        f" JOIN within_keys k USING (rid) QUALIFY row_number() OVER (PARTITION BY {shared}"
+        f" ORDER BY key) <= {bench.plan.bounds.closest_candidates}"
+    )
+    own, their = ("l", "r") if side == "left" else ("r", "l")
+    together = [f"{their}.x = n.x"] + ([f"{their}.cur = n.cur"] if rule.currency else [])
+    _rank(
+        bench,
+        rule,
+        side,
+        f"JOIN nearby n ON n.seeker = {own}.rid JOIN offered {their} ON {conjunction(together)}",
+    )
+
+
+def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:
+    """Of each looking row's offered ones the best: most conditions, least distance, first key."""
+    own, their = ("l", "r") if side == "left" else ("r", "l")
+    holds = [f"coalesce({check.holds}, false)" for check in rule.checks]
+    satisfied = " + ".join(f"CAST({each} AS INTEGER)" for each in holds)
+    far = [
+        part
+        for place in rule.pair_checks
+        for part in (f"({rule.checks[place].distance}) IS NULL", rule.checks[place].distance)
+    ]
+    order = ", ".join(["satisfied DESC", *far, f"{their}.key"])
+
+    def first_failing(texts: list[str]) -> str:
+        cases = " ".join(
+            f"WHEN NOT {each} THEN {text}" for each, text in zip(holds, texts, strict=True)
+        )
+        return f"CASE {cases} END"
+
+    reported = ", ".join(
+        [
+            first_failing([literal(check.label) for check in rule.checks]),
+            first_failing(
+                [values.shown(check.left, f"l.v{n}") for n, check in enumerate(rule.checks)]
+            ),
+            first_failing(
+                [values.shown(check.right, f"r.v{n}") for n, check in enumerate(rule.checks)]
+            ),
+            first_failing([_difference(check, n) for n, check in enumerate(rule.checks)]),
+        ]
+    )
+    bench.run(
+        f"INSERT INTO {side}_near SELECT {own}.rid, {rule.number}, {satisfied} AS satisfied,"
+        f" {their}.rid, {their}.key, {reported} FROM looking {own} {offered}"
+        f" QUALIFY row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
+    )
+
+
+def _difference(check: Check, place: int) -> str:
+    if check.is_key:
+        return "NULL"
+    both = f"l.v{place} IS NOT NULL AND r.v{place} IS NOT NULL"
+    return f"CASE WHEN {both} THEN {check.difference} END"

@@ -1,0 +1,288 @@
+"""The decision as data: what is read from each side, and each rule as a kernel needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile import values
+from kalla.reconcile.conditions import EXACT, Bound, Check, compile_condition
+from kalla.reconcile.model import (
+    SIDES,
+    Bounds,
+    Cardinality,
+    Csv,
+    Filter,
+    Recipe,
+    Rule,
+    Scalar,
+    Side,
+    Source,
+)
+from kalla.reconcile.values import Columns, Value, held, literal
+
+
+@dataclass(frozen=True)
+class Input:
+    """The files of one side as they lie, with the types DuckDB reads them by."""
+
+    format: str
+    files: tuple[str, ...]
+    types: Mapping[str, str]
+    csv: Csv = field(default_factory=Csv)
+    rows: int | None = None  # an estimate, or exact where the format says it
+    bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SidePlan:
+    side: Side
+    input: Input
+    primary_key: tuple[Value, ...]
+    columns: tuple[str, ...]  # that the matching needs; the others are read for evidence alone
+    amount: Value | None
+    filters: str | None  # over a row; what fails it is counted as filtered
+    unreadable: tuple[tuple[str, str, str], ...] = ()  # column, what it should be, expression
+
+
+@dataclass(frozen=True)
+class RulePlan:
+    """A rule over `l` and `r`, whose values are named v0, v1, … and cur in the rule's views."""
+
+    number: int
+    name: str
+    cardinality: Cardinality
+    checks: tuple[Check, ...]  # the key's equalities too, in the order of the conditions
+    currency: tuple[Value, Value] | None
+    filters: tuple[str | None, str | None]
+    fifo: bool = False  # ties go first in, first out
+    order: tuple[Value | None, Value | None] = (None, None)  # by these, then by key
+    sums: tuple[Value, Value] | None = None
+    sum_check: int | None = None  # the place of the tolerance that sums are held to
+    sum_bound: Bound | None = None
+    confirm_subset: bool = False
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return tuple(place for place, check in enumerate(self.checks) if check.is_key)
+
+    @property
+    def sum_scale(self) -> int:
+        return max(value.scale for value in self.sums) if self.sums else 0
+
+    @property
+    def pair_checks(self) -> tuple[int, ...]:
+        """What a pair of rows is held to, besides the key."""
+        return tuple(place for place, check in enumerate(self.checks) if not check.is_key)
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: str
+    recipe_hash: str
+    sides: Mapping[Side, SidePlan]
+    rules: tuple[RulePlan, ...]
+    bounds: Bounds
+    time_zone: str
+    accept_suggested: bool
+
+
+def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
+    """Decide how a recipe of rules is carried out over these inputs."""
+    columns = {
+        side: Columns(inputs[side].types, recipe.sources[side].csv, recipe.time_zone)
+        for side in SIDES
+    }
+    _demand_columns(recipe, columns)
+    rules = tuple(
+        _rule(number, rule, recipe, (columns["left"], columns["right"]))
+        for number, rule in enumerate(recipe.rules_in_order)
+    )
+    return Plan(
+        recipe=recipe.recipe_id or recipe.name,
+        recipe_hash=recipe_hash(recipe),
+        sides={side: _side(side, recipe, inputs[side], columns[side], rules) for side in SIDES},
+        rules=rules,
+        bounds=recipe.bounds,
+        time_zone=recipe.time_zone,
+        accept_suggested=recipe.accept_suggested,
+    )
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """The same for the same meaning: defaults are filled in, the order of fields is none."""
+    document = recipe.model_dump(mode="json", exclude={"output", "description"})
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _side(
+    side: Side, recipe: Recipe, given: Input, columns: Columns, rules: Sequence[RulePlan]
+) -> SidePlan:
+    source = recipe.sources[side]
+    amount = _amount(source, side, recipe, columns)
+    names = set(source.primary_key) | set(_columns_used(recipe, side))
+    if source.amount:
+        names.add(source.amount)
+    place = SIDES.index(side)
+    compared = [
+        (check.left if side == "left" else check.right) for rule in rules for check in rule.checks
+    ]
+    compared += [rule.sums[place] for rule in rules if rule.sums]
+    unreadable = {
+        (each.reads, each.kind, each.sql) for each in [*compared, amount] if each and each.reads
+    }
+    return SidePlan(
+        side,
+        given,
+        tuple(values.value(columns, name) for name in source.primary_key),
+        tuple(name for name in given.types if name in names),
+        amount,
+        conjunction(source.filters, columns) if source.format != "postgres" else None,
+        tuple(sorted((str(reads), kind, sql) for reads, kind, sql in unreadable)),
+    )
+
+
+def _amount(source: Source, side: Side, recipe: Recipe, columns: Columns) -> Value | None:
+    """The column whose sum is conserved: named, or the first that a tolerance compares."""
+    name = source.amount
+    if name is None:
+        tolerances = (rule.tolerance for rule in recipe.rules_in_order)
+        name = next((each.column(side) for each in tolerances if each), None)
+    return None if name is None else values.as_number(values.value(columns, name), columns)
+
+
+def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Columns]) -> RulePlan:
+    field = f"rules[{recipe.rules.index(rule)}]"
+    checks = tuple(
+        compile_condition(condition, place, columns, f"{field}.conditions[{place}]")
+        for place, condition in enumerate(rule.conditions)
+    )
+    left, right = recipe.sources.left, recipe.sources.right
+    currency = None
+    if rule.tolerance and left.currency and right.currency:
+        currency = (
+            values.as_text(values.value(columns[0], left.currency)),
+            values.as_text(values.value(columns[1], right.currency)),
+        )
+    sums = sum_check = sum_bound = None
+    if rule.cardinality != "1:1":
+        sums = _sums(rule, columns)
+        sum_bound = EXACT if sums else None
+        if rule.tolerance:
+            sum_check = rule.conditions.index(rule.tolerance)
+            sum_bound = checks[sum_check].bound
+    return RulePlan(
+        number,
+        rule.name,
+        rule.cardinality,
+        checks,
+        currency,
+        (conjunction(rule.left_filters, columns[0]), conjunction(rule.right_filters, columns[1])),
+        rule.ties == "first_in_first_out",
+        (
+            values.value(columns[0], rule.left_order) if rule.left_order else None,
+            values.value(columns[1], rule.right_order) if rule.right_order else None,
+        ),
+        sums,
+        sum_check,
+        sum_bound,
+        rule.subset == "confirm",
+    )
+
+
+def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] | None:
+    """The summed column of each side: named, or that of the tolerance."""
+    found = []
+    for side, name, given in zip(SIDES, (rule.left_sum, rule.right_sum), columns, strict=True):
+        if name is None and rule.tolerance is None:
+            return None
+        if name is None and rule.tolerance is not None:
+            tolerance = rule.tolerance
+            summed = values.value(given, tolerance.column(side), tolerance.derivations(side))
+        else:
+            summed = values.value(given, name or "")
+        found.append(values.as_number(summed, given))
+    return found[0], found[1]
+
+
+def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
+    """Filters as one expression over a row; a null passes `is_null` alone."""
+    parts = [_filter(each, columns) for each in filters]
+    return " AND ".join(f"coalesce({part}, false)" for part in parts) or None
+
+
+def _filter(each: Filter, columns: Columns) -> str:
+    column = values.value(columns, each.column)
+    if each.op == "is_null":
+        return f"{held(each.column)} IS NULL"
+    if each.op == "not_null":
+        return f"{held(each.column)} IS NOT NULL"
+    if each.op in ("in", "not_in"):
+        given = each.value if isinstance(each.value, tuple) else (each.value,)
+        sql, listed = _against(column, [one for one in given if one is not None], columns)
+        return f"{sql} {'IN' if each.op == 'in' else 'NOT IN'} ({', '.join(listed)})"
+    if isinstance(each.value, tuple) or each.value is None:
+        raise InvalidInput(Problem(each.column, f"the filter {each.op} needs one value"))
+    if each.op in ("contains", "startswith", "endswith"):
+        name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
+        return f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
+    signs = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+    sql, (one,) = _against(column, [each.value], columns)
+    return f"{sql} {signs[each.op]} {one}"
+
+
+def _against(
+    column: Value, given: Sequence[Scalar], columns: Columns
+) -> tuple[str, tuple[str, ...]]:
+    """The column read as what it is compared with, and the literals."""
+    first = given[0]
+    if isinstance(first, bool) or column.kind == "boolean":
+        return values.as_text(column).sql, tuple(literal(str(one).lower()) for one in given)
+    if isinstance(first, int | Decimal) or column.kind == "number":
+        numbers = tuple(f"{format(Decimal(str(one)), 'f')}" for one in given)
+        return values.as_number(column, columns).sql, numbers
+    if isinstance(first, datetime) or column.kind == "timestamp":
+        moments = tuple(f"TIMESTAMPTZ {literal(str(one))}" for one in given)
+        return values.as_timestamp(column, columns).sql, moments
+    if isinstance(first, date) or column.kind == "date":
+        return values.as_date(column, columns).sql, tuple(
+            f"DATE {literal(str(one))}" for one in given
+        )
+    return column.sql, tuple(literal(str(one)) for one in given)
+
+
+def _columns_used(recipe: Recipe, side: Side) -> list[str]:
+    names: list[str | None] = []
+    source = recipe.sources[side]
+    for rule in recipe.rules:
+        names += [condition.column(side) for condition in rule.conditions]
+        names += [each.column for each in rule.filters(side)]
+        names += [rule.left_order, rule.left_sum] if side == "left" else []
+        names += [rule.right_order, rule.right_sum] if side == "right" else []
+        names += [source.currency] if rule.tolerance else []
+    return [name for name in names if name is not None]
+
+
+def _demand_columns(recipe: Recipe, columns: Mapping[Side, Columns]) -> None:
+    """Every column the recipe names is there; `reading` tells this earlier and with more advice."""
+    problems = []
+    for side in SIDES:
+        source = recipe.sources[side]
+        named = [*source.primary_key, *_columns_used(recipe, side)]
+        named += [each.column for each in source.filters]
+        named += [name for name in (source.amount, source.currency) if name]
+        for name in dict.fromkeys(named):
+            if name not in columns[side].types:
+                there = ", ".join(columns[side].types)
+                problems.append(
+                    Problem(f"sources.{side}", f"there is no column {name!r}; there are {there}")
+                )
+    if problems:
+        raise InvalidInput(*problems)

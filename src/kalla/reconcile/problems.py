@@ -1,0 +1,114 @@
+"""What is wrong with a recipe: the place in the user's document, the value, and what to write.
+
+Apart from `reading`, which `checking` would otherwise have to import in a circle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from difflib import get_close_matches
+
+from kalla.errors import Problem
+from kalla.redaction import scrub_value
+
+Path = tuple[str | int, ...]
+
+_LONGEST_WORD = 100
+_LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True)
+class RecipeProblem(Problem):
+    """One thing wrong with a recipe. `field` is the path in the document as the user wrote it."""
+
+    value: object = None
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        return super().__str__() + (f" ({self.suggestion})" if self.suggestion else "")
+
+    def facts(self) -> dict[str, object]:
+        """The same for programs: `value` is something that JSON can say, cut where it is long."""
+        return {
+            "field": self.field,
+            "message": self.message,
+            "value": _said(self.value),
+            "suggestion": self.suggestion,
+        }
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem whose place is not yet spelled out: an older document has it somewhere else."""
+
+    path: Path
+    message: str
+    value: object = None
+    suggestion: str = ""
+
+    def told(self, path: Path | None = None) -> RecipeProblem:
+        place = self.path if path is None else path
+        name = next((str(part) for part in reversed(place) if isinstance(part, str)), "")
+        return RecipeProblem(
+            spelled(place), self.message, scrub_value(self.value, name), self.suggestion
+        )
+
+
+def spelled(path: Path) -> str:
+    """`rules[2].conditions[0].threshold`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def nearest(word: object, known: Collection[str]) -> str | None:
+    """The known word that was probably meant."""
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
+        return None
+    by_lower_case = {each.lower(): each for each in known}
+    found = get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.6)
+    return by_lower_case[found[0]] if found else None
+
+
+def did_you_mean(word: object, known: Collection[str]) -> str:
+    """The nearest known word, or all of them when none is near."""
+    if found := nearest(word, known):
+        return f"did you mean {found}?"
+    return f"known: {', '.join(known)}" if known else ""
+
+
+def shown(value: object) -> str:
+    """A value in a sentence or a line of a terminal."""
+    said = _said(value)
+    text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+
+
+def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Every value of a document that holds no others, with its path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def _said(value: object) -> object:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, Decimal | date):
+        return str(value)
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_VALUE else value[:_LONGEST_VALUE] + "…"
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return value if len(text) <= _LONGEST_VALUE and _is_plain(value) else text[:_LONGEST_VALUE]
+
+
+def _is_plain(value: object) -> bool:
+    return all(item is None or isinstance(item, str | bool | int) for _, item in leaves(value))

@@ -1,0 +1,186 @@
+"""Where rows come from: files as they lie, or a table that is staged to Parquet first."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from glob import glob
+from math import ceil
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+import duckdb
+import pyarrow.parquet as pq
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.model import Side, Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.values import literal
+from kalla.reconcile.workbench import scan
+from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
+from kalla.spark.connectors.postgres import PostgresConnector
+
+Format = Literal["csv", "parquet", "json"]
+
+_ENDINGS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+_DATABASES = ("postgres", "postgresql")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One slice of a table, and the file it goes to."""
+
+    side: Side
+    connector: PostgresConnector
+    part: Slice
+    path: str
+
+
+def is_staged(source: Source) -> bool:
+    """Whether the source is a database, from which rows are staged."""
+    return urlsplit(source.uri).scheme in _DATABASES
+
+
+def look(source: Source, side: Side) -> Input:
+    """The files of a native source, with the columns and types that DuckDB sees in them."""
+    files = _files(source, side)
+    return _seen(source, side, _format(source, side, files[0]), files)
+
+
+def preview(source: Source, side: Side, time_zone: str) -> Input:
+    """What a table would be staged to, without reading a row of it."""
+    connector = _connector(source, side, time_zone)
+    estimate = connector.estimate()
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "schema.parquet")
+        pq.write_table(arrow_schema(connector.schema(), None).empty_table(), file)
+        seen = _seen(source, side, "parquet", [file])
+    return replace(
+        seen, files=(), rows=estimate.rows, bytes=estimate.bytes, notes=tuple(estimate.notes)
+    )
+
+
+def chunks(
+    source: Source, side: Side, folder: Path, threshold: int, most: int, time_zone: str
+) -> tuple[list[Chunk], list[str]]:
+    """A table cut into key ranges, each with its file, and what is to be known about the cut."""
+    connector = _connector(source, side, time_zone)
+    estimate = connector.estimate()
+    wanted = ceil(estimate.rows / (source.chunk_threshold_rows or threshold))
+    parts = connector.split(max(1, min(source.max_parallel_chunks or most, wanted)))
+    return [
+        Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"))
+        for number, part in enumerate(parts)
+    ], list(estimate.notes)
+
+
+def staged(source: Source, side: Side, files: list[str], notes: list[str]) -> Input:
+    """What was staged, as the input it now is."""
+    return _seen(source, side, "parquet", files, tuple(notes))
+
+
+def _connector(source: Source, side: Side, time_zone: str) -> PostgresConnector:
+    if not source.table:
+        raise InvalidInput(Problem(f"sources.{side}.table", "a database source names its table"))
+    return PostgresConnector(
+        source.uri,
+        source.table,
+        _password(source, side),
+        source.partition_key,
+        tuple(Predicate(each.column, each.op, each.value, time_zone) for each in source.filters),
+    )
+
+
+def _password(source: Source, side: Side) -> SecretStr:
+    """From the environment: the variable KALLA_SECRET_ and the secret's name."""
+    if source.password is None:
+        return SecretStr("")
+    name = source.password.removeprefix("secret://")
+    variable = "KALLA_SECRET_" + "".join(c if c.isalnum() else "_" for c in name).upper()
+    if variable not in os.environ:
+        raise InvalidInput(
+            Problem(f"sources.{side}.password", f"there is no secret {name!r}: set {variable}")
+        )
+    return SecretStr(os.environ[variable])
+
+
+def _files(source: Source, side: Side) -> list[str]:
+    field = f"sources.{side}.uri"
+    scheme = urlsplit(source.uri).scheme
+    if scheme not in ("", "file"):
+        raise InvalidInput(Problem(field, f"sources of {scheme}:// cannot be read yet"))
+    path = unquote(source.uri.removeprefix("file://")) if scheme else source.uri
+    place = Path(path)
+    if place.is_dir():
+        found = [
+            str(each)
+            for each in place.rglob("*")
+            if each.is_file()
+            and each.suffix.lower() in _ENDINGS
+            and not any(part.startswith((".", "_")) for part in each.relative_to(place).parts)
+        ]
+    elif place.is_file():
+        found = [str(place)]
+    else:
+        found = [each for each in glob(path, recursive=True) if Path(each).is_file()]  # noqa: PTH207 -- absolute patterns too
+    if not found:
+        raise InvalidInput(Problem(field, f"{path} does not exist, or holds no file of rows"))
+    return sorted(str(Path(each).absolute()) for each in found)
+
+
+def _format(source: Source, side: Side, file: str) -> Format:
+    if source.format in ("csv", "parquet", "json"):
+        return source.format
+    if source.format is not None:
+        raise InvalidInput(Problem(f"sources.{side}.format", f"{source.format} cannot be read yet"))
+    suffix = Path(file).suffix.lower()
+    if suffix not in _ENDINGS:
+        raise InvalidInput(
+            Problem(f"sources.{side}.format", f"{file} does not say by its name what it is")
+        )
+    return _ENDINGS[suffix]
+
+
+def _seen(
+    source: Source, side: Side, kind: Format, files: list[str], notes: tuple[str, ...] = ()
+) -> Input:
+    size = sum(Path(file).stat().st_size for file in files)
+    listed = "[" + ", ".join(map(literal, files)) + "]"
+    options = f", delim={literal(source.csv.delimiter)}, quote={literal(source.csv.quote)}"
+    options += f", header={str(source.csv.header).lower()}, encoding={literal(source.csv.encoding)}"
+    reader = {
+        "parquet": f"read_parquet({listed}, union_by_name=true)",
+        "json": f"read_json({listed}, format='newline_delimited')",
+        "csv": f"read_csv({listed}, all_varchar=true, sample_size=1000{options})",
+    }[kind]
+    try:
+        with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
+            described = connection.execute(f"DESCRIBE FROM {reader}").fetchall()
+            types = {
+                str(name): str(type_) if kind == "parquet" else "VARCHAR"
+                for name, type_, *_ in described
+            }
+            given = Input(kind, tuple(files), types, source.csv, bytes=size, notes=notes)
+            rows = (
+                connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchone()
+                if kind == "parquet"
+                else None
+            )
+    except duckdb.Error as error:
+        said = str(error).strip().splitlines()[0]
+        raise InvalidInput(
+            Problem(f"sources.{side}.uri", f"{source.uri} cannot be read: {said}")
+        ) from None
+    if rows is not None:
+        given = Input(kind, tuple(files), types, source.csv, int(rows[0]), size, notes)
+    return given

@@ -1,0 +1,1 @@
+"""Connectors: one small class a source. Who stages or reads direct knows only `connector`."""

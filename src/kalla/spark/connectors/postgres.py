@@ -1,0 +1,225 @@
+"""PostgreSQL as a source: key ranges cut by the data's own distribution, read by COPY into Arrow.
+
+There is no LIMIT or OFFSET anywhere: a slice is a condition, which holds for the same rows always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg.rows import DictRow
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, Problem
+from kalla.spark.connectors import ranges
+from kalla.spark.connectors.connector import (
+    ColumnType,
+    Estimate,
+    KeyRange,
+    Predicate,
+    Slice,
+    arrow_schema,
+)
+from kalla.spark.connectors.postgres_link import Link, parse
+from kalla.spark.connectors.postgres_table import Key, Table, look_up
+from kalla.spark.connectors.postgres_text import (
+    CTID,
+    identifier,
+    key_expression,
+    predicate_condition,
+    range_condition,
+    where,
+)
+from kalla.spark.connectors.postgres_types import check_dimensions, converted
+
+# Neighbouring keys share a page, so that pages, not rows, are what a sample counts: fifty of them
+# a slice keep most slices within a third of their due size.
+_SAMPLED_PAGES_PER_SLICE = 50
+_SAMPLED_PAGES = 1_000
+_MOST_SLICES = 10_000
+_NO_PASSWORD = SecretStr("")
+
+
+@dataclass(frozen=True)
+class PostgresConnector:
+    """One table (or view) of one database, with its filters; `at` a snapshot, or as it comes."""
+
+    uri: str
+    table: str
+    password: SecretStr = _NO_PASSWORD
+    partition_key: str | None = None
+    predicates: tuple[Predicate, ...] = ()
+    snapshot: str | None = None
+
+    def __post_init__(self) -> None:
+        parse(self.uri)
+
+    def at(self, snapshot: str) -> PostgresConnector:
+        """The same source as it was when the snapshot was taken."""
+        return replace(self, snapshot=snapshot)
+
+    @contextmanager
+    def held_snapshot(self) -> Iterator[str]:
+        """A snapshot's id, for `at`: good in every process for as long as this is held."""
+        with ExitStack() as opened:
+            connection = opened.enter_context(self._link().rows())
+            table = self._look_up(connection)
+            if table.kind != "f":
+                # As pg_dump does: nobody rewrites or drops the table under the readers.
+                connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
+            snapshot = _only(connection, "SELECT pg_export_snapshot()")
+            held = opened.pop_all()
+        try:
+            yield snapshot
+        finally:  # what fails meanwhile elsewhere is no failure of this line
+            held.close()
+
+    def schema(self) -> tuple[ColumnType, ...]:
+        with self._link().rows() as connection:
+            return tuple(column.described() for column in self._look_up(connection).columns)
+
+    def estimate(self) -> Estimate:
+        with self._link().rows() as connection:
+            table = self._look_up(connection)
+            rows, width, exact = self._count(connection, table)
+        notes = [column.described().note for column in table.columns]
+        return Estimate(rows, rows * width, exact, (self._way(table), *filter(None, notes)))
+
+    def split(self, n: int) -> tuple[Slice, ...]:
+        if not 1 <= n <= _MOST_SLICES:
+            raise InvalidInput(Problem("slices", f"must be 1 to {_MOST_SLICES}, got {n}"))
+        if n == 1:
+            return ranges.numbered(())
+        with self._link().rows() as connection:
+            table = self._look_up(connection)
+            return ranges.numbered(self._ranges(connection, table, n))
+
+    def read(self, part: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        link = self._link()
+        with link.rows() as connection:
+            table = self._look_up(connection)
+        described = {column.name: column.described() for column in table.columns}
+        schema = arrow_schema(list(described.values()), columns)
+        lists = [field.name for field in schema if pa.types.is_list(field.type)]
+        with link.arrow() as session, session.cursor() as cursor:
+            cursor.execute(self._query(table, part, schema.names, lists))
+            for batch in cursor.fetch_record_batch():
+                for place, name in enumerate(lists, len(schema)):
+                    check_dimensions(batch.column(place), described[name])
+                arrays = [
+                    converted(batch.column(place), described[field.name], field.type)
+                    for place, field in enumerate(schema)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _link(self) -> Link:
+        return Link(self.uri, self.password, self.snapshot)
+
+    def _look_up(self, connection: psycopg.Connection[DictRow]) -> Table:
+        return look_up(connection, self.table, self._link().place)
+
+    def _query(
+        self, table: Table, part: Slice, columns: Sequence[str], lists: Sequence[str]
+    ) -> str:
+        known = table.by_name
+        selected = [known[name].expression(identifier(name)) for name in columns]
+        selected += [f"array_ndims({identifier(name)})" for name in lists]
+        conditions = self._filters(table)
+        if part.range is not None:
+            conditions.append(range_condition(part.range, known))
+        return f"SELECT {', '.join(selected)} FROM {table.quoted}{where(conditions)}"  # noqa: S608 -- all quoted
+
+    def _filters(self, table: Table) -> list[str]:
+        return [predicate_condition(each, table.by_name) for each in self.predicates]
+
+    def _count(
+        self, connection: psycopg.Connection[DictRow], table: Table
+    ) -> tuple[int, int, bool]:
+        """Rows, bytes a row, and whether the rows were counted; counting is for small tables."""
+        body = f"FROM {table.quoted}{where(self._filters(table))}"
+        plan = _only(connection, f"EXPLAIN (FORMAT JSON) SELECT * {body}")[0]["Plan"]
+        if table.pages is None or table.pages > _SAMPLED_PAGES:
+            return int(plan["Plan Rows"]), int(plan["Plan Width"]), False
+        counted = _only(connection, f"SELECT count(*) {body}")
+        return counted, int(plan["Plan Width"]), True
+
+    def _way(self, table: Table) -> str:
+        """How the table will be read, in a sentence."""
+        key = table.key(self.partition_key)
+        if key is not None:
+            by = f"{table.title} is read in ranges of {', '.join(key.columns)}"
+            if not key.indexed:
+                return f"{by}; no index begins with it, so that each slice scans all rows"
+            return by
+        what = {"v": "is a view", "f": "is a foreign table"}.get(table.kind, "has no usable key")
+        if not table.has_places:
+            return f"{table.title} {what}: it is read in one piece unless partition_key is given"
+        if self.snapshot is None:
+            return (
+                f"{table.title} {what}: it is read in one piece, because a row that is updated "
+                "meanwhile would move between ctid ranges; give partition_key, or "
+                "consistency: snapshot"
+            )
+        return f"{table.title} {what}: it is read in ctid ranges, all in one snapshot"
+
+    def _ranges(
+        self, connection: psycopg.Connection[DictRow], table: Table, n: int
+    ) -> Sequence[KeyRange]:
+        key = table.key(self.partition_key)
+        if key is not None:
+            return self._key_ranges(connection, table, key, n)
+        if table.has_places and self.snapshot is not None:
+            cuts = [[f"({page},0)"] for page in ranges.even(table.pages or 0, n)]
+            return ranges.cut([CTID], cuts)
+        return ()
+
+    def _key_ranges(
+        self, connection: psycopg.Connection[DictRow], table: Table, key: Key, n: int
+    ) -> Sequence[KeyRange]:
+        first = key.first()
+        found = ranges.cut(first.columns, self._cuts(connection, table, first, n), first.collations)
+        if len(found) == n or len(key.columns) == 1:
+            return found
+        # One value of the first column has more than a slice's share of the rows.
+        return ranges.cut(key.columns, self._cuts(connection, table, key, n), key.collations)
+
+    def _cuts(
+        self, connection: psycopg.Connection[DictRow], table: Table, key: Key, n: int
+    ) -> list[list[str]]:
+        """The n-quantiles of the key among the filtered rows: of all, or of a sample of pages."""
+        pairs = zip(key.columns, key.collations, strict=True)
+        order = ", ".join(key_expression(name, collation) for name, collation in pairs)
+        quoted = [identifier(name) for name in key.columns]
+        aliases = [f"key{place}" for place in range(len(quoted))]
+        inner = [f"{name} AS {alias}" for name, alias in zip(quoted, aliases, strict=True)]
+        conditions = self._filters(table) + [f"{name} IS NOT NULL" for name in quoted]
+        query = f"""
+            SELECT {", ".join(f"{alias}::text AS {alias}" for alias in aliases)}
+            FROM (SELECT {", ".join(inner)}, row_number() OVER (ORDER BY {order}) - 1 AS place,
+                         count(*) OVER () AS total
+                  FROM {table.quoted} {_sampled(table, n)}{where(conditions)}) sample
+            WHERE place > 0 AND place * {n} / total > (place - 1) * {n} / total
+            ORDER BY place
+        """  # noqa: S608
+        return [list(row.values()) for row in connection.execute(query.encode())]
+
+
+def _only(connection: psycopg.Connection[DictRow], query: str) -> Any:
+    """The one value of the one row that such a question is answered with."""
+    (row,) = connection.execute(query.encode()).fetchall()
+    (value,) = row.values()
+    return value
+
+
+def _sampled(table: Table, n: int) -> str:
+    wanted = max(_SAMPLED_PAGES, _SAMPLED_PAGES_PER_SLICE * n)
+    if table.pages is None or table.pages <= wanted:
+        return ""
+    # Repeatable: the same table is cut in the same places.
+    return f"TABLESAMPLE SYSTEM ({ceil(10**6 * wanted / table.pages) / 10**4}) REPEATABLE (0)"

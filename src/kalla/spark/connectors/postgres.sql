@@ -1,0 +1,66 @@
+-- What the connector asks a source's catalogue. It only ever reads.
+
+-- name: relation
+-- Names are taken as they are stored, so that no quoting has to be guessed.
+SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
+       c.relhassubclass AND c.relkind <> 'p' AS inherited,
+       current_setting('server_version_num')::int AS version,
+       CASE WHEN c.relkind IN ('r', 'm')
+            THEN pg_relation_size(c.oid) / current_setting('block_size')::int
+            WHEN c.relkind = 'p'
+            THEN (SELECT coalesce(sum(pg_relation_size(p.relid)), 0)
+                  FROM pg_partition_tree(c.oid) p) / current_setting('block_size')::int
+       END::int8 AS pages
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f')
+  AND (n.nspname || '.' || c.relname = %(table)s
+       OR (c.relname = %(table)s AND pg_table_is_visible(c.oid)))
+ORDER BY n.nspname || '.' || c.relname = %(table)s DESC
+LIMIT 1;
+
+-- name: columns
+-- A domain is followed down to its base; of an array, type and kind are those of its elements.
+WITH RECURSIVE resolved AS (
+    SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS type, a.atttypmod AS modifier,
+           format_type(a.atttypid, a.atttypmod) AS declared
+    FROM pg_attribute a
+    WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+    SELECT r.attnum, r.attname, r.attnotnull, t.typbasetype,
+           CASE WHEN t.typtypmod <> -1 THEN t.typtypmod ELSE r.modifier END, r.declared
+    FROM resolved r JOIN pg_type t ON t.oid = r.type
+    WHERE t.typtype = 'd'
+)
+SELECT r.attname AS name, r.declared, coalesce(e.typname, t.typname) AS base,
+       CASE WHEN coalesce(e.typnamespace, t.typnamespace) = 'pg_catalog'::regnamespace
+              OR coalesce(e.typtype, t.typtype) <> 'b'
+            THEN coalesce(e.typtype, t.typtype)::text
+            ELSE 'x' END AS kind,  -- a base type that an extension brought
+       r.modifier, e.oid IS NOT NULL AS array, r.attnotnull AS not_null
+FROM resolved r
+JOIN pg_type t ON t.oid = r.type
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE t.typtype <> 'd'
+ORDER BY r.attnum;
+
+-- name: indexes
+-- Whole, valid B-trees on plain columns: those along which a range can be read.
+SELECT i.indisprimary AS primary, i.indisunique AS unique,
+       array_agg(a.attname::text ORDER BY k.place) AS columns,
+       array_agg(CASE WHEN l.collnamespace = 'pg_catalog'::regnamespace THEN l.collname::text END
+                 ORDER BY k.place) AS collations
+FROM pg_index i
+JOIN pg_class c ON c.oid = i.indexrelid
+JOIN pg_am m ON m.oid = c.relam AND m.amname = 'btree'
+CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) AS k (place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place]
+LEFT JOIN pg_collation l ON l.oid = i.indcollation[k.place]
+WHERE i.indrelid = %(oid)s AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary, i.indisunique
+ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indexrelid;
+
+-- name: settings
+-- Only for this transaction: values as text look the same everywhere, and a long read may be long.
+SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true),
+       set_config('statement_timeout', '0', true),
+       set_config('idle_in_transaction_session_timeout', '0', true);

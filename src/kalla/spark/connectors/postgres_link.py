@@ -1,0 +1,165 @@
+"""The line to a Postgres source: where it is, how a session begins there, and what its errors mean.
+
+The password never is part of the address: it goes from the secret straight to libpq.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi
+import psycopg
+import pyarrow as pa
+from adbc_driver_manager.dbapi import Connection as ArrowConnection
+from psycopg import conninfo
+from psycopg.rows import DictRow, dict_row
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, KallaError, Permanent, Problem, Unavailable
+from kalla.redaction import scrub
+from kalla.spark.connectors.connector import Unreadable
+from kalla.spark.connectors.postgres_text import literal
+from kalla.statements import load
+
+sql = load("kalla.spark.connectors", "postgres.sql")
+
+_ALLOWED = {"host", "port", "user", "dbname", "sslmode", "sslrootcert", "application_name"}
+# A line that is dead without a word is given up after a minute or so.
+_PATIENCE = {
+    "connect_timeout": "10",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_REFUSED = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "not permitted",
+)
+# What the server says in the middle of a stream comes without its code.
+_STOPPED = ("canceling", "terminating", "shutting down", "out of memory", "No space left")
+# Connection, resources, intervention, system, collision, a transaction that was ended.
+_AWAY = ("08", "53", "57", "58", "40", "25")
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Link:
+    """Opens sessions at one address, each a read-only transaction that sees one moment."""
+
+    def __init__(self, uri: str, password: SecretStr, snapshot: str | None = None) -> None:
+        self._given = parse(uri)
+        self._password = password
+        self._snapshot = snapshot
+        self.place = f"{self._given['host']}:{self._given['port']}/{self._given['dbname']}"
+
+    @contextmanager
+    def rows(self) -> Iterator[psycopg.Connection[DictRow]]:
+        """A session for questions."""
+        with self._translated():
+            connection = psycopg.connect(self._conninfo(), autocommit=True, row_factory=dict_row)
+        with self._translated(), closing(connection):  # there is nothing to commit
+            connection.execute(_BEGIN)
+            if self._snapshot is not None:
+                with self._holding():
+                    connection.execute(_see(self._snapshot).encode())
+            connection.execute(sql.settings)
+            yield connection
+
+    @contextmanager
+    def arrow(self) -> Iterator[ArrowConnection]:
+        """A session for data."""
+        with self._translated():
+            connection = adbc_driver_postgresql.dbapi.connect(self._conninfo(), autocommit=True)
+        with self._translated(), connection:
+            _run(connection, _BEGIN)
+            if self._snapshot is not None:
+                with self._holding():
+                    _run(connection, _see(self._snapshot))
+            _run(connection, sql.settings.decode().rstrip(";"))
+            yield connection
+
+    def _conninfo(self) -> str:
+        # An empty password and no file of passwords: what the worker's own account has of either
+        # is not for an address that a user chose.
+        return conninfo.make_conninfo(
+            **_PATIENCE,
+            **self._given,
+            password=self._password.get_secret_value(),
+            passfile=f"{os.devnull}/none",
+            client_encoding="UTF8",
+        )
+
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, adbc_driver_manager.Error) as error:
+            if error.sqlstate is None or error.sqlstate.startswith(_AWAY):
+                raise
+            raise Permanent(
+                f"the snapshot {self._snapshot} of Postgres at {self.place} has ended: "
+                "start the run again"
+            ) from None
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
+            # The chain is cut: the driver's own words may carry the whole query.
+            raise _meaning(error, self.place) from None
+
+
+def parse(uri: str) -> dict[str, str]:
+    """The parts of an address. A wrong one is not repeated in the error: it may hold a secret."""
+    try:
+        given = {
+            name: str(value) for name, value in conninfo.conninfo_to_dict(uri).items() if value
+        }
+    except psycopg.ProgrammingError:
+        given = {}
+    if not uri.startswith(("postgresql://", "postgres://")) or not given.get("host"):
+        raise InvalidInput(Problem("uri", "must be postgresql://user@host:port/database"))
+    if "password" in given:
+        raise InvalidInput(Problem("uri", "must not contain a password: name a secret instead"))
+    if strange := sorted(set(given) - _ALLOWED):
+        raise InvalidInput(Problem("uri", f"these options are not allowed: {', '.join(strange)}"))
+    if missing := [name for name in ("user", "dbname") if name not in given]:
+        raise InvalidInput(Problem("uri", f"must name the {' and the '.join(missing)}"))
+    return {"port": "5432", **given}
+
+
+def _see(snapshot: str) -> str:
+    return f"SET TRANSACTION SNAPSHOT {literal(snapshot)}"
+
+
+def _run(connection: ArrowConnection, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _meaning(error: Exception, place: str) -> KallaError:
+    code = getattr(error, "sqlstate", None)
+    said = _said(error)
+    if code is None and "ReadRecord failed" in said:
+        return Unreadable(f"Postgres at {place} sent a value that cannot be read: {said}")
+    if code is None and any(sign in said for sign in _REFUSED):
+        return InvalidInput(Problem("uri", f"Postgres at {place} refuses: {said}"))
+    refused = isinstance(error, pa.ArrowException) and not any(sign in said for sign in _STOPPED)
+    if not refused and (code is None or code.startswith(_AWAY)):
+        return Unavailable(f"Postgres at {place} broke off: {said}")
+    return InvalidInput(Problem("", f"Postgres at {place} refuses: {said}"))
+
+
+def _said(error: Exception) -> str:
+    lines = (str(error) or type(error).__name__).strip().splitlines()
+    first = lines[0]
+    for label in ("FATAL:", "ERROR:", "failed: "):
+        first = first.rpartition(label)[2] if label in first else first
+    return scrub(first.strip().removeprefix("IO: [libpq] "))

@@ -1,0 +1,236 @@
+"""The gate: one SELECT in, the same SELECT out, written anew from its tree; or every objection.
+
+Spark has no restricted mode, so nothing reaches it that is not on a list here. The text itself is
+never passed on: comments, hints and whatever else Spark might read differently stay behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+from unicodedata import category
+
+from sqlglot import ErrorLevel, exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kalla.spark.sandbox import names, values
+from kalla.spark.sandbox.grammar import NODES, TYPES, Allowed, Held, TooComplicated, called
+from kalla.spark.sandbox.report import Report, shown
+
+LONGEST: Final = 100_000
+_DEEPEST_NESTING: Final = 25  # the parser takes some 25 frames of Python's 1,000 for each
+_DEEPEST_TREE: Final = 250
+_MOST_SIGNS: Final = 10
+_MOST_NODES: Final = 20_000
+_MOST_JOINS: Final = 32
+
+_DIALECT: Final = Held()
+_OPENING: Final = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
+_CLOSING: Final = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
+# One of these after another nests without a bracket.
+_SIGNS: Final = {
+    TokenType.NOT, TokenType.DASH, TokenType.PLUS, TokenType.TILDE, TokenType.INTERVAL,
+    TokenType.PARAMETER, TokenType.SELECT, TokenType.WITH, TokenType.DISTINCT,
+}  # fmt: skip
+_COMPLEX_TYPES: Final = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
+
+
+def hold(
+    sql: str,
+    tables: Mapping[str, Collection[str]],
+    field: str = "match_sql",
+    functions: Collection[str] = ("tolerance_match",),
+) -> str:
+    """The SQL as Spark may see it: one SELECT over these tables, with the functions on the list.
+
+    `tables` names the columns of each table; none means that nobody knows them. `functions` are
+    allowed besides the built-in ones. Raises InvalidInput with all problems at once.
+    """
+    if len(sql) > LONGEST:  # of the text that was given: the one that goes out has more quotes
+        Report(field, sql).refuse(
+            f"the SQL has {len(sql):,} characters, at most {LONGEST:,} are allowed"
+        )
+    try:
+        held = _write(_checked(sql, tables, field, functions), field)
+        # What we wrote is read once more: had the parser misunderstood the text, writing and
+        # reading would hardly agree.
+        again = _write(_checked(held, tables, field, functions), field)
+    except RecursionError:
+        Report(field, sql).refuse("the SQL is nested too deeply")
+    if again != held:
+        Report(field, sql).refuse("this SQL does not read back as written: put it more simply")
+    return held
+
+
+def _checked(
+    sql: str, tables: Mapping[str, Collection[str]], field: str, functions: Collection[str]
+) -> exp.Expr:
+    report = Report(field, sql)
+    tree = _parse(sql, _tokens(sql, report), report)
+    if _is_bounded(tree, report):
+        _check_nodes(tree, report)
+        values.check(tree, functions, report)
+        names.check(tree, tables, report)
+    report.check()
+    return tree
+
+
+def _tokens(sql: str, report: Report) -> list[Token]:
+    """The text in its parts, none of which would lead the parser too deep."""
+    for offset, character in enumerate(sql):
+        if not (character.isprintable() or character in "\n\r\t" or category(character) == "Zs"):
+            report.add(f"the character U+{ord(character):04X} is not allowed", offset)
+    report.check()
+    try:
+        tokens = _DIALECT.tokenize(sql)
+    except SqlglotError:
+        report.refuse("a text, name or comment in the SQL is not closed")
+    while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+        tokens.pop()
+    if not tokens:
+        report.refuse("the SQL is empty, it must be one SELECT")
+    if (first := _first_word(tokens)).token_type not in (TokenType.SELECT, TokenType.WITH):
+        report.add(
+            f"only one SELECT is allowed, this begins with {shown(first.text).upper()}", first.start
+        )
+    _check_tokens(tokens, report)
+    report.check()
+    return tokens
+
+
+def _first_word(tokens: list[Token]) -> Token:
+    return next((each for each in tokens if each.token_type is not TokenType.L_PAREN), tokens[0])
+
+
+def _check_tokens(tokens: list[Token], report: Report) -> None:
+    depth = signs = 0
+    for index, token in enumerate(tokens):
+        kind = token.token_type
+        depth += (kind in _OPENING) - (kind in _CLOSING)
+        signs = signs + 1 if kind in _SIGNS else 0
+        if depth > _DEEPEST_NESTING or signs > _MOST_SIGNS:
+            report.add(
+                f"the SQL is nested too deeply, at most {_DEEPEST_NESTING} levels are allowed",
+                token.start,
+            )
+            return
+        if kind is TokenType.SEMICOLON:
+            report.add("only one statement is allowed, a second one begins here", token.end + 1)
+        elif kind is TokenType.HINT:
+            report.add("a hint is not allowed", token.start)
+        elif kind is TokenType.PIPE_GT:
+            report.add("pipe syntax, |>, is not allowed", token.start)
+        elif kind is TokenType.VAR and not token.text.replace("_", "a").isalnum():
+            report.add(
+                f"{shown(token.text)} is neither a name nor a text: names with other signs than "
+                "letters, digits and _ stand in `backticks`, texts in 'straight quotes'",
+                token.start,
+            )
+        elif kind in _COMPLEX_TYPES and _kind(tokens, index + 1) is TokenType.LT:
+            report.add(f"the type {token.text.upper()} is not allowed", token.start)
+        elif token.text.upper() == "TRANSFORM" and kind is TokenType.VAR:
+            report.add("TRANSFORM is not allowed", token.start)
+
+
+def _kind(tokens: list[Token], index: int) -> TokenType | None:
+    return tokens[index].token_type if index < len(tokens) else None
+
+
+def _parse(sql: str, tokens: list[Token], report: Report) -> exp.Expr:
+    try:
+        trees = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+    except ParseError as error:
+        report.refuse(_syntax(error))
+    except TooComplicated:
+        report.refuse("the SQL is too complicated to read: put it more simply")
+    except RecursionError:
+        raise
+    except Exception:
+        # The parser is made for SQL, not for attacks: whatever else it trips over is no SQL.
+        report.refuse("this is not valid SQL")
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Query):
+        report.refuse("only one SELECT is allowed")
+    return tree
+
+
+def _syntax(error: ParseError) -> str:
+    first = error.errors[0] if error.errors else {}
+    near = shown(str(first.get("highlight") or ""))
+    line, end = int(first.get("line") or 1), int(first.get("col") or 1)
+    column = max(1, end - len(near) + 1)  # the parser gives the last column
+    said = str(first.get("description") or "it cannot be read").split(" for <class")[0].rstrip(".")
+    return f"not valid SQL near {near!r}: {said} (line {line}, column {column})"
+
+
+def _is_bounded(tree: exp.Expr, report: Report) -> bool:
+    """Whether the tree is small enough to walk and to write without running out of stack."""
+    nodes, joins = 0, 0
+    waiting = [(tree, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        nodes, joins = nodes + 1, joins + isinstance(node, exp.Join)
+        if depth > _DEEPEST_TREE:
+            report.add(
+                f"the SQL is nested too deeply, at most {_DEEPEST_TREE} steps are allowed", node
+            )
+            return False
+        waiting += [(child, depth + 1) for child in node.iter_expressions()]
+    if nodes > _MOST_NODES:
+        report.add(f"the SQL has {nodes:,} parts, at most {_MOST_NODES:,} are allowed")
+    if joins > _MOST_JOINS:
+        report.add(f"the SQL has {joins} joins, at most {_MOST_JOINS} are allowed")
+    return nodes <= _MOST_NODES
+
+
+def _check_nodes(tree: exp.Expr, report: Report) -> None:
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        allowed = NODES.get(type(node))
+        if allowed is None:
+            report.add(f"{called(type(node).__name__)} is not allowed", node)
+            continue
+        for name, value in node.args.items():
+            for each in value if isinstance(value, list) else [value]:
+                if each is None or each is False or each == "":
+                    continue
+                rule = allowed.get(name)
+                if rule is None or not _fits(node, rule, each):
+                    report.add(f"{_what(node, name, each)} is not allowed", node)
+                elif isinstance(each, exp.Expr):
+                    waiting.append(each)
+
+
+def _fits(node: exp.Expr, rule: Allowed, value: object) -> bool:
+    if isinstance(value, exp.Expr):
+        return rule.nodes
+    if isinstance(node, exp.DataType):
+        return value in TYPES
+    if isinstance(value, str):
+        return rule.text or value.upper() in rule.words
+    return value is True and rule.nodes
+
+
+def _what(node: exp.Expr, name: str, value: object) -> str:
+    if isinstance(value, exp.Expr):
+        return called(type(value).__name__)
+    if isinstance(node, exp.DataType) and name == "this":
+        return f"the type {getattr(value, 'value', value)}"
+    if isinstance(value, str):
+        return shown(value).upper()
+    return called(name)
+
+
+def _write(tree: exp.Expr, field: str) -> str:
+    # Every name is quoted, so that none of them can be a keyword to Spark.
+    try:
+        return tree.sql(
+            dialect=_DIALECT,
+            identify=True,
+            comments=False,
+            unsupported_level=ErrorLevel.RAISE,
+        )
+    except SqlglotError as error:
+        Report(field, "").refuse(f"this SQL cannot be written for Spark: {error}")

@@ -1,0 +1,148 @@
+"""Calls, literals and windows: what a listed node may say, beyond being listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from sqlglot import exp
+
+from kalla.spark.sandbox.functions import (
+    FUNCTIONS,
+    LENGTHS,
+    ORDERED,
+    PATTERNS,
+    REASONS,
+    WITH_UNIT,
+)
+from kalla.spark.sandbox.grammar import UNITS
+from kalla.spark.sandbox.patterns import may_run_away
+from kalla.spark.sandbox.report import Report, shown, suggestion
+
+_LONGEST_PADDING: Final = 1_000
+_LONGEST_PATTERN: Final = 1_000
+_MOST_PERCENT_SIGNS: Final = 5  # each one multiplies the work by the length of the text
+_NUMBER: Final = re.compile(r"\d+\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
+
+# Cast to a date, which Spark also does unasked, these are read off the clock.
+_CLOCK: Final = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f]*(now|today|tomorrow|yesterday)([\s\x00-\x1f\x7f-\x9f].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
+    allowed = FUNCTIONS | {name.lower() for name in functions}
+    for node in list(tree.walk()):
+        if isinstance(node, exp.Anonymous):
+            _call(node, allowed, report)
+        elif isinstance(node, exp.Literal | exp.RawString):
+            _literal(node, report)
+        elif isinstance(node, exp.RegexpLike):
+            _pattern("RLIKE", node.expression, report)
+        elif isinstance(node, exp.Like | exp.ILike):
+            _like(node.expression, report)
+        elif isinstance(node, exp.Alias):
+            if not isinstance(node.parent, exp.Select):
+                report.add(f"AS {shown(node.alias)} is not allowed here", node)
+        elif isinstance(node, exp.Star):
+            _star(node, report)
+        elif isinstance(node, exp.Select):
+            _select(node, report)
+        elif isinstance(node, exp.SetOperation):
+            _limit(node, report)
+        elif isinstance(node, exp.Subquery) and node.parent is None:
+            report.add("parentheses around the whole SQL are not needed: leave them out", node)
+
+
+def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None:
+    name = node.name.lower()
+    arguments = node.expressions
+    if name not in allowed:
+        reason = REASONS.get(name)
+        why = f": {reason}" if reason else suggestion(name, allowed)
+        report.add(f"the function {shown(name)} is not allowed{why}", node)
+        return
+    if name in WITH_UNIT and len(arguments) == 3:
+        _unit(name, arguments[0], report)
+    if name in ORDERED and not _is_ordered(node):
+        report.add(f"{name} needs OVER (… ORDER BY …): without it, its result is chance", node)
+    if (place := LENGTHS.get(name)) is not None and place < len(arguments):
+        length = arguments[place]
+        if not (length.is_int and int(length.name) <= _LONGEST_PADDING):
+            report.add(f"the length of {name} must be a number up to {_LONGEST_PADDING:,}", node)
+    if (place := PATTERNS.get(name)) is not None and place < len(arguments):
+        _pattern(name, arguments[place], report)
+
+
+def _star(node: exp.Star, report: Report) -> None:
+    parent = node.parent.parent if isinstance(node.parent, exp.Column) else node.parent
+    counted = isinstance(parent, exp.Anonymous) and parent.name.lower() == "count"
+    if not counted and not isinstance(parent, exp.Select):
+        report.add("* is not allowed here", node)
+
+
+def _unit(name: str, unit: exp.Expr, report: Report) -> None:
+    """A unit is a keyword to Spark; quoted as a column it would be something else."""
+    if isinstance(unit, exp.Column) and not unit.table and unit.name.upper() in UNITS:
+        unit.replace(exp.Var(this=unit.name.upper()))
+    elif not isinstance(unit, exp.Var):
+        report.add(f"the first of three arguments of {name} must be a unit, such as DAY", unit)
+
+
+def _is_ordered(call: exp.Expr) -> bool:
+    window = call.parent
+    while isinstance(window, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        window = window.parent
+    if not isinstance(window, exp.Window):
+        return False
+    if window.args.get("order"):
+        return True
+    select = window.find_ancestor(exp.Select)
+    named = (select.args.get("windows") or []) if select else []
+    return any(
+        each.name.lower() == window.alias.lower() and each.args.get("order") for each in named
+    )
+
+
+def _literal(node: exp.Literal | exp.RawString, report: Report) -> None:
+    if isinstance(node, exp.RawString) or node.is_string:
+        if _CLOCK.fullmatch(node.name):
+            report.add(
+                f"the text '{shown(node.name)}' would stand for the time of the run, "
+                "which differs from run to run: write the date",
+                node.parent,
+            )
+    elif not _NUMBER.fullmatch(node.name):
+        report.add(f"{shown(node.name)} is not a number", node.parent)
+
+
+def _pattern(name: str, pattern: exp.Expr, report: Report) -> None:
+    if not isinstance(pattern, exp.RawString | exp.Literal):
+        report.add(f"the pattern of {name} must be written out as a text", pattern)
+    elif len(pattern.name) > _LONGEST_PATTERN:
+        report.add(f"the pattern of {name} has more than {_LONGEST_PATTERN:,} characters", pattern)
+    elif may_run_away(pattern.name):
+        report.add(
+            f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
+            "repeats or chooses, or refers back to one",
+            pattern.parent,
+        )
+
+
+def _like(pattern: exp.Expr, report: Report) -> None:
+    signs = sum(each.name.count("%") for each in pattern.find_all(exp.Literal, exp.RawString))
+    if signs > _MOST_PERCENT_SIGNS:
+        report.add(f"a pattern of LIKE may have {_MOST_PERCENT_SIGNS} % at most", pattern.parent)
+
+
+def _select(node: exp.Select, report: Report) -> None:
+    if not node.expressions:
+        report.add("SELECT must say what", node)
+    _limit(node, report)
+
+
+def _limit(node: exp.Expr, report: Report) -> None:
+    if (node.args.get("limit") or node.args.get("offset")) and not node.args.get("order"):
+        report.add("LIMIT and OFFSET need ORDER BY: without it, the rows are chance", node)

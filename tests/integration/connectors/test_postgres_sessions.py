@@ -1,0 +1,154 @@
+"""Sessions with a PostgreSQL source: snapshots, refusals, and secrets that stay secret."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
+from kalla.local import ports
+from kalla.spark.connectors.connector import Predicate
+from kalla.spark.connectors.postgres import PostgresConnector
+from tests.integration.connectors.conformance import read_all, rows_of
+from tests.integration.connectors.postgres_shelf import PostgresShelf
+
+
+def test_all_slices_in_a_snapshot_see_one_moment(shelf: PostgresShelf) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4 PRIMARY KEY, v int4);"
+        "INSERT INTO t SELECT n, 0 FROM generate_series(1, 400) n"
+    )
+    source = shelf.connector("t")
+    with source.held_snapshot() as snapshot:
+        fixed = pickle.loads(pickle.dumps(source.at(snapshot)))  # noqa: S301
+        slices = fixed.split(4)
+        found = []
+        for part in slices:
+            found += rows_of(fixed.read(part))
+            shelf.run(
+                "UPDATE t SET v = v + 1; DELETE FROM t WHERE id % 7 = 0;"
+                "INSERT INTO t SELECT max(id) + 1, 9 FROM t"
+            )
+        assert Counter(found) == Counter((n, 0) for n in range(1, 401))
+        assert fixed.estimate().rows == 400
+    assert Counter(read_all(source, slices)) != Counter(found)
+
+
+def test_without_a_key_a_snapshot_is_read_in_ctid_ranges_even_while_rows_move(
+    shelf: PostgresShelf,
+) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4, filler text);"
+        "INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 1000) n"
+    )
+    source = shelf.connector("t")
+    with source.held_snapshot() as snapshot:
+        fixed = source.at(snapshot)
+        assert "ctid ranges" in fixed.estimate().notes[0]
+        slices = fixed.split(4)
+        assert len(slices) == 4
+        found: list[int] = []
+        for part in slices:
+            got = [row[0] for row in rows_of(fixed.read(part, ["id"]))]
+            assert 100 < len(got) < 400
+            found += got
+            shelf.run("UPDATE t SET filler = 'moved'")
+        assert sorted(found) == list(range(1, 1001))
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            shelf.run("SET lock_timeout = 50; CLUSTER t; TRUNCATE t")
+
+
+def test_a_snapshot_that_has_ended_is_an_error_that_trying_again_does_not_mend(
+    shelf: PostgresShelf,
+) -> None:
+    shelf.run("CREATE TABLE t (id int4)")
+    with shelf.connector("t").held_snapshot() as snapshot:
+        late = shelf.connector("t").at(snapshot)
+    with pytest.raises(Permanent, match=r"snapshot .* has ended"):
+        list(late.read(late.split(1)[0]))
+    with pytest.raises(Permanent, match="has ended"):
+        shelf.connector("t").at("'; DROP TABLE t; --").schema()
+
+
+def test_what_fails_while_a_snapshot_is_held_stays_what_it_is(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int4)")
+    with (
+        pytest.raises(FileNotFoundError, match="elsewhere"),
+        shelf.connector("t").held_snapshot(),
+    ):
+        raise FileNotFoundError("elsewhere")
+
+
+def test_a_wrong_password_is_refused_and_not_repeated(shelf: PostgresShelf) -> None:
+    wrong = PostgresConnector(shelf.uri, "t", SecretStr("not-the-password"))
+    with pytest.raises(InvalidInput, match="authentication failed") as refused:
+        wrong.schema()
+    assert "not-the-password" not in everything_said(refused.value) + repr(wrong) + str(wrong)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql://u:open-sesame@127.0.0.1/db",
+        "postgresql://u@127.0.0.1/db?password=open-sesame",
+        "postgresql://u:open%zzsesame@127.0.0.1/db",
+        "postgresql://u@127.0.0.1/db?passfile=/etc/passwd",
+        "postgresql://u@127.0.0.1/db?options=-cfoo",
+        "postgresql:///db",
+        "postgresql://127.0.0.1",
+        "host=127.0.0.1 user=u dbname=db",
+    ],
+)
+def test_an_address_with_a_password_or_strange_options_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidInput, match="uri") as refused:
+        PostgresConnector(uri, "t")
+    assert "sesame" not in everything_said(refused.value)
+
+
+def test_the_passwords_of_the_worker_are_not_tried_on_a_source(
+    shelf: PostgresShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", shelf.secret)
+    with pytest.raises(InvalidInput, match="refuses"):
+        PostgresConnector(shelf.uri, "t").schema()
+
+
+def test_a_server_that_is_away_is_unavailable() -> None:
+    nobody = PostgresConnector(
+        f"postgresql://u@127.0.0.1:{ports.choose_free()}/db", "t", SecretStr("open-sesame")
+    )
+    with pytest.raises(Unavailable, match=r"Postgres at 127\.0\.0\.1") as away:
+        nobody.split(2)
+    assert "sesame" not in everything_said(away.value)
+
+
+def test_a_filter_that_the_server_cannot_read_is_the_users_error(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id uuid PRIMARY KEY)")
+    wrong = shelf.connector("t", predicates=(Predicate("id", "eq", "no uuid"),))
+    with pytest.raises(InvalidInput, match="no uuid") as refused:
+        read_all(wrong, wrong.split(1))
+    assert "COPY" not in everything_said(refused.value), "the query stays out of it"
+
+
+def test_a_source_is_never_written_to(shelf: PostgresShelf) -> None:
+    shelf.run(
+        "CREATE TABLE log (id int4); CREATE FUNCTION noisy() RETURNS int4 LANGUAGE sql VOLATILE"
+        " AS 'INSERT INTO log VALUES (1) RETURNING id'; CREATE VIEW t AS SELECT noisy() AS id"
+    )
+    with pytest.raises(KallaError, match="read-only"):
+        read_all(shelf.connector("t"), shelf.connector("t").split(1))
+
+
+def everything_said(error: BaseException) -> str:
+    """The error and all that hangs on it, as a traceback would show it."""
+    said, seen = "", error
+    while True:
+        said += f"{seen!r} {seen} "
+        following = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        if following is None:
+            return said
+        seen = following

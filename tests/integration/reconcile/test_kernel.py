@@ -1,0 +1,187 @@
+"""The match kernel on files: order, slices and cores change nothing; hot keys are bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import Permanent
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile.kernel import Facts, SideFacts, Tally
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import Input
+from kalla.reconcile.run import check_conservation
+from kalla.reconcile.workbench import Loaded, Resources
+
+SCHEMA = pa.schema([("id", pa.int64()), ("ref", pa.string()), ("amount", pa.decimal128(12, 2))])
+TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)"}
+
+
+def recipe(**more: Any) -> Recipe:
+    side = {"uri": "-", "primary_key": ["id"]}
+    rule = {
+        "name": "by reference",
+        "conditions": [
+            {"left": "ref", "op": "eq", "right": "ref"},
+            {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "0.01"},
+        ],
+    }
+    document = {"name": "test", "sources": {"left": side, "right": side}, "rules": [rule]}
+    return Recipe.model_validate(document | more)
+
+
+def rows(count: int, seed: int) -> list[tuple[int, str, Decimal]]:
+    """Few references for many rows, so that there is something to decide."""
+    chance = random.Random(seed)
+    return [
+        (number, f"R{chance.randrange(count // 2)}", Decimal(chance.randrange(100, 108)) / 100)
+        for number in range(count)
+    ]
+
+
+def write(given: Sequence[tuple[int, str, Decimal]], folder: Path, files: int) -> Input:
+    folder.mkdir(parents=True)
+    paths = []
+    for number in range(files):
+        part = given[number::files]
+        columns = list(zip(*part, strict=True)) if part else [(), (), ()]
+        arrays = [pa.array(values, each.type) for values, each in zip(columns, SCHEMA, strict=True)]
+        paths.append(str(folder / f"{number}.parquet"))
+        pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), paths[-1])
+    return Input("parquet", tuple(paths), TYPES)
+
+
+def match(
+    folder: Path,
+    left: Sequence[tuple[int, str, Decimal]],
+    right: Sequence[tuple[int, str, Decimal]],
+    *,
+    files: int = 1,
+    threads: int = 2,
+    wanted: Recipe | None = None,
+) -> Facts:
+    inputs: dict[Side, Input] = {
+        "left": write(left, folder / "left", files),
+        "right": write(right, folder / "right", files),
+    }
+    made = plan.make(wanted or recipe(), inputs)
+    resources = Resources("1GB", threads, folder / "temp")
+    facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+    check_conservation(facts.sides)
+    return facts
+
+
+def digests(facts: Facts) -> dict[str, str]:
+    return {
+        name: combined([each.digest for each in facts.written if each.dataset == name])
+        for name in DATASETS
+    }
+
+
+def test_row_order_slices_and_cores_change_nothing(tmp_path: Path) -> None:
+    left, right = rows(600, 1), rows(600, 2)
+    first = match(tmp_path / "first", left, right)
+    assert first.sides["left"].states["matched"].rows > 50
+    assert first.sides["left"].states["ambiguous"].rows > 10
+    for number, (files, threads) in enumerate([(1, 1), (3, 2), (7, 4)]):
+        chance = random.Random(number)
+        again = match(
+            tmp_path / str(number),
+            chance.sample(left, len(left)),
+            chance.sample(right, len(right)),
+            files=files,
+            threads=threads,
+        )
+        assert digests(again) == digests(first)
+
+
+def test_another_row_is_another_digest(tmp_path: Path) -> None:
+    left, right = rows(100, 1), rows(100, 2)
+    changed = [*right[:-1], (right[-1][0], right[-1][1], right[-1][2] + 1)]
+    before, after = match(tmp_path / "a", left, right), match(tmp_path / "b", left, changed)
+    assert digests(before) != digests(after)
+
+
+def test_a_hot_key_of_equal_rows_is_one_pair_of_classes(tmp_path: Path) -> None:
+    hot = [(number, "HOT", Decimal("9.99")) for number in range(100_000)]
+    facts = match(tmp_path, hot, hot)
+    assert facts.sides["left"].states["matched"] == Tally(100_000, Decimal("999000.00"))
+    found = pq.read_table(tmp_path / "evidence" / "matched" / "rule-0.parquet")
+    assert set(found.column("interchangeable").to_pylist()) == {True}
+
+
+def test_a_hot_key_of_rows_that_differ_is_bounded_and_says_so(tmp_path: Path) -> None:
+    """Amounts a cent apart: each row has three candidates, all in one component."""
+    hot = [(number, "HOT", Decimal(number) / 100) for number in range(100_000)]
+    facts = match(tmp_path, hot, hot)
+    assert facts.sides["left"].states["ambiguous"].rows == 100_000
+    found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "left.parquet")
+    assert set(found.column("reason").to_pylist()) == {"too_large"}
+    assert max(len(each) for each in found.column("candidates").to_pylist()) <= 20
+
+
+def test_an_empty_side_leaves_the_other_unmatched(tmp_path: Path) -> None:
+    facts = match(tmp_path, [], rows(10, 1))
+    assert facts.sides["left"].states["unmatched"].rows == 0
+    assert facts.sides["right"].states["unmatched"].rows == 10
+
+
+def test_columns_may_have_the_names_the_kernel_uses_itself(tmp_path: Path) -> None:
+    names = ("rid", "p0", "v0")
+    schema = pa.schema([(name, field.type) for name, field in zip(names, SCHEMA, strict=True)])
+    table = pa.Table.from_arrays(
+        [
+            pa.array([1], schema[0].type),
+            pa.array(["a"]),
+            pa.array([Decimal("1.00")], schema[2].type),
+        ],
+        schema=schema,
+    )
+    path = tmp_path / "rows.parquet"
+    pq.write_table(table, path)
+    types = dict(zip(names, TYPES.values(), strict=True))
+    given = Input("parquet", (str(path),), types)
+    side = {"uri": "-", "primary_key": ["rid"]}
+    wanted = recipe(
+        sources={"left": side, "right": side},
+        rules=[{"name": "r", "conditions": [{"left": "p0", "op": "eq", "right": "p0"}]}],
+    )
+    made = plan.make(wanted, {"left": given, "right": given})
+    resources = Resources("1GB", 1, tmp_path / "temp")
+    facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    assert facts.sides["left"].states["matched"].rows == 1
+
+
+def side_facts(rows_in: int, amount: str, matched: int, matched_amount: str) -> SideFacts:
+    loaded = Loaded(rows_in, 0, Decimal(amount), None, 0, ())
+    return SideFacts(loaded, {"matched": Tally(matched, Decimal(matched_amount))})
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        (side_facts(10, "5", 9, "5"), "of 10 left rows 9 are accounted for, a difference of -1"),
+        (side_facts(10, "5", 11, "5"), "of 10 left rows 11 are accounted for, a difference of 1"),
+        (side_facts(10, "5", 10, "4.99"), "sum up to 5, those accounted for to 4.99"),
+    ],
+)
+def test_a_row_unaccounted_for_fails_the_run(facts: SideFacts, sentence: str) -> None:
+    good = side_facts(1, "1", 1, "1")
+    with pytest.raises(Permanent, match=sentence):
+        check_conservation({"left": facts, "right": good})
+
+
+def test_sums_of_many_digits_are_compared_exactly() -> None:
+    wide = "12345678901234567890123456789.000000001"
+    near = "12345678901234567890123456789.000000002"
+    check_conservation(dict.fromkeys(SIDES, side_facts(1, wide, 1, wide)))
+    with pytest.raises(Permanent, match="a difference of"):
+        check_conservation(dict.fromkeys(SIDES, side_facts(1, wide, 1, near)))

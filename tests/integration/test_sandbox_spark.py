@@ -1,0 +1,119 @@
+"""The SQL sandbox before a real Spark: what passes means to it what the writer meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import SecretStr
+
+from kalla.settings import Spark as SparkSettings
+from kalla.spark import functions
+from kalla.spark.sandbox import hold
+from kalla.spark.sandbox.functions import FUNCTIONS
+from kalla.spark.session import SparkSessions
+from kalla.work.handler import Context
+from kalla.work.job import Job
+from tests.servers import SparkServer
+from tests.unit.test_sandbox import GOOD, KNOWN
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+pytestmark = pytest.mark.spark
+
+LEFT = """
+SELECT * FROM VALUES
+  ('1', 'INV-1', 100.00, 'EUR', DATE '2024-01-30', 'paid x', 'open'),
+  ('2', 'INV-2', 12.34, 'EUR', DATE '2024-02-29', NULL, 'void'),
+  ('3', 'inv-3 ', -5.00, 'USD', DATE '2024-03-01', 'ABC12', NULL),
+  ('4', 'INV-1', 50.00, 'EUR', DATE '2024-03-02', 'x_y', 'open'),
+  ('5', NULL, 0.00, NULL, NULL, '50% it''s', 'draft')
+AS t(id, invoice, amount, currency, booked, memo, status)
+"""
+RIGHT = """
+SELECT * FROM VALUES
+  ('a', 'INV-1', 100.01, 'EUR', TIMESTAMP '2024-02-01 10:00:00', 'paid x', 1),
+  ('b', 'INV-1', 150.00, 'EUR', TIMESTAMP '2024-01-30 00:00:00', NULL, 2),
+  ('c', 'INV-3', -5.00, 'USD', TIMESTAMP '2024-03-04 23:59:59', 'm', 3),
+  ('d', NULL, 0.00, NULL, NULL, NULL, 4)
+AS t(id, reference, amount, currency, paid, memo, created)
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server: SparkServer) -> Iterator[SparkSession]:
+    sessions = SparkSessions(
+        SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token))
+    )
+    job = Job(1, 1, "sandbox", "exec", {}, 0, 0, 3, 15, 60, None, None, None)
+    with sessions.session(job, Context()) as session:
+        session.sql(LEFT).createOrReplaceTempView("left_src")
+        session.sql(RIGHT).createOrReplaceTempView("right_src")
+        functions.install(session)
+        yield session
+    sessions.close()
+
+
+@pytest.mark.parametrize("sql", GOOD)
+def test_what_passes_gives_the_same_rows_as_the_text_itself(spark: SparkSession, sql: str) -> None:
+    held = spark.sql(hold(sql, KNOWN))
+    meant = spark.sql(sql.rstrip().rstrip(";"))
+    assert held.dtypes == meant.dtypes
+    assert sorted(map(repr, held.collect())) == sorted(map(repr, meant.collect()))
+
+
+def test_every_listed_function_is_one_of_sparks(spark: SparkSession) -> None:
+    known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    # These are part of Spark's grammar, not functions with an entry.
+    assert FUNCTIONS - known <= {"extract", "timestampadd", "timestampdiff", "try_cast"}
+
+
+@pytest.mark.parametrize(
+    ("call", "matches"),
+    [
+        ("10.00, 10.01, 0.01", True),
+        ("10.01, 10.00, 0.01", True),
+        ("10.00, 10.02, 0.01", False),
+        ("-1, 1, 2", True),
+        ("1, 1, 0", True),
+        ("0.000000000000000001, 0, 0.000000000000000001", True),
+        ("0.000000000000000002, 0, 0.000000000000000001", False),
+        ("9999999999999999999.000000000000000001, 9999999999999999999, 0", False),
+        ("9999999999999999999, -9999999999999999999, 1", False),
+        ("CAST(0.1 AS DOUBLE) + CAST(0.2 AS DOUBLE), 0.3, 0", False),
+        ("1, 2, -1", False),
+        ("NULL, 1, 1", False),
+        ("1, NULL, 1", False),
+        ("1, 1, NULL", False),
+    ],
+)
+def test_tolerance_match_is_exact_and_never_null(
+    spark: SparkSession, call: str, matches: bool
+) -> None:
+    (row,) = spark.sql(f"SELECT tolerance_match({call})").collect()
+    assert row[0] is matches
+
+
+def test_tolerance_match_keeps_every_digit_of_a_column(spark: SparkSession) -> None:
+    least = Decimal("0.000000001")
+    rows = spark.createDataFrame(
+        [(Decimal("1234567890123456789.123456789"), Decimal("1234567890123456789.123456788"))],
+        "a DECIMAL(38, 9), b DECIMAL(38, 9)",
+    )
+    (row,) = rows.selectExpr(
+        f"tolerance_match(a, b, {least})", f"tolerance_match(a, b, {least / 2:f})"
+    ).collect()
+    assert tuple(row) == (True, False)
+
+
+def test_tolerance_match_is_inlined(spark: SparkSession) -> None:
+    plan = spark.sql(
+        "EXPLAIN SELECT l.id, r.id FROM left_src l JOIN right_src r"
+        " ON l.invoice = r.reference AND tolerance_match(l.amount, r.amount, 0.01)"
+    ).collect()[0][0]
+    assert "abs(" in plan
+    assert "tolerance_match" not in plan.lower()
+    assert "python" not in plan.lower()

@@ -1,0 +1,136 @@
+"""Why a row is left over: the rules it met, and the row of the other side that came closest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from kalla.reconcile.model import Condition, DateWindow, Equal, Rule
+from tests.reference.evidence import Fate, Unmatched
+from tests.reference.lens import Lens
+from tests.reference.rows import Row
+from tests.reference.values import as_text
+
+
+@dataclass(frozen=True)
+class Candidate:
+    rule: Rule
+    left: Row
+    right: Row
+    other: Row
+
+
+def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]) -> Unmatched:
+    """Within the same key first; where no rule finds any, by amount or date."""
+    rules = [rule for rule in lens.recipe.rules_in_order if lens.admits(rule, row)]
+    attempted = tuple(rule.name for rule in rules)
+    if not rules:
+        return Unmatched(row.key, row.side, attempted, rejection_reason="not_attempted")
+    others = [other for other in rows if other.side != row.side]
+    candidates = gather(lens, rules, row, others, same_key) or gather(
+        lens, rules, row, others, nearest
+    )
+    if not candidates:
+        return Unmatched(row.key, row.side, attempted, rejection_reason="no_candidate")
+    best = min(candidates, key=lambda each: rank(lens, rules, each))
+    failing = next(
+        (each for each in best.rule.conditions if not lens.holds(each, best.left, best.right)), None
+    )
+    if failing is None:
+        return Unmatched(
+            row.key, row.side, attempted, best.other.key, fates[best.other], best.rule.name,
+            rejection_reason="taken",
+        )  # fmt: skip
+    return Unmatched(
+        record_key=row.key,
+        side=row.side,
+        attempted_rules=attempted,
+        closest_candidate=best.other.key,
+        candidate_status=fates[best.other],
+        rule=best.rule.name,
+        failing_condition=f"{failing.op}({failing.left}, {failing.right})",
+        left_value=as_text(lens.value(failing, best.left)),
+        right_value=as_text(lens.value(failing, best.right)),
+        difference=difference(lens, failing, best),
+        rejection_reason="condition_failed",
+    )
+
+
+def difference(lens: Lens, failing: Condition, pair: Candidate) -> str | None:
+    """By how much a condition failed; values that should be equal only differ."""
+    gap = lens.gap(failing, pair.left, pair.right)
+    return None if gap is None or isinstance(failing, Equal) else as_text(Fraction(gap))
+
+
+def gather(
+    lens: Lens,
+    rules: Sequence[Rule],
+    row: Row,
+    others: Sequence[Row],
+    search: Callable[[Lens, Rule, Row, Sequence[Row]], list[Row]],
+) -> list[Candidate]:
+    return [
+        Candidate(rule, *in_order(row, other), other)
+        for rule in rules
+        for other in search(lens, rule, row, [each for each in others if lens.admits(rule, each)])
+    ]
+
+
+def rank(lens: Lens, rules: Sequence[Rule], pair: Candidate) -> tuple[object, ...]:
+    """Most conditions satisfied, then the earlier rule, then the least distance, then key.
+
+    Distances of two rules are of different things, so the rule decides before they do.
+    """
+    rule = pair.rule
+    satisfied = sum(lens.holds(each, pair.left, pair.right) for each in rule.conditions)
+    gaps = [lens.gap(each, pair.left, pair.right) for each in rule.checks]
+    far = tuple((gap is None, abs(gap or 0)) for gap in gaps)
+    return (-satisfied, rules.index(rule), far, pair.other.key)
+
+
+def same_key(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
+    key = lens.key(rule, row)
+    if not rule.key or key is None:
+        return []
+    return first(lens, [other for other in others if lens.key(rule, other) == key])
+
+
+def nearest(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
+    """The rows with the nearest amount not above the row's, and those with the nearest above."""
+    tolerance = rule.tolerance
+    window = next((each for each in rule.conditions if isinstance(each, DateWindow)), None)
+    if tolerance is not None:
+        same = [
+            other
+            for other in others
+            if all(lens.holds(each, *in_order(row, other)) for each in lens.currency(rule))
+        ]
+        return around(lens, row, same, lambda each: lens.amount(tolerance, each))
+    if window is not None:
+        return around(lens, row, others, lambda each: lens.value(window, each))
+    return []
+
+
+def in_order(row: Row, other: Row) -> tuple[Row, Row]:
+    return (row, other) if row.side == "left" else (other, row)
+
+
+def around(lens: Lens, row: Row, others: Sequence[Row], measure: Callable[[Row], Any]) -> list[Row]:
+    own = measure(row)
+    if own is None:
+        return []
+    measured = [other for other in others if measure(other) is not None]
+    not_above = [other for other in measured if measure(other) <= own]
+    above = [other for other in measured if measure(other) > own]
+    floor = max((measure(other) for other in not_above), default=None)
+    ceiling = min((measure(other) for other in above), default=None)
+    return first(lens, [each for each in not_above if measure(each) == floor]) + first(
+        lens, [each for each in above if measure(each) == ceiling]
+    )
+
+
+def first(lens: Lens, rows: Sequence[Row]) -> list[Row]:
+    """No more than the bound, in the order of their keys."""
+    return sorted(rows, key=lambda row: row.key)[: lens.recipe.bounds.closest_candidates]

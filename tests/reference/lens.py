@@ -1,0 +1,132 @@
+"""Rows seen through a recipe: what a condition compares of a row, and which rows a rule admits."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from zoneinfo import ZoneInfo
+
+from kalla.reconcile.model import Condition, Equal, Filter, Recipe, Rule, Scalar, Side, Tolerance
+from tests.reference.evidence import Table, Value
+from tests.reference.rows import Row
+from tests.reference.values import (
+    Kind,
+    Seen,
+    as_text,
+    compared_kind,
+    compares,
+    derived,
+    derived_kind,
+    gap,
+    holds,
+    kind_of,
+    meeting_kind,
+    negated,
+    read,
+)
+
+
+class Lens:
+    def __init__(self, recipe: Recipe, left: Table, right: Table) -> None:
+        self.recipe = recipe
+        self.zone = ZoneInfo(recipe.time_zone)
+        self._tables: dict[Side, Table] = {"left": left, "right": right}
+
+    def value(self, condition: Condition, row: Row) -> Seen:
+        """What a condition compares of a row: derived and read, its sign not turned."""
+        value = row.values[condition.column(row.side)]
+        for derivation in condition.derivations(row.side):
+            value = derived(value, derivation, self.zone)
+        left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
+        return read(value, compared_kind(condition, left, right), self.zone)
+
+    def holds(self, condition: Condition, left: Row, right: Row) -> bool:
+        return holds(condition, self.value(condition, left), self.value(condition, right))
+
+    def gap(self, condition: Condition, left: Row, right: Row) -> Fraction | int | None:
+        """The signed difference under a condition; none where a value is null."""
+        left_value, right_value = self.value(condition, left), self.value(condition, right)
+        if left_value is None or right_value is None:
+            return None
+        return gap(condition, left_value, right_value)
+
+    def amount(self, tolerance: Tolerance, row: Row) -> Fraction | None:
+        """The amount a tolerance compares, its sign turned where the rule says so."""
+        amount = self.value(tolerance, row)
+        assert amount is None or isinstance(amount, Fraction)
+        return None if amount is None else negated(tolerance, row.side, amount)
+
+    def number(self, column: str, row: Row) -> Fraction | None:
+        """A column as it is, read as a number."""
+        number = read(row.values[column], "number", self.zone)
+        assert number is None or isinstance(number, Fraction)
+        return number
+
+    def equalities(self, rule: Rule) -> tuple[Equal, ...]:
+        """The rule's key, and the currency where the rule compares amounts."""
+        return (*rule.key, *self.currency(rule))
+
+    def currency(self, rule: Rule) -> tuple[Equal, ...]:
+        left, right = self.recipe.sources.left.currency, self.recipe.sources.right.currency
+        if rule.tolerance is None or left is None or right is None:
+            return ()
+        return (Equal(left=left, right=right),)
+
+    def key(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
+        """The values that must be equal; none when one is null, for null equals nothing."""
+        values = tuple(self.value(each, row) for each in self.equalities(rule))
+        return None if None in values else values
+
+    def admits(self, rule: Rule, row: Row) -> bool:
+        return all(self._passes(each, row) for each in rule.filters(row.side))
+
+    def _derived_kind(self, condition: Condition, side: Side) -> Kind:
+        kind = kind_of(self._tables[side].columns[condition.column(side)])
+        return derived_kind(kind, condition.derivations(side))
+
+    def _passes(self, wanted: Filter, row: Row) -> bool:
+        value = row.values[wanted.column]
+        if value is None or wanted.op == "is_null":
+            return value is None and wanted.op == "is_null"
+        kind = kind_of(self._tables[row.side].columns[wanted.column])
+        given = wanted.value if isinstance(wanted.value, tuple) else (wanted.value,)
+        match wanted.op:
+            case "not_null":
+                return True
+            case "in":
+                return any(self._compares("eq", value, kind, each) for each in given)
+            case "not_in":
+                return all(self._compares("ne", value, kind, each) for each in given)
+            case "contains" | "startswith" | "endswith":
+                text, part = as_text(value), _given_text(given[0])
+                assert text is not None
+                if wanted.op == "contains":
+                    return part in text
+                return text.startswith(part) if wanted.op == "startswith" else text.endswith(part)
+        return self._compares(wanted.op, value, kind, given[0])
+
+    def _compares(self, op: str, value: Value, kind: Kind, given: Scalar | None) -> bool:
+        """A column against a given value: types meet as two columns would."""
+        meeting = meeting_kind(kind, _given_kind(given))
+        return compares(op, read(value, meeting, self.zone), read(given, meeting, self.zone))
+
+
+def _given_kind(given: Scalar | None) -> Kind:
+    match given:
+        case bool() | None:
+            raise TypeError(f"no column has a value like {given!r}")
+        case str():
+            return "text"
+        case int() | Decimal():
+            return "number"
+        case datetime():
+            return "timestamp"
+        case date():
+            return "date"
+
+
+def _given_text(given: Scalar | None) -> str:
+    text = as_text(given)
+    assert text is not None
+    return text

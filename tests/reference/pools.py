@@ -1,0 +1,74 @@
+"""The columns that chance fills: their types, and the few values they may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from kalla.reconcile.model import Side
+from tests.reference.evidence import Type, Value
+
+# Each column with the values it may have, in the widest of its types; null is added apart.
+VALUES: Mapping[str, Sequence[Value]] = {
+    "amount": [
+        Decimal(each)
+        for each in ("1", "2", "3", "-1", "0", "5", "-3", "1.01", "0.01", "-0.01", "10", "100.5")
+    ],
+    "cur": ["EUR", "USD"],
+    "day": [
+        datetime(2024, 2, 1, tzinfo=UTC),
+        datetime(2024, 2, 2, tzinfo=UTC),
+        datetime(2024, 1, 31, 23, 30, tzinfo=UTC),
+        datetime(2024, 2, 1, 0, 0, 0, 1, tzinfo=UTC),
+        datetime(2024, 2, 2, 3, 59, 59, tzinfo=UTC),
+        datetime(2024, 3, 1, tzinfo=UTC),
+        datetime(2023, 12, 31, 23, 15, tzinfo=UTC),
+    ],
+    "id": ["A", "B", "C", "D", "E", "F", "G", "H", "G#1", "a|b", "∅"],
+    "no": ["1", "2"],
+    "note": ["acme", "acme ab", "amce", "ACME", "ca", "abc", "åäö", "äåö", "", "acme as"],
+    "qty": [1, 2, 3, 0, -1],
+    "ref": ["1", "x", "2", "X", "01", " x", "x\t", "INV-1", "inv 1", "-1", "é", "É", ""],
+}
+TYPES: Mapping[str, Sequence[Type]] = {
+    "amount": ("decimal", "decimal", "integer", "text"),
+    "cur": ("text",),
+    "day": ("date", "timestamp", "text"),
+    "id": ("text",),
+    "no": ("text", "integer"),
+    "note": ("text",),
+    "qty": ("integer",),
+    "ref": ("text", "text", "integer"),
+}
+
+Columns = Mapping[Side, Mapping[str, Type]]
+
+
+def named(side: Side, column: str) -> str:
+    """Both sides have the same columns; the names differ, so that a mix-up shows."""
+    return column if side == "left" else f"r_{column}"
+
+
+def as_type(value: Value, columns: Columns, side: Side, name: str) -> Value:
+    """A value in a column's type; null where it has none there."""
+    match value, columns[side][name]:
+        case datetime(), "date":
+            return value.date()
+        case datetime(), "text":
+            if has_instants(columns, side):
+                return value.isoformat().replace("+00:00", "Z")
+            return "soon" if value.month == 3 else value.date().isoformat()
+        case Decimal(), "integer":
+            return int(value) if value == int(value) else None
+        case Decimal(), "text":
+            return f" {value}" if value < 0 else f"{value}0" if "." in str(value) else f"{value}"
+        case str(), "integer":
+            return int(value) if value.lstrip("-").isdecimal() else len(value)
+    return value
+
+
+def has_instants(columns: Columns, side: Side) -> bool:
+    """Whether a text column of days has points in time: it does where it meets such a column."""
+    other: Side = "right" if side == "left" else "left"
+    return columns[side]["day"] == "text" and columns[other]["day"] == "timestamp"

@@ -1,0 +1,44 @@
+"""Rows and their record keys: every row of a side can be told from every other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kalla.reconcile.model import Side, Source
+from tests.reference.evidence import Table, Value
+from tests.reference.values import as_text
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row; equal to itself alone, however alike another may be."""
+
+    side: Side
+    key: str
+    values: Mapping[str, Value]
+
+
+def rows_of(side: Side, source: Source, table: Table) -> tuple[Row, ...]:
+    """The rows of a table with their record keys, in the order of these."""
+    in_order = sorted(table.rows, key=_all_values)
+    names = [_key_text(source, values) for values in in_order]
+    times = Counter(names)
+    seen: Counter[str] = Counter()
+    rows = []
+    for name, values in zip(names, in_order, strict=True):
+        seen[name] += 1
+        needs_ordinal = times[name] > 1 or any(values[each] is None for each in source.primary_key)
+        rows.append(Row(side, f"{name}#{seen[name]}" if needs_ordinal else name, values))
+    return tuple(sorted(rows, key=lambda row: row.key))
+
+
+def _key_text(source: Source, values: Mapping[str, Value]) -> str:
+    parts = (as_text(values[column]) for column in source.primary_key)
+    return "|".join("∅" if part is None else part.replace("#", "##") for part in parts)
+
+
+def _all_values(values: Mapping[str, Value]) -> tuple[tuple[bool, str], ...]:
+    """Each column as text, null first, columns in name order."""
+    return tuple((values[name] is not None, as_text(values[name]) or "") for name in sorted(values))

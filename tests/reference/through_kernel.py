@@ -1,0 +1,112 @@
+"""The same question put to the kernel: tables written as Parquet, evidence read as a Result."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.workbench import Resources
+from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
+
+_ARROW: Mapping[Type, Any] = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "decimal": pa.decimal128(38, 6),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_DUCKDB: Mapping[Type, str] = {
+    "text": "VARCHAR",
+    "integer": "BIGINT",
+    "decimal": "DECIMAL(38,6)",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP WITH TIME ZONE",
+}
+
+
+def reconcile(recipe: Recipe, left: Table, right: Table) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        run(recipe, {"left": left, "right": right}, Path(folder))
+        return read(Path(folder))
+
+
+def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path) -> Facts:
+    inputs = {side: _write(tables[side], folder / f"{side}.parquet") for side in SIDES}
+    resources = Resources("500MB", 1, folder / "temp")
+    made = plan.make(recipe, inputs)
+    return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+
+
+def read(folder: Path) -> Result:
+    """The evidence in a folder."""
+
+    def rows(dataset: str) -> list[dict[str, Any]]:
+        return [
+            row
+            for file in sorted((folder / "evidence" / dataset).glob("*.parquet"))
+            for row in pq.read_table(file).to_pylist()
+        ]
+
+    matched = rows("matched")
+    members: dict[str, set[tuple[Side, str]]] = {}
+    for row in matched:
+        keys: Mapping[Side, str | None] = {"left": row["left_key"], "right": row["right_key"]}
+        members.setdefault(str(row["match_id"]), set()).update(
+            (side, key) for side, key in keys.items() if key is not None
+        )
+    found: list[Matched | Ambiguous | Unmatched] = [
+        Matched(
+            row["left_key"],
+            row["right_key"],
+            frozenset(members[str(row["match_id"])]),
+            row["rule"],
+            row["status"],
+            row["cardinality"],
+            tuple(row["differences"]),
+            row["interchangeable"],
+            row["fifo"],
+        )
+        for row in matched
+    ]
+    found += [
+        Ambiguous(
+            row["record_key"],
+            row["side"],
+            row["rule"],
+            tuple(row["candidates"]),
+            row["candidate_count"],
+            row["reason"],
+        )
+        for row in rows("ambiguous")
+    ]
+    for side in SIDES:
+        for row in rows(f"unmatched_{side}"):
+            del row["amount"]
+            attempted = tuple(row.pop("attempted_rules"))
+            found.append(Unmatched(side=side, attempted_rules=attempted, **row))
+    return Result.of(*found)
+
+
+def _write(table: Table, path: Path) -> plan.Input:
+    schema = pa.schema([(name, _ARROW[kind]) for name, kind in table.columns.items()])
+    rows = [
+        {name: _fitted(row[name], table.columns[name]) for name in table.columns}
+        for row in table.rows
+    ]
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+    types = {name: _DUCKDB[kind] for name, kind in table.columns.items()}
+    return plan.Input("parquet", (str(path),), types)
+
+
+def _fitted(value: object, kind: Type) -> object:
+    return Decimal(str(value)) if kind == "decimal" and value is not None else value

@@ -1,0 +1,85 @@
+SELECT rand() FROM left_src
+---
+SELECT randn(1) FROM left_src
+---
+SELECT random() FROM left_src
+---
+SELECT uuid() FROM left_src
+---
+SELECT shuffle(split(id, ',')) FROM left_src
+---
+SELECT monotonically_increasing_id() FROM left_src
+---
+SELECT spark_partition_id() FROM left_src
+---
+SELECT now() FROM left_src
+---
+SELECT current_date FROM left_src
+---
+SELECT current_date() FROM left_src
+---
+SELECT `current_date` FROM left_src
+---
+SELECT current_timestamp FROM left_src
+---
+SELECT localtimestamp() FROM left_src
+---
+SELECT unix_timestamp() FROM left_src
+---
+SELECT curdate() FROM left_src
+---
+SELECT id FROM left_src l WHERE l.booked > current_date - INTERVAL 3 DAYS
+---
+SELECT id FROM left_src l WHERE l.booked = DATE 'today'
+---
+SELECT id FROM left_src l WHERE l.booked = CAST('now' AS TIMESTAMP)
+---
+SELECT id FROM left_src l WHERE l.booked > to_date(' Yesterday ')
+---
+SELECT id FROM left_src l WHERE l.booked > 'tomorrow UTC'
+---
+SELECT * FROM left_src TABLESAMPLE (10 PERCENT)
+---
+SELECT * FROM left_src TABLESAMPLE (5 ROWS)
+---
+SELECT * FROM left_src TABLESAMPLE (BUCKET 1 OUT OF 2)
+---
+SELECT * FROM left_src LIMIT 10
+---
+SELECT * FROM left_src OFFSET 10
+---
+SELECT id FROM left_src UNION ALL SELECT id FROM right_src LIMIT 3
+---
+SELECT any_value(id) FROM left_src
+---
+SELECT first(id) FROM left_src
+---
+SELECT last(id) FROM left_src GROUP BY amount
+---
+SELECT collect_list(id) FROM left_src
+---
+SELECT collect_set(id) FROM left_src
+---
+SELECT listagg(id) FROM left_src
+---
+SELECT max_by(id, amount) FROM left_src
+---
+SELECT row_number() OVER (PARTITION BY id) FROM left_src
+---
+SELECT first_value(id) OVER (PARTITION BY amount) FROM left_src
+---
+SELECT lag(id) OVER w FROM left_src WINDOW w AS (PARTITION BY amount)
+---
+SELECT row_number() FROM left_src
+---
+SELECT id FROM left_src DISTRIBUTE BY id
+---
+SELECT id FROM left_src SORT BY id
+---
+SELECT id FROM left_src CLUSTER BY id
+---
+SELECT id FROM left_src l WHERE l.booked = r'today'
+---
+SELECT id FROM left_src l WHERE l.booked = '\u0001today'
+---
+SELECT mode(amount) FROM left_src

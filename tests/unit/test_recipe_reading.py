@@ -1,0 +1,512 @@
+"""Reading recipes: what a text says, what it must not say, and how every problem is told."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from kalla.cli.recipe import app
+from kalla.errors import InvalidInput
+from kalla.reconcile import checking, reading
+from kalla.reconcile.model import Filter, Fuzzy, Parameter, Recipe, Tolerance
+from kalla.reconcile.reading import RecipeProblem
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "tests" / "recipes"
+MONTH = {"month": "2026-01-01"}
+
+SMALL = """
+name: Small
+sources:
+  left: {uri: left.csv, primary_key: [id]}
+  right: {uri: right.csv, primary_key: [id]}
+rules:
+  - name: only
+    conditions:
+      - {left: a, op: eq, right: b}
+"""
+
+
+def sample(name: str) -> str:
+    return (RECIPES / name).read_text("utf-8")
+
+
+def problems(text: str, given: dict[str, str] | None = None) -> dict[str, RecipeProblem]:
+    with pytest.raises(InvalidInput) as caught:
+        reading.read(text, given or {})
+    found = [each for each in caught.value.problems if isinstance(each, RecipeProblem)]
+    assert len(found) == len(caught.value.problems)
+    told = {each.field: each for each in found}
+    assert len(told) == len(found), "a place is told twice"
+    return told
+
+
+def small_with_filter(value: str) -> str:
+    return SMALL.replace(
+        "primary_key: [id]}\n  right",
+        f"primary_key: [id], filters: [{{column: c, op: eq, value: {value}}}]}}\n  right",
+    )
+
+
+def filter_value(text: str, given: dict[str, str] | None = None) -> Any:
+    return reading.read(text, given or {}).sources.left.filters[0].value
+
+
+def test_a_recipe_that_says_everything_is_read() -> None:
+    recipe = reading.read(sample("invoices.yaml"), MONTH)
+    assert recipe.version == "1"
+    assert [rule.cardinality for rule in recipe.rules] == ["1:1", "1:N", "1:1"]
+    assert recipe.sources.left.uri == "data/no/invoices.csv"
+    assert recipe.sources.left.filters == (
+        Filter(column="issued", op="gte", value=date(2026, 1, 1)),
+        Filter(column="state", op="in", value=("open", "007", "no", "on")),
+    )
+    tolerance = recipe.rules[0].conditions[1]
+    assert isinstance(tolerance, Tolerance)
+    assert tolerance.absolute == Decimal("0.01")
+
+
+def test_json_says_the_same_as_yaml() -> None:
+    document = yaml.safe_load(SMALL)
+    as_json = json.dumps(document, indent="\t")
+    assert reading.read(as_json) == reading.read(SMALL)
+    assert reading.read(sample("sql.json")).match_sql is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("0.1", Decimal("0.1")),
+        ("0.1000", Decimal("0.1000")),
+        ("1e-2", Decimal("0.01")),
+        ("12345678901234567890.123456789", Decimal("12345678901234567890.123456789")),
+        ("-7", -7),
+        ("007", "007"),
+        ("1:30", "1:30"),
+        ("0x1F", "0x1F"),
+        ("1_000", "1_000"),
+        (".inf", ".inf"),
+        ("no", "no"),
+        ("on", "on"),
+        ("NO", "NO"),
+        ("yes", "yes"),
+        ("true", True),
+        ("'5'", "5"),
+        ('"2026-01-31"', "2026-01-31"),
+        ("2026-01-31", date(2026, 1, 31)),
+        ("2026-01-31T10:00:00Z", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("2026-02-30", "2026-02-30"),
+        ("!!str 5", "5"),
+    ],
+)
+def test_a_plain_value_is_what_it_looks_like(written: str, value: object) -> None:
+    found = filter_value(small_with_filter(written))
+    assert (type(found), found) == (type(value), value)
+    assert str(found) == str(value), "digits are kept as written"
+
+
+def test_amounts_in_json_are_exact() -> None:
+    text = json.dumps(yaml.safe_load(small_with_filter("0")))
+    assert filter_value(text.replace('"value": 0', '"value": 0.10')) == Decimal("0.10")
+    assert str(filter_value(text.replace('"value": 0', '"value": 0.10'))) == "0.10"
+
+
+def test_a_cardinality_is_not_a_time_of_day() -> None:
+    text = SMALL.replace("- name: only", "- name: only\n    cardinality: 1:1")
+    assert reading.read(text).rules[0].cardinality == "1:1"
+
+
+def test_everything_wrong_is_told_once_with_path_value_and_suggestion() -> None:
+    told = problems(sample("broken.yaml"))
+    condition = "rules[0].conditions"
+    assert set(told) == {
+        "nam", "name", "version", "sources.left.primary_key", "sources.left.password",
+        "sources.right.uri", "rules[0].cardinality", "rules[0].left_filters[0].value",
+        f"{condition}[0].op", f"{condition}[0].left", f"{condition}[1].derive[0]",
+        f"{condition}[1].derive[1].regx", f"{condition}[1].derive_left",
+        f"{condition}[2].absolute", f"{condition}[2].threshold", f"{condition}[3].days",
+        f"{condition}[4].absolute", f"{condition}[4].percent", f"{condition}[5].op",
+    }  # fmt: skip
+    assert told["nam"].suggestion == "did you mean name?"
+    assert told["sources.right.uri"].message == "is given twice, in line 10 and in line 12"
+    assert told["sources.left.primary_key"].suggestion == "write [id]"
+    assert told["rules[0].cardinality"].value == "1:X"
+    assert told[f"{condition}[0].op"].suggestion == "did you mean eq?"
+    assert told[f"{condition}[1].derive[0]"].suggestion == "did you mean trim?"
+    assert told[f"{condition}[2].threshold"].suggestion == "did you mean absolute?"
+    assert told[f"{condition}[4].percent"].message == "must be at least 0"
+    assert told[f"{condition}[4].percent"].value == -1
+    words = " ".join(map(str, told.values()))
+    assert "Input should" not in words
+    assert "valid" not in words
+
+
+def test_a_secret_in_a_wrong_place_is_not_repeated() -> None:
+    told = problems(sample("broken.yaml"))
+    assert told["sources.left.password"].message == "must name a secret"
+    assert told["sources.left.password"].value == "***"
+    assert "hunter2" not in str(problems(sample("senseless.yaml")))
+
+
+def test_sense_is_judged_once_the_structure_is_sound() -> None:
+    told = problems(sample("senseless.yaml"))
+    assert set(told) == {
+        "match_sql", "time_zone", "sources.left.uri", "sources.left.primary_key[1]",
+        "sources.right.uri", "sources.right.currency", "rules[0].conditions", "rules[1].name",
+        "rules[1].conditions[0].derive[0].regex", "rules[1].conditions[1].days",
+        "rules[1].conditions[2].threshold", "rules[1].left_sum", "rules[1].right_sum",
+        "rules[1].ties", "rules[1].left_order", "rules[1].right_order",
+        "rules[1].right_filters[0].value",
+    }  # fmt: skip
+
+
+def test_json_names_given_twice_are_told_with_their_lines() -> None:
+    text = '{\n\t"name": "a",\n\t"sources": {"left": {"uri": "a",\n\t\t"uri": "b"}}}'
+    assert problems(text)["sources.left.uri"].message == "is given twice, in line 3 and in line 4"
+    assert "uri" in problems(text.replace('"b"', r'"\ud83d\ude00"'))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the document is empty"),
+        ("# nothing\n", "the document is empty"),
+        ("[a, b]", "the document must be fields and their values"),
+        ("just text", "the document must be fields and their values"),
+        ("name: a\n\tb: c", "a tab where spaces belong (line 2, column 1)"),
+        ("name: [a\nb: c", "(line 2, column 2)"),
+        ('{"name": "a",\n "b" 1}', "is not valid JSON: Expecting ':' delimiter (line 2, column 6)"),
+        ("name: a\n---\nname: b", "holds a second document from line 2 on"),
+        ("? [a]\n: b", "has a name that is no text, in line 1"),
+        ("name: \x07", "U+0007"),
+        ("name: \udcff", "is not UTF-8 (line 1, column 7)"),
+        ('{"\\ud800": 1}', "has a name that is not Unicode text"),
+        ("name: " + "x" * 1_000_000, "is larger than 1,000,000 bytes"),
+        ("a: " + "[" * 40 + "]" * 40, "is nested more than 32 levels deep"),
+        ('{"a": ' + "[" * 40 + "]" * 40 + "}", "is nested more than 32 levels deep"),
+        ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested more than 32 levels deep"),
+    ],
+)
+def test_what_is_no_document_is_refused_with_the_place(text: str, sentence: str) -> None:
+    (told,) = problems(text).values()
+    assert sentence in str(told)
+
+
+def test_aliases_are_refused_so_that_none_can_grow() -> None:
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{after}: &{after} [*{before}, *{before}]\n"
+        for before, after in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    assert problems(bomb)["b[0]"].message == "is an alias (line 2), which recipes do not have"
+
+
+def test_tags_are_refused() -> None:
+    told = problems("name: !!python/object:os.system x\n")
+    assert told["name"].message == "has a tag (line 1), which recipes do not have"
+
+
+def test_half_a_character_is_told_where_it_stands() -> None:
+    text = json.dumps(yaml.safe_load(SMALL)).replace('"Small"', r'"\ud800"')
+    assert problems(text)["name"].message.startswith("is not Unicode text")
+
+
+def test_a_flood_of_problems_is_cut() -> None:
+    told = problems("\n".join(f"field{number}: 1" for number in range(5000)))
+    assert len(told) == 201
+    assert told[""].message == "there are more problems; these are the first 200"
+
+
+def with_parameters(declared: str, uri: str = "left.csv") -> str:
+    return SMALL.replace("left.csv", uri) + f"parameters: {declared}\n"
+
+
+def test_a_parameter_in_a_longer_text_is_spelled_out() -> None:
+    text = with_parameters("{d: {type: date}, n: {type: number, default: 1.50}}", '"${d}/${n}.csv"')
+    recipe = reading.read(text, {"d": "2026-01-31"})
+    assert recipe.sources.left.uri == "2026-01-31/1.50.csv"
+
+
+def test_a_given_value_wins_over_the_default_and_has_the_type() -> None:
+    text = small_with_filter('"${n}"') + "parameters: {n: {type: number, default: 1}}\n"
+    assert filter_value(text) == 1
+    assert filter_value(text, {"n": "2.50"}) == Decimal("2.50")
+    as_text = text.replace("type: number, default: 1", "type: text")
+    assert filter_value(as_text, {"n": "2.50"}) == "2.50"
+
+
+def test_a_doubled_dollar_sign_is_no_parameter() -> None:
+    assert reading.read(SMALL.replace("left.csv", '"$${a}$$.csv"')).sources.left.uri == "${a}$$.csv"
+
+
+@pytest.mark.parametrize(
+    ("declared", "given_values", "field", "sentence"),
+    [
+        ("{}", {}, "sources.left.uri", "uses the parameter `x`, which is not declared"),
+        ("{x: {}}", {}, "sources.left.uri", "needs the parameter `x`, which has no value"),
+        ("{x: {}}", {"x": "a", "y": "b"}, "parameters.y", "is given a value but is not declared"),
+        ("{x: {type: number}}", {"x": "a"}, "parameters.x", "must be a number, such as 0.01"),
+        ("{x: {type: date}}", {"x": "2026-02-30"}, "parameters.x", "must be a date"),
+        ("{x: {default: 5}}", {}, "parameters.x.default", "must be text"),
+        ("{x: {type: day}}", {"x": "a"}, "parameters.x.type", "must be text, number or date"),
+        ("{x: {type: [day]}}", {"x": "a"}, "parameters.x.type", "must be text, number or date"),
+        ("{x: {type: number, default: [1]}}", {}, "parameters.x.default", "must be a number"),
+        ("{x: 5}", {"x": "1"}, "parameters.x", "must be fields and their values"),
+    ],
+)
+def test_a_parameter_without_its_value_is_told_once(
+    declared: str, given_values: dict[str, str], field: str, sentence: str
+) -> None:
+    told = problems(with_parameters(declared, '"${x}"'), given_values)
+    assert list(told) == [field]
+    assert told[field].message.startswith(sentence)
+
+
+def test_a_parameter_that_nobody_uses_needs_no_value() -> None:
+    assert reading.read(with_parameters("{x: {}}")).parameters == {"x": Parameter()}
+
+
+@pytest.mark.parametrize("value", ["a' OR '1'='1", 'a"', "a; DROP TABLE b", "a -- b", "a\\"])
+def test_a_parameter_cannot_leave_its_place_in_sql(value: str) -> None:
+    text = json.dumps(
+        json.loads(sample("sql.json"))
+        | {"match_sql": "SELECT '${x}'", "parameters": {"x": {"type": "text"}}}
+    )
+    assert reading.read(text, {"x": "EU-1"}).match_sql == "SELECT 'EU-1'"
+    assert "match_sql" in problems(text, {"x": value})
+
+
+def test_other_sources_take_the_place_of_the_recipes() -> None:
+    recipe = reading.read(SMALL, left="other.parquet", right="s3://bucket/right.csv")
+    assert recipe.sources.left.uri == "other.parquet"
+    assert recipe.sources.right.uri == "s3://bucket/right.csv"
+    without = SMALL.replace("uri: left.csv, ", "")
+    assert reading.read(without, left="x.csv").sources.left.uri == "x.csv"
+
+
+def test_a_parameter_of_a_replaced_uri_needs_no_value() -> None:
+    text = with_parameters("{x: {}}", '"${x}"')
+    assert reading.read(text, left="x.csv").sources.left.uri == "x.csv"
+
+
+def test_the_published_schema_is_up_to_date() -> None:
+    published = json.loads((ROOT / "docs" / "recipe.schema.json").read_text("utf-8"))
+    remedy = "run `.venv/bin/kalla recipe schema > docs/recipe.schema.json`"
+    assert published == reading.json_schema(), remedy
+
+
+def test_the_schema_lets_numbers_be_parameters() -> None:
+    schema = reading.json_schema()
+    filled = {"$ref": "#/$defs/Filled"}
+    assert filled in schema["$defs"]["Tolerance"]["properties"]["absolute"]["anyOf"]
+    assert filled in schema["$defs"]["Bounds"]["properties"]["subset_rows"]["anyOf"]
+    assert schema["required"] == ["name", "sources"]
+
+
+# Properties
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["eq", "tolerance", "${x}", "$${", "1:N", "postgres", "id", "secret://x"])
+)
+names = st.text(max_size=8) | st.sampled_from(
+    [
+        *Recipe.model_fields, *Tolerance.model_fields, *Fuzzy.model_fields, "match_rules", "uri",
+        "primary_key", "filters", "column", "value", "csv", "regex", "date_part", "type", "pattern",
+        "default", "conditions",
+    ]
+)  # fmt: skip
+documents = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=6),
+    max_leaves=25,
+)
+
+
+@st.composite
+def changed_recipes(draw: st.DrawFn) -> object:
+    """A good document with some of its parts replaced: errors deep inside are reached this way."""
+    name = draw(
+        st.sampled_from(["invoices.yaml", "sql.json", "older_rules.json", "older_sql.json"])
+    )
+    document = yaml.safe_load(sample(name).replace("\t", " "))
+    for _ in range(draw(st.integers(1, 4))):
+        place = document
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(place[key], dict | list) and draw(st.booleans()):
+                place = place[key]
+                continue
+            if draw(st.booleans()) and isinstance(place, dict):
+                place[draw(names)] = place.pop(key)
+            else:
+                place[key] = draw(documents)
+            break
+    return document
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(documents | changed_recipes(), st.dictionaries(st.sampled_from("xyz"), st.text(max_size=5)))
+def test_any_document_is_a_recipe_or_invalid(document: object, values: dict[str, str]) -> None:
+    for text in (json.dumps(document, default=str), yaml.dump(document, allow_unicode=True)):
+        try:
+            assert isinstance(reading.read(text, values), Recipe)
+            continue
+        except InvalidInput as error:
+            told = error.problems
+        assert told
+        for each in told:
+            assert isinstance(each, RecipeProblem)
+            json.dumps(each.facts(), allow_nan=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text() | st.text("{}[]\":,-&*!|>'#%@ \n\tab1.~?").map(lambda text: "{" + text))
+def test_any_text_is_a_recipe_or_invalid(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        reading.read(text)
+
+
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12
+) | st.sampled_from(
+    ["no", "007", "5", "1.0", "2026-01-31", "${x}", "$${x}", "~", " a", "a: b", "#"]
+)
+decimals = st.decimals(0, 10**9, places=4) | st.decimals(0, 1, places=2)
+thresholds = st.decimals(0, 1, places=4)
+values = (
+    words
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | decimals
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.just(UTC))
+)
+filters: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.builds(dict, column=words, op=st.sampled_from(["eq", "ne", "lt"]), value=values),
+    st.builds(
+        dict, column=words, op=st.sampled_from(["in", "not_in"]),
+        value=st.lists(values, min_size=1, max_size=3),
+    ),
+    st.builds(dict, column=words, op=st.just("is_null")),
+)  # fmt: skip
+derivations = st.lists(st.sampled_from(["trim", "upper", {"regex": r"a(\d+)"}]), max_size=2)
+conditions = st.one_of(
+    st.builds(dict, left=words, right=words, op=st.just("eq"), derive=derivations),
+    st.builds(dict, left=words, right=words, op=st.just("tolerance"), absolute=decimals),
+    st.builds(
+        dict, left=words, right=words, op=st.just("tolerance"), below=decimals,
+        above_percent=decimals, negate=st.sampled_from(["left", "right"]),
+    ),
+    st.builds(dict, left=words, right=words, op=st.just("date_window"), days=st.integers(0, 9)),
+    st.builds(dict, left=words, right=words, op=st.just("fuzzy"), threshold=thresholds),
+    st.builds(dict, left=words, right=words, op=st.sampled_from(["contains", "ne", "gte"])),
+)  # fmt: skip
+sources: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict, uri=st.just("a.csv") | words, primary_key=st.lists(words, min_size=1, max_size=2),
+    filters=st.lists(filters, max_size=2),
+    csv=st.fixed_dictionaries({}, optional={"header": st.booleans(), "null": words}),
+)  # fmt: skip
+rules: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict, name=words, cardinality=st.sampled_from(["1:1", "1:N", "N:1", "M:N"]),
+    conditions=st.lists(conditions, min_size=1, max_size=3), priority=st.none() | st.integers(0, 9),
+    left_filters=st.lists(filters, max_size=1),
+)  # fmt: skip
+recipes: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict, name=words, description=st.text(max_size=5) | words,
+    sources=st.fixed_dictionaries({"left": sources, "right": sources}),
+    rules=st.lists(rules, min_size=1, max_size=2), accept_suggested=st.booleans(),
+    parameters=st.dictionaries(words, st.fixed_dictionaries({"default": words}), max_size=2),
+)  # fmt: skip
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+@given(recipes)
+def test_a_recipe_written_and_read_again_is_equal(document: dict[str, Any]) -> None:
+    recipe = Recipe.model_validate(document)
+    assume(not checking.check(recipe))
+    assert reading.read(reading.write(recipe)) == recipe
+
+
+# The command line
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(app, list(arguments))
+    return outcome.exit_code, outcome.output
+
+
+def test_the_command_sums_up_a_good_recipe() -> None:
+    code, output = run("check", str(RECIPES / "invoices.yaml"), "--set", "month=2026-01-01")
+    assert code == 0
+    assert "Invoices against payments is a valid recipe." in output
+    assert "by reference (1:1): invoice eq reference" in output
+    assert "Note: the left source's columns were not checked" in output
+
+
+def test_the_command_tells_every_problem_and_exits_with_2() -> None:
+    code, output = run("check", str(RECIPES / "broken.yaml"))
+    assert code == 2
+    assert "has 19 problems" in output
+    assert "rules[0].conditions[0].op = eqal: is not an operation (did you mean eq?)" in output
+    assert "hunter2" not in output
+
+
+def test_the_command_tells_programs_in_json() -> None:
+    code, output = run("check", str(RECIPES / "broken.yaml"), "--format", "json")
+    assert code == 2
+    told = json.loads(output)
+    assert told["valid"] is False
+    assert {
+        "field": "rules[0].conditions[4].percent",
+        "message": "must be at least 0",
+        "value": -1,
+        "suggestion": "",
+    } in told["problems"]
+
+
+def test_the_command_reads_the_columns_of_files_that_are_here(tmp_path: Path) -> None:
+    (tmp_path / "left.csv").write_text("id,a\n1,2\n")
+    (tmp_path / "right.csv").write_text("id,bb\n1,2\n")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(SMALL)
+    sides = ("--left", str(tmp_path / "left.csv"), "--right", str(tmp_path / "right.csv"))
+    code, output = run("check", str(recipe), *sides)
+    assert code == 2
+    assert (
+        "rules[0].conditions[0].right = b: is not a column of the right source (did you mean bb?)"
+        in output
+    )
+    (tmp_path / "right.csv").write_text("id,b\n1,2\n")
+    assert run("check", str(recipe), *sides)[0] == 0
+
+
+def test_the_command_refuses_a_value_without_a_name(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(app, ["check", str(RECIPES / "invoices.yaml"), "--set", "month"])
+    assert isinstance(outcome.exception, InvalidInput)
+    outcome = CliRunner().invoke(app, ["check", str(tmp_path / "none.yaml")])
+    assert "cannot be read" in str(outcome.exception)
+
+
+def test_the_command_prints_the_schema() -> None:
+    code, output = run("schema")
+    assert (code, json.loads(output)) == (0, reading.json_schema())

@@ -1,0 +1,362 @@
+"""The SQL sandbox: what an accountant writes passes and keeps its meaning, an attack does not.
+
+The texts are in `good_sql` and `hostile_sql`, by kind; a line `---` stands between two of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from kalla.errors import InvalidInput
+from kalla.spark.sandbox import LONGEST, hold
+from kalla.spark.sandbox.functions import FUNCTIONS, REASONS
+from kalla.spark.sandbox.grammar import NODES, Held
+
+HERE = Path(__file__).parent
+KNOWN = {
+    "left_src": ["id", "invoice", "amount", "currency", "booked", "memo", "status"],
+    "right_src": ["id", "reference", "amount", "currency", "paid", "memo", "created"],
+}
+UNKNOWN: dict[str, list[str]] = {"left_src": [], "right_src": []}
+
+# The only words that are not in quotes in what comes out, besides functions.
+KEYWORDS = set(
+    """
+    ALL AND ANTI AS ASC BETWEEN BY CASE CROSS CURRENT DESC DISTINCT DIV ELSE END ESCAPE EXCEPT
+    EXISTS FALSE FILTER FIRST FOLLOWING FROM FULL GROUP HAVING IGNORE ILIKE IN INNER INTERSECT
+    INTERVAL IS JOIN LAST LEFT LIKE LIMIT NATURAL NOT NULL NULLS OFFSET ON OR ORDER OUTER OVER
+    PARTITION PRECEDING RANGE RESPECT RIGHT RLIKE ROW ROWS SELECT SEMI THEN TO TRUE UNBOUNDED
+    UNION USING WHEN WHERE WINDOW WITH
+    BIGINT BOOLEAN DATE DECIMAL DOUBLE FLOAT INT SMALLINT STRING TIMESTAMP TIMESTAMP_LTZ
+    TIMESTAMP_NTZ TINYINT
+    YEAR QUARTER MONTH WEEK DAY HOUR MINUTE SECOND MILLISECOND MICROSECOND YEARS QUARTERS MONTHS
+    WEEKS DAYS HOURS MINUTES SECONDS MILLISECONDS MICROSECONDS DAYOFWEEK DAYOFYEAR DOW DOY
+    YEAROFWEEK
+    """.split()  # noqa: SIM905 -- a list of words reads better as words
+)
+
+
+def texts(folder: str) -> Iterator[str]:
+    for path in sorted((HERE / folder).glob("*.sql")):
+        yield from path.read_text(encoding="utf-8").removesuffix("\n").split("\n---\n")
+
+
+GOOD = list(texts("good_sql"))
+HOSTILE = list(texts("hostile_sql"))
+
+
+def problems(sql: str, tables: dict[str, list[str]] = KNOWN) -> list[str]:
+    with pytest.raises(InvalidInput) as caught:
+        hold(sql, tables)
+    assert all(problem.field == "match_sql" for problem in caught.value.problems)
+    return [problem.message for problem in caught.value.problems]
+
+
+def bare_words(sql: str) -> set[str]:
+    """What is left of a text without its quoted names, its texts and its numbers."""
+    rest = re.sub(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", " ", sql, flags=re.DOTALL)
+    assert not re.search(r"--|/\*|\*/|;|\"|\|>|[:@$?{}#]", rest), rest
+    return set(re.findall(r"[^\W\d]\w*", re.sub(r"\b\d+\.?\d*(e[+-]?\d+)?", " ", rest, flags=re.I)))
+
+
+# What passes
+
+
+@pytest.mark.parametrize("sql", GOOD)
+def test_what_an_accountant_writes_passes_and_comes_out_the_same_again(sql: str) -> None:
+    held = hold(sql, KNOWN)
+    assert hold(held, KNOWN) == held
+    assert hold(sql, UNKNOWN) == held
+
+
+@pytest.mark.parametrize("sql", GOOD)
+def test_what_comes_out_is_keywords_listed_functions_and_quoted_names(sql: str) -> None:
+    words = {word.upper() for word in bare_words(hold(sql, KNOWN))}
+    assert words <= KEYWORDS | {name.upper() for name in FUNCTIONS} | {"TOLERANCE_MATCH"}
+
+
+def test_every_node_on_the_list_is_one_that_an_accountant_needs() -> None:
+    used = {
+        type(node)
+        for sql in GOOD
+        for tree in Held().parse(sql)
+        if tree is not None
+        for node in tree.walk()
+    }
+    # A unit becomes one node of its own on the way.
+    assert used | {exp.Var} == set(NODES)
+
+
+def test_comments_stay_behind() -> None:
+    held = hold("SELECT id /* one */ FROM left_src -- two\n/* three */", UNKNOWN)
+    assert held == "SELECT `id` FROM `left_src`"
+
+
+def test_a_text_keeps_its_meaning() -> None:
+    held = hold(r"""SELECT 'it''s', "a""b", r'\d', '\\', '\t' FROM left_src""", UNKNOWN)
+    assert held == r"""SELECT 'it\'s', 'a"b', '\\d', '\\', '\t' FROM `left_src`"""
+
+
+def test_a_with_stays_in_its_scope() -> None:
+    held = hold(
+        "WITH a AS (SELECT id FROM left_src)"
+        " SELECT * FROM a WHERE id IN (WITH a AS (SELECT id FROM right_src) SELECT id FROM a)",
+        KNOWN,
+    )
+    assert "IN (WITH `a` AS (SELECT `id` FROM `right_src`) SELECT" in held
+
+
+def test_other_functions_are_allowed_by_name() -> None:
+    assert "F1(" in hold("SELECT f1(id) FROM left_src", UNKNOWN, functions=("f1",))
+    with pytest.raises(InvalidInput, match="tolerance_match"):
+        hold("SELECT tolerance_match(1, 2, 3) FROM left_src", UNKNOWN, functions=())
+
+
+def test_names_do_not_depend_on_case() -> None:
+    hold("SELECT L.ID, Lower(MEMO) FROM LEFT_SRC l", KNOWN)
+
+
+def test_a_column_with_fields_may_be_read() -> None:
+    tables = {"left_src": ["id", "address"], "right_src": []}
+    hold("SELECT l.address.city, address.city FROM left_src l", tables)
+
+
+# What does not
+
+
+def test_the_corpus_is_large_enough_to_mean_something() -> None:
+    assert len(set(HOSTILE)) == len(HOSTILE) >= 120
+    assert len(set(GOOD)) == len(GOOD) >= 30
+
+
+@pytest.mark.parametrize("sql", HOSTILE)
+def test_an_attack_is_refused_whether_the_columns_are_known_or_not(sql: str) -> None:
+    assert problems(sql, KNOWN)
+    assert problems(sql, UNKNOWN)
+
+
+@pytest.mark.parametrize("name", sorted(REASONS))
+def test_a_dangerous_function_is_refused_wherever_it_stands(name: str) -> None:
+    for sql in (
+        f"SELECT {name}(l.id) FROM left_src l",
+        f"SELECT abs(`{name.upper()}`(l.id)) FROM left_src l",
+        f"SELECT l.id FROM left_src l JOIN right_src r ON {name}(l.id) = r.id",
+        f"SELECT l.id FROM left_src l WHERE l.id IN (SELECT {name}(r.id) FROM right_src r)",
+        f"SELECT l.id FROM left_src l GROUP BY l.id HAVING count(*) > {name}()",
+        f"SELECT l.id FROM left_src l ORDER BY {name}(1)",
+        f"SELECT sum(l.id) OVER (PARTITION BY {name}(1)) FROM left_src l",
+        f"SELECT CASE WHEN {name}(1) THEN 1 END FROM left_src l",
+        f"WITH t AS (SELECT {name}(id) AS x FROM left_src) SELECT x FROM t",
+        f"SELECT * FROM {name}(1)",
+    ):
+        assert any(name in message.lower() for message in problems(sql, UNKNOWN)), sql
+
+
+def test_no_listed_function_is_known_to_be_dangerous() -> None:
+    assert not FUNCTIONS & set(REASONS)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT l.amunt FROM left_src l", "l has no column amunt: did you mean amount?"),
+        ("SELECT amunt FROM left_src", "there is no column amunt: did you mean amount?"),
+        ("SELECT lft.id FROM left_src l", "there is no table or alias lft"),
+        ("SELECT * FROM lft_src", "there is no table lft_src: did you mean left_src?"),
+        ("SELECT coalese(id, 1) FROM left_src", "did you mean coalesce?"),
+        (
+            "WITH t AS (SELECT id AS key FROM left_src) SELECT t.kex FROM t",
+            "t has no column kex: did you mean key?",
+        ),
+        (
+            "SELECT x.memmo FROM (SELECT l.* FROM left_src l) x",
+            "x has no column memmo: did you mean memo?",
+        ),
+        ("SELECT 1; DROP TABLE t", "only one statement is allowed"),
+        ("DROP TABLE t", "only one SELECT is allowed, this begins with DROP"),
+        ("SELECT TRANSFORM(id) USING 'x' FROM left_src", "TRANSFORM is not allowed"),
+        ("SELECT * FROM text.`/etc/passwd`", "the table text./etc/passwd cannot be read"),
+        ("WITH t AS (SELECT * FROM t) SELECT * FROM t", "a cyclic definition is not allowed"),
+        ("SELECT uuid() FROM left_src", "may differ from run to run"),
+        ("SELECT id FROM left_src LIMIT 3", "need ORDER BY"),
+        ("SELECT CAST(id AS BINARY) FROM left_src", "the type BINARY is not allowed"),
+        ("SELECT id FROM left_src WHERE", "not valid SQL"),
+        ("SELECT id FRM left_src", "not valid SQL near 'left_src'"),
+    ],
+)
+def test_a_refusal_names_the_thing(sql: str, said: str) -> None:
+    assert any(said in message for message in problems(sql)), problems(sql)
+
+
+def test_every_problem_is_told_at_once_with_its_place() -> None:
+    sql = """SELECT l.amunt, uuid(),
+  rand() AS x
+FROM left_src l
+JOIN secrets s ON l.id = s.id"""
+    unlike = "its result may differ from run to run"
+    assert sorted(problems(sql)) == [
+        "l has no column amunt: did you mean amount? (line 1, column 8)",
+        f"the function rand is not allowed: {unlike} (line 2, column 3)",
+        f"the function uuid is not allowed: {unlike} (line 1, column 17)",
+        "there is no table secrets, only left_src and right_src (line 4, column 6)",
+    ]
+
+
+def test_there_is_an_end_to_telling_problems() -> None:
+    sql = "SELECT " + ", ".join(f"f{number}(1)" for number in range(500)) + " FROM left_src"
+    told = problems(sql)
+    assert len(told) == 51
+    assert told[-1] == "and 450 more problems"
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "after"),
+    [
+        ("SELECT ", "(", ")"),
+        ("SELECT ", "abs(", ")"),
+        ("SELECT ", "CASE WHEN TRUE THEN ", " END"),
+        ("SELECT ", "1 + (SELECT ", ")"),
+        ("SELECT 1 FROM left_src WHERE ", "EXISTS (SELECT 1 FROM left_src WHERE ", ")"),
+        ("SELECT 1 FROM left_src WHERE ", "id IN (SELECT id FROM left_src WHERE ", ")"),
+        ("SELECT ", "- ", ""),
+        ("SELECT ", "NOT ", ""),
+        ("SELECT ", "NOT - ", ""),
+        ("SELECT ", "@", ""),
+        ("SELECT ", "INTERVAL ", ""),
+        ("", "SELECT ", ""),
+        ("", "WITH ", ""),
+        ("SELECT ", "x -> ", ""),
+        ("SELECT ", "1 + ", ""),
+        ("SELECT ", "TRUE AND ", ""),
+        ("SELECT ", "CASE ", ""),
+        ("SELECT 1", "::int", ""),
+        ("SELECT CAST(1 AS ", "ARRAY<", ""),
+        ("SELECT a", "[0]", ""),
+        ("SELECT a", ".a", ""),
+        ("SELECT * FROM ", "(", ""),
+        ("SELECT * FROM left_src ", "JOIN right_src ", "ON TRUE "),
+        ("SELECT * FROM left_src UNION ALL ", "SELECT * FROM left_src UNION ALL ", ""),
+        ("SELECT ", "/*", "*/"),
+        ("SELECT ", "int(", ")"),
+    ],
+)
+@pytest.mark.parametrize("times", [300, 1_000, 2_500])
+def test_deep_nesting_is_refused_and_breaks_nothing(
+    before: str, inside: str, after: str, times: int
+) -> None:
+    assert problems(f"{before}{inside * times}1{after * times} FROM left_src", UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("inside", "after"),
+    [("(", ")"), ("abs(", ")"), ("CASE WHEN TRUE THEN ", " END"), ("1 + (SELECT ", ")")],
+)
+def test_nesting_that_people_need_passes(inside: str, after: str) -> None:
+    hold(f"SELECT {inside * 20}1{after * 20} FROM left_src", UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT {'int(' * 25}1{')' * 25} FROM left_src",
+        f"SELECT 1 FROM left_src{' JOIN right_src' * 30}",
+    ],
+)
+def test_a_text_that_the_parser_would_read_for_years_is_refused(sql: str) -> None:
+    assert problems(sql, UNKNOWN) == ["the SQL is too complicated to read: put it more simply"]
+
+
+def test_a_text_may_be_long_but_not_longer() -> None:
+    sql = "SELECT id FROM left_src WHERE memo = '"
+    hold(sql + "x" * (LONGEST - len(sql) - 1) + "'", UNKNOWN)
+    assert "at most 100,000 are allowed" in problems(sql + "x" * LONGEST + "'")[0]
+
+
+def test_with_names_that_multiply_are_refused() -> None:
+    names = [("left_src" if number == 0 else f"c{number - 1}") for number in range(20)]
+    parts = [
+        f"c{number} AS (SELECT a.id FROM {name} a JOIN {name} b ON a.id = b.id)"
+        for number, name in enumerate(names)
+    ]
+    assert "1,048,576 times" in problems(f"WITH {', '.join(parts)} SELECT * FROM c19")[0]
+
+
+def test_so_many_joins_and_no_more() -> None:
+    hold("SELECT 1 FROM left_src" + " CROSS JOIN right_src" * 32, UNKNOWN)
+    assert "33 joins" in problems("SELECT 1 FROM left_src" + " CROSS JOIN right_src" * 33)[0]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\d{1,3}(,\d{3})*$", "^(INV|RE)-[0-9]+$", "[^0-9]", r"(\d+)-(\d+)", "(?i)paid",
+        "(a|b)c+", r"\(\d+\)+", "[(+]+", "(ab){2}", ".*x.*",
+    ],
+)  # fmt: skip
+def test_a_pattern_that_people_need_passes(pattern: str) -> None:
+    hold(f"SELECT id FROM left_src WHERE memo RLIKE r'{pattern}'", KNOWN)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+", "(a*)*", "(a|aa)+", "((a+)b?)+", r"(a+\(?)+", "(?:a+)+", "([a-z]+){10}",
+        "(.*a){9}", "(a{1,9})+", "(a{2,}){3}", r"(a)\1", r"(?<n>a)\k<n>", "([)]a+)+",
+        "(?x)(a+#)\n)+", r"\Q(\E(a+)+", "[a[b]](c)", "((((a|b)))) +((c|d)x)*",
+    ],
+)  # fmt: skip
+def test_a_pattern_that_may_run_for_years_is_refused(pattern: str) -> None:
+    (told,) = problems(f"SELECT regexp_extract(memo, r'{pattern}', 1) FROM left_src")
+    assert "may run without end" in told
+
+
+def test_a_refused_text_leaves_nothing_behind_for_the_next() -> None:
+    problems("SELECT id FROM left_src START WITH id = 1 CONNECT BY PRIOR", UNKNOWN)
+    hold("SELECT prior, start, connect FROM left_src", UNKNOWN)
+
+
+# What nobody thought of
+
+WORDS = [
+    *KEYWORDS, *sorted(FUNCTIONS), *sorted(REASONS), "left_src", "right_src", "l", "r", "id",
+    "amount", "secrets", "tolerance_match", "(", ")", "()", ",", ".", "*", "+", "-", "--", "/*",
+    "*/", "/*+", ";", "'", '"', "`", "'a'", '"b"', "`c`", "r'", "1", "0.5", "1e3", "10L", "=",
+    "<", ">", "<=>", "<>", "!", "||", "|>", "::", ":", "?", "@", "$", "${x}", "{", "}", "[", "]",
+    "[0]", "->", "=>", "\\", "\n", "“", "’", "\u200b", "é", "text.`/etc/passwd`", "IDENTIFIER",
+    "TRANSFORM", "LATERAL", "VIEW", "PIVOT", "QUALIFY", "VALUES", "TABLESAMPLE", "RECURSIVE",
+    "INTO", "INSERT", "DROP", "TABLE", "SET", "CREATE", "ADD JAR", "BEGIN", "EXECUTE IMMEDIATE",
+    "CUBE", "ROLLUP", "ARRAY<", "STRUCT<", "MAP", "CONNECT BY", "PRIOR", "FOR UPDATE", "CLUSTER BY",
+    "ANY", "SOME", "COLLATE", "AT TIME ZONE", "VERSION AS OF", "UNPIVOT", "STREAM", "DECLARE",
+]  # fmt: skip
+
+soup = st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> str:
+    """A good text into which something got that does not belong there."""
+    parts = re.findall(r"\w+|\s+|[^\w\s]", draw(st.sampled_from(GOOD)))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(parts)))
+        taken = draw(st.integers(0, 2))
+        parts[place : place + taken] = draw(st.lists(st.sampled_from(WORDS), max_size=3))
+    return draw(st.sampled_from(["", " "])).join(parts)
+
+
+@given(sql=st.one_of(soup, soup.map(lambda words: f"SELECT {words} FROM left_src"), spoilt()))
+@settings(max_examples=600, deadline=None)
+def test_any_text_is_refused_or_comes_out_safe(sql: str) -> None:
+    try:
+        held = hold(sql, UNKNOWN)
+    except InvalidInput:
+        return
+    assert hold(held, UNKNOWN) == held
+    words = {word.upper() for word in bare_words(held)}
+    assert words <= KEYWORDS | {name.upper() for name in FUNCTIONS} | {"TOLERANCE_MATCH"}, held
