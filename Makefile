@@ -5,7 +5,7 @@ UV := $(BIN)/uv
 INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up test unit check format chaos lock clean bench-jobs
+.PHONY: help setup dev up demo test unit check format chaos lock clean bench-jobs
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 
 up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
 	@exec $(BIN)/kalla up
+
+demo: .venv/.ready ## reconcile made-up invoices and payments, and show the report
+	@exec $(BIN)/kalla demo --folder .kalla/demo
 
 test: .venv/.dev ## set up and run every test
 	@$(BIN)/python -m pytest tests

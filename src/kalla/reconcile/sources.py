@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import tempfile
 from dataclasses import dataclass, replace
@@ -155,32 +156,56 @@ def _seen(
     source: Source, side: Side, kind: Format, files: list[str], notes: tuple[str, ...] = ()
 ) -> Input:
     size = sum(Path(file).stat().st_size for file in files)
+    given = Input(kind, tuple(files), {}, source.csv, bytes=size, notes=notes)
+    if kind == "csv":
+        return replace(given, types=dict.fromkeys(_header(source, side, files), "VARCHAR"))
     listed = "[" + ", ".join(map(literal, files)) + "]"
-    options = f", delim={literal(source.csv.delimiter)}, quote={literal(source.csv.quote)}"
-    options += f", header={str(source.csv.header).lower()}, encoding={literal(source.csv.encoding)}"
-    reader = {
-        "parquet": f"read_parquet({listed}, union_by_name=true)",
-        "json": f"read_json({listed}, format='newline_delimited')",
-        "csv": f"read_csv({listed}, all_varchar=true, sample_size=1000{options})",
-    }[kind]
+    options = "union_by_name=true" if kind == "parquet" else "format='newline_delimited'"
     try:
         with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
-            described = connection.execute(f"DESCRIBE FROM {reader}").fetchall()
-            types = {
-                str(name): str(type_) if kind == "parquet" else "VARCHAR"
-                for name, type_, *_ in described
-            }
-            given = Input(kind, tuple(files), types, source.csv, bytes=size, notes=notes)
-            rows = (
-                connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchone()
-                if kind == "parquet"
-                else None
-            )
+            described = connection.execute(
+                f"DESCRIBE FROM read_{kind}({listed}, {options})"
+            ).fetchall()
+            if kind == "json":  # read as text, for a number in JSON would become a float
+                return replace(given, types={str(name): "VARCHAR" for name, *_ in described})
+            given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
+            (rows,) = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
     except duckdb.Error as error:
         said = str(error).strip().splitlines()[0]
         raise InvalidInput(
             Problem(f"sources.{side}.uri", f"{source.uri} cannot be read: {said}")
         ) from None
-    if rows is not None:
-        given = Input(kind, tuple(files), types, source.csv, int(rows[0]), size, notes)
-    return given
+    return replace(given, rows=int(rows[0]))
+
+
+def _header(source: Source, side: Side, files: list[str]) -> list[str]:
+    """The columns of CSV files, which must be the same in all: read here, never guessed."""
+    headers = {file: _first_line(source, side, file) for file in files}
+    first = headers[files[0]]
+    for file, header in headers.items():
+        if header != first:
+            raise InvalidInput(
+                Problem(f"sources.{side}.uri", f"{file} has other columns than {files[0]}")
+            )
+    doubled = sorted({name for name in first if first.count(name) > 1})
+    if doubled:
+        raise InvalidInput(
+            Problem(f"sources.{side}.uri", f"{files[0]} has several columns {', '.join(doubled)}")
+        )
+    return first
+
+
+def _first_line(source: Source, side: Side, file: str) -> list[str]:
+    written = source.csv
+    encoding = "utf-8-sig" if written.encoding == "utf-8" else written.encoding
+    try:
+        with Path(file).open(encoding=encoding, newline="") as opened:
+            lines = csv.reader(opened, delimiter=written.delimiter, quotechar=written.quote)
+            line = next(lines, [])
+    except (UnicodeError, csv.Error) as error:
+        raise InvalidInput(
+            Problem(f"sources.{side}.uri", f"{file} is not {written.encoding}: {error}")
+        ) from None
+    if not any(line):
+        raise InvalidInput(Problem(f"sources.{side}.uri", f"{file} is empty"))
+    return line if written.header else [f"column{number}" for number in range(len(line))]

@@ -20,6 +20,7 @@ from duckdb.func import PythonUDFType
 from rapidfuzz import process
 from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtein
 
+from kalla.errors import Permanent
 from kalla.reconcile import values
 from kalla.reconcile.conditions import FUZZY
 from kalla.reconcile.model import SIDES, Side
@@ -108,10 +109,15 @@ class Workbench:
         keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
         columns = [held(name) for name in plan.columns]
         where = f"WHERE {plan.filters}" if plan.filters else ""
-        self.run(
-            f"CREATE TABLE {side}_rows AS SELECT row_number() OVER () AS rid,"
-            f" {', '.join(keys + columns)} FROM {reader(plan.input)} {where}"
-        )
+        try:
+            self.run(
+                f"CREATE TABLE {side}_rows AS SELECT row_number() OVER () AS rid,"
+                f" {', '.join(keys + columns)} FROM {reader(plan.input)} {where}"
+            )
+        except (duckdb.ConversionException, duckdb.InvalidInputException) as error:
+            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+            files = ", ".join(plan.input.files[:3])
+            raise Permanent(f"the {side} source ({files}) cannot be read: {said}") from None
         for name, extra in (
             ("gone", "status VARCHAR"),
             (

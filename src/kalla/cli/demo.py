@@ -1,0 +1,62 @@
+"""`kalla demo`: invoices in a CSV against payments in an embedded Postgres, and the report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import psycopg
+import typer
+from rich.console import Console
+
+from kalla.cli import reconcile
+from kalla.cli.report import print_report
+from kalla.local import ports
+from kalla.local.postgres import Postgres
+from kalla.reconcile import reading
+from kalla.reconcile.demo import RECIPE, invoices, payments
+
+_VARIABLE = "KALLA_SECRET_DEMO"
+
+
+def command(
+    rows: int = typer.Option(200_000, help="How many invoices.", min=100, max=10_000_000),
+    folder: Path = typer.Option(Path("demo"), help="Where sources and evidence go."),  # noqa: B008
+) -> None:
+    """Make a realistic pair of sources, reconcile them, and print the report."""
+    console = Console(stderr=True, highlight=False)
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "invoices.csv"
+    recipe_file = folder / "recipe.yaml"
+    with tempfile.TemporaryDirectory(prefix="kalla-demo-") as data:
+        postgres = Postgres(Path(data), ports.choose_free())
+        console.print("  starting Postgres")
+        postgres.start()
+        try:
+            url = postgres.url("postgres")
+            console.print(f"  making {rows:,} invoices and their payments")
+            file.write_text(invoices(rows))
+            with psycopg.connect(url) as connection:
+                payments(connection, rows)
+            place = f"postgresql://postgres@{postgres.address}/postgres"
+            recipe_file.write_text(RECIPE.format(invoices=file, payments=place))
+            os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
+            recipe = reading.read(recipe_file.read_text())
+            run = reconcile.reconcile(recipe, _unused(folder / "evidence"), console)
+        finally:
+            os.environ.pop(_VARIABLE, None)
+            postgres.stop()
+    print_report(run)
+    typer.echo(f"The recipe is {recipe_file}, the invoices are {file}.")
+
+
+def _unused(folder: Path) -> Path:
+    """The folder, or the first after it that is not there yet."""
+    number = 1
+    place = folder
+    while place.exists():
+        number += 1
+        place = folder.with_name(f"{folder.name}-{number}")
+    return place

@@ -1,0 +1,137 @@
+"""`kalla reconcile` and `kalla demo` as a person types them, each with a private Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.local import java
+from tests.servers import required
+
+KALLA = [sys.executable, "-m", "kalla.cli.main"]
+SECONDS = 170
+
+RECIPE = """
+name: till and bank
+parameters:
+  slack: {type: number, default: 0}
+sources:
+  left: {uri: left.csv, primary_key: [id], amount: amount}
+  right: {uri: right.csv, primary_key: [id], amount: amount}
+rules:
+  - name: same reference
+    conditions:
+      - {left: ref, op: eq, right: ref}
+      - {left: amount, op: tolerance, right: amount, absolute: "${slack}"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "left.csv").write_text("id,ref,amount\nL1,a,10.00\nL2,b,20.00\n")
+    (tmp_path / "right.csv").write_text("id,ref,amount\nR1,a,10.00\nR2,b,20.50\n")
+    return tmp_path
+
+
+def kalla(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KALLA, *arguments],
+        cwd=folder,
+        env=os.environ | {"COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_exceptions_found_are_exit_code_1_and_in_the_evidence(folder: Path) -> None:
+    with required():
+        java.find()
+    done = kalla(folder, "reconcile", "recipe.yaml", "--output", "out", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["match_rate"] == 0.5
+    assert report["sides"]["left"]["matched"] == {"rows": 1, "amount": "10.000000000"}
+    closest = {
+        each["record_key"]: each["closest_candidate"] for each in report["largest_exceptions"]
+    }
+    assert closest == {"L2": "R2", "R2": "L2"}
+    unmatched = pq.read_table(folder / "out" / "unmatched_left").to_pylist()
+    assert [(row["record_key"], row["difference"]) for row in unmatched] == [("L2", "0.5")]
+    metadata = json.loads((folder / "out" / "metadata.json").read_text())
+    assert metadata["datasets"]["matched"]["rows"] == 1
+    assert metadata["recipe_hash"] == report["recipe_hash"]
+    assert not (folder / "out" / ".work").exists()
+
+
+def test_all_matched_is_exit_code_0_and_nothing_is_left_running(folder: Path) -> None:
+    with required():
+        java.find()
+    done = kalla(folder, "reconcile", "recipe.yaml", "--set", "slack=0.5", "--output", "out")
+    assert done.returncode == 0, done.stderr
+    assert "100.00% of all rows matched" in done.stdout
+    assert str(folder / "out") in done.stdout
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "SparkConnectServer" in " ".join(process.info["cmdline"] or [])
+        and psutil.pid_exists(process.pid)
+        and process.ppid() == 1
+    ]
+    again = kalla(folder, "reconcile", "recipe.yaml", "--output", "out")
+    assert again.returncode == 2
+    assert "evidence is never written over" in again.stderr
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
+    done = kalla(folder, "reconcile", "recipe.yaml", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "key: eq(ref, ref)" in done.stdout
+    assert "checks: tolerance(amount, amount)" in done.stdout
+    assert not (folder / "evidence").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda folder: (folder / "left.csv").unlink(), "left.csv does not exist"),
+        (lambda folder: (folder / "left.csv").write_text("id,amount\n"), "no column 'ref'"),
+        (
+            lambda folder: (folder / "recipe.yaml").write_text(
+                RECIPE.replace("tolerance", "tolerant")
+            ),
+            "tolerance",
+        ),
+        (lambda folder: (folder / "recipe.yaml").write_text("rules: ["), "line 1"),
+    ],
+    ids=["missing file", "missing column", "unknown op", "no yaml"],
+)
+def test_what_cannot_run_is_exit_code_2_and_a_sentence(
+    folder: Path, change: Any, sentence: str
+) -> None:
+    change(folder)
+    done = kalla(folder, "reconcile", "recipe.yaml", "--dry-run")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demo_reconciles_a_csv_with_a_postgres_table(tmp_path: Path) -> None:
+    with required():
+        java.find()
+    done = kalla(tmp_path, "demo", "--rows", "2000", "--folder", "demo")
+    assert done.returncode == 0, done.stderr
+    for rule in ("paid in full", "paid in parts", "paid late", "without its reference"):
+        assert rule in done.stdout
+    assert "The largest exceptions:" in done.stdout
+    assert (tmp_path / "demo" / "evidence" / "metadata.json").exists()
