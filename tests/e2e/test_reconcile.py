@@ -112,7 +112,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
             ),
             "tolerance",
         ),
-        (lambda folder: (folder / "recipe.yaml").write_text("rules: ["), "line 1"),
+        (lambda folder: (folder / "recipe.yaml").write_text("rules: ["), "not valid YAML"),
     ],
     ids=["missing file", "missing column", "unknown op", "no yaml"],
 )
