@@ -33,6 +33,10 @@ class InvalidInput(KallaError):
         self.problems = problems
         super().__init__("; ".join(str(problem) for problem in problems))
 
+    def __reduce__(self) -> tuple[type[InvalidInput], tuple[Problem, ...]]:
+        """Made of its problems again where it is unpickled: kernels raise it on executors."""
+        return type(self), self.problems
+
 
 class InvalidSettings(InvalidInput):
     """A setting in kalla.toml or KALLA_* is wrong."""

@@ -1,0 +1,56 @@
+"""Kernels placed on a real Spark: facts in order, and errors as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, Problem
+from kalla.settings import Spark as SparkSettings
+from kalla.spark.placing import place
+from kalla.spark.session import connect
+from tests.servers import SparkServer
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def session(spark_server: SparkServer) -> Iterator[SparkSession]:
+    found = connect(SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token)))
+    yield found
+    found.stop()
+
+
+def test_the_facts_come_back_in_the_order_of_the_tasks(session: SparkSession) -> None:
+    def kernel(number: int) -> tuple[int, int]:
+        return number, number**2
+
+    assert place(session, kernel, range(5)) == [(n, n * n) for n in range(5)]
+    assert place(session, kernel, []) == []
+
+
+def test_an_error_raised_on_purpose_comes_back_as_it_is(session: SparkSession) -> None:
+    problem = Problem("sources.left.uri", "it is empty")
+
+    def kernel(number: int) -> int:
+        if number == 1:
+            raise InvalidInput(problem)
+        return number
+
+    with pytest.raises(InvalidInput) as caught:
+        place(session, kernel, [0, 1])
+    assert caught.value.problems == (problem,)
+
+
+def test_any_other_error_fails_the_call(session: SparkSession) -> None:
+    def kernel(number: int) -> int:
+        return 1 // number
+
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        place(session, kernel, [0])
