@@ -224,7 +224,8 @@ def test_a_second_one_on_the_same_folder_is_refused_and_harms_nothing(
 def test_every_taken_port_is_named_before_anything_starts(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    names = ("KALLA_UP_NATS_PORT", "KALLA_API_PORT")
+    names = ("KALLA_UP_NATS_PORT", "KALLA_API_METRICS_PORT")
+    environment = environment | {"KALLA_API_METRICS_PORT": str(ports.choose_free())}
     with socket.socket() as one, socket.socket() as two:
         for taken, name in zip((one, two), names, strict=True):
             taken.bind(("127.0.0.1", int(environment[name])))

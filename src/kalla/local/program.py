@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from kalla.local import ports
 from kalla.local.process import Server
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
@@ -29,12 +30,14 @@ class Program(Server):
         stop_seconds: float = 10,
         watched: bool = False,
         variables: Mapping[str, str] | None = None,
+        other_ports: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(name, port, data_dir / "logs", host)
         self.arguments = arguments
         self.port_setting = port_setting
         self.stop_seconds = stop_seconds
         self.watched = watched
+        self._other_ports = other_ports or {}  # by setting; 0 is any
         self._variables = {"KALLA_DATA_DIR": str(data_dir), **(variables or {})}
 
     @property
@@ -43,6 +46,12 @@ class Program(Server):
 
     def command(self) -> Sequence[str]:
         return [sys.executable, "-m", "kalla.cli.main", *self.arguments]
+
+    def check(self) -> None:
+        super().check()
+        for setting, port in self._other_ports.items():
+            if port:
+                ports.require_free(port, self.name, setting, self.host)
 
     def environment(self) -> Mapping[str, str]:
         return self._variables

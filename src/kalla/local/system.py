@@ -196,6 +196,7 @@ def _api(effective: Effective) -> Program:
         port,
         "api.port",
         variables={"KALLA_API_PORT": str(port)},
+        other_ports={"api.metrics_port": settings.api.metrics_port},
     )
 
 
