@@ -28,7 +28,8 @@ from kalla.local.spark import Spark
 from kalla.reconcile import plan, reading, report, sources
 from kalla.reconcile.model import SIDES, Recipe, Source
 from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.run import Limits, Run, carry_out
+from kalla.reconcile.run import Run, carry_out
+from kalla.reconcile.sources import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 
@@ -52,6 +53,7 @@ def command(
     """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
     try:
         recipe = reading.read(recipe_text(file), given_values(given or []), left=left, right=right)
+        sources.refuse_unbuilt(recipe)
         if dry_run:
             _print_plan(recipe, style)
             return

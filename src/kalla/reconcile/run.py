@@ -9,6 +9,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
@@ -22,7 +23,7 @@ from kalla.reconcile.evidence import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.sources import Chunk
+from kalla.reconcile.sources import Chunk, Limits
 from kalla.reconcile.workbench import Resources
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, how many of its parts are done, and how many there are."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a run may use."""
-
-    memory: str = "2GB"
-    threads: int = 2
-    chunk_threshold_rows: int = 250_000
-    max_parallel_chunks: int = 16
 
 
 @dataclass(frozen=True)
@@ -71,6 +62,7 @@ def carry_out(
     session: SparkSession, recipe: Recipe, folder: Path, limits: Limits, progress: Progress
 ) -> Run:
     """One run from sources to evidence; raises if any row is unaccounted for."""
+    sources.refuse_unbuilt(recipe)
     began = datetime.now(UTC)
     work = folder / ".work"
     inputs = read(session, recipe, work / "staged", limits, progress)
@@ -99,29 +91,21 @@ def read(
     found: dict[Side, Input] = {}
     cut: list[Chunk] = []
     notes: dict[Side, list[str]] = {}
-    for side in SIDES:
-        source = recipe.sources[side]
-        if sources.is_staged(source):
-            parts, notes[side] = sources.chunks(
-                source,
-                side,
-                folder,
-                limits.chunk_threshold_rows,
-                limits.max_parallel_chunks,
-                recipe.time_zone,
-            )
+    with ExitStack() as held:
+        for side in SIDES:
+            source = recipe.sources[side]
+            if not sources.is_staged(source):
+                found[side] = sources.look(source, side)
+                continue
+            connector = held.enter_context(sources.connector(source, side, recipe.time_zone))
+            parts, notes[side] = sources.chunks(connector, source, side, folder, limits)
             cut += parts
-        else:
-            found[side] = sources.look(source, side)
-    if cut:
         progress("stage", 0, len(cut))
         written = place(session, _stage, cut)
         progress("stage", len(cut), len(cut))
-        for side in notes:
-            files = [
-                each.path for each, chunk in zip(written, cut, strict=True) if chunk.side == side
-            ]
-            found[side] = sources.staged(recipe.sources[side], side, files, notes[side])
+    for side in notes:
+        files = [each.path for each, chunk in zip(written, cut, strict=True) if chunk.side == side]
+        found[side] = sources.staged(recipe.sources[side], side, files, notes[side])
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import glob
 from math import ceil
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.model import Side, Source
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.values import literal
 from kalla.reconcile.workbench import scan
@@ -38,6 +40,16 @@ _DATABASES = ("postgres", "postgresql")
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a run may use."""
+
+    memory: str = "2GB"
+    threads: int = 2
+    chunk_threshold_rows: int = 250_000
+    max_parallel_chunks: int = 16
+
+
+@dataclass(frozen=True)
 class Chunk:
     """One slice of a table, and the file it goes to."""
 
@@ -45,6 +57,21 @@ class Chunk:
     connector: PostgresConnector
     part: Slice
     path: str
+
+
+def refuse_unbuilt(recipe: Recipe) -> None:
+    """What a recipe may say, but no run can do yet."""
+    problems = []
+    if recipe.match_sql is not None:
+        problems.append(Problem("match_sql", "cannot be run yet: write rules instead"))
+    for side in SIDES:
+        source = recipe.sources[side]
+        if is_staged(source) and source.read == "direct":
+            problems.append(
+                Problem(f"sources.{side}.read", "direct reads cannot be run yet: say staged")
+            )
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def is_staged(source: Source) -> bool:
@@ -71,14 +98,25 @@ def preview(source: Source, side: Side, time_zone: str) -> Input:
     )
 
 
+@contextmanager
+def connector(source: Source, side: Side, time_zone: str) -> Iterator[PostgresConnector]:
+    """The source's table; with `consistency: snapshot` as it is now, while this is held."""
+    found = _connector(source, side, time_zone)
+    if source.consistency == "snapshot":
+        with found.held_snapshot() as snapshot:
+            yield found.at(snapshot)
+    else:
+        yield found
+
+
 def chunks(
-    source: Source, side: Side, folder: Path, threshold: int, most: int, time_zone: str
+    connector: PostgresConnector, source: Source, side: Side, folder: Path, limits: Limits
 ) -> tuple[list[Chunk], list[str]]:
     """A table cut into key ranges, each with its file, and what is to be known about the cut."""
-    connector = _connector(source, side, time_zone)
     estimate = connector.estimate()
-    wanted = ceil(estimate.rows / (source.chunk_threshold_rows or threshold))
-    parts = connector.split(max(1, min(source.max_parallel_chunks or most, wanted)))
+    wanted = ceil(estimate.rows / (source.chunk_threshold_rows or limits.chunk_threshold_rows))
+    most = source.max_parallel_chunks or limits.max_parallel_chunks
+    parts = connector.split(max(1, min(most, wanted)))
     return [
         Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"))
         for number, part in enumerate(parts)
