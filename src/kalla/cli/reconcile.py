@@ -30,6 +30,7 @@ from kalla.reconcile.model import SIDES, Recipe, Source
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import Run, carry_out
 from kalla.reconcile.sources import Limits
+from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 
@@ -62,6 +63,10 @@ def command(
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
         typer.echo("\n".join(lines), err=True)
         raise typer.Exit(2) from None
+    except Exception as error:  # exit code 1 would say that exceptions were found
+        said = (str(error) or type(error).__name__).strip().splitlines()[0]
+        typer.echo(f"The run failed: {scrub(said)}", err=True)
+        raise typer.Exit(2) from error
     if style == "json":
         typer.echo(json.dumps(report.as_document(run), indent=2, ensure_ascii=False))
     else:

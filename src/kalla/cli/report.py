@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kalla.reconcile import report
@@ -19,7 +20,7 @@ def print_report(run: Run) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, _WIDTH)  # a figure cut short is no figure
     rate = report.match_rate(run)
-    console.print(f"\n[bold]{run.plan.recipe}[/]: {rate:.2%} of all rows matched\n")
+    console.print(f"\n[bold]{escape(run.plan.recipe)}[/]: {rate:.2%} of all rows matched\n")
     console.print(_figures(run))
     _print_trouble(console, run)
     found = report.largest(run)
@@ -43,7 +44,7 @@ def _figures(run: Run) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for rule in run.facts.rules:
         table.add_row(
-            rule.name,
+            escape(rule.name),
             rule.cardinality,
             f"{rule.matches:,}",
             *_cells(rule.left),

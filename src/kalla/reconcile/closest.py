@@ -134,7 +134,11 @@ def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:
     far = [
         part
         for place in rule.pair_checks
-        for part in (f"({rule.checks[place].distance}) IS NULL", rule.checks[place].distance)
+        # A null is further than anything, also where a check knows no distance.
+        for part in (
+            f"(l.v{place} IS NULL OR r.v{place} IS NULL)",
+            rule.checks[place].distance,
+        )
     ]
     order = ", ".join(["satisfied DESC", *far, f"{their}.key"])
 

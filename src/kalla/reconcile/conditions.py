@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 
 from kalla.reconcile import values
 from kalla.reconcile.model import (
@@ -51,10 +50,9 @@ class Bound:
         """The same for two sums, given in units of the last place."""
         left = -left if self.negate == "left" else left
         right = -right if self.negate == "right" else right
-        d = Fraction(right - left, 10**scale)
-        size = Fraction(abs(left), 10**scale)
-        return -d <= _limit(self.below, self.below_percent, size) and d <= _limit(
-            self.above, self.above_percent, size
+        difference = right - left
+        return _less(-difference, self.below, self.below_percent, left, scale) and _less(
+            difference, self.above, self.above_percent, left, scale
         )
 
     def band(self, left: str, right: str) -> str | None:
@@ -137,7 +135,8 @@ def _tolerance(
     columns: tuple[Columns, Columns],
     pair: tuple[str, str],
 ) -> Check:
-    left, right = values.as_number(left, columns[0]), values.as_number(right, columns[1])
+    left = values.wide(values.as_number(left, columns[0]))
+    right = values.wide(values.as_number(right, columns[1]))
     scale = max(left.scale, right.scale)
 
     def either(one: Decimal | None, both: Decimal | None) -> Decimal | None:
@@ -171,8 +170,15 @@ def _within(difference: str, left: str, bound: Decimal | None, percent: Decimal 
     return f"{difference} <= {_plain(bound or Decimal(0))}"
 
 
-def _limit(bound: Decimal | None, percent: Decimal | None, size: Fraction) -> Fraction:
-    return size * Fraction(percent) / 100 if percent is not None else Fraction(bound or 0)
+def _less(
+    difference: int, bound: Decimal | None, percent: Decimal | None, left: int, scale: int
+) -> bool:
+    """Multiplied out in whole numbers: this is asked a million times."""
+    if percent is not None:
+        share, of = percent.as_integer_ratio()
+        return difference * 100 * of <= abs(left) * share
+    much, of = (bound or Decimal(0)).as_integer_ratio()
+    return difference * of <= much * int(10**scale)
 
 
 def _date_window(

@@ -85,9 +85,9 @@ class Evidence:
         )
         one_right = "cardinality IN ('1:1', 'N:1')"
         one_left = "cardinality IN ('1:1', '1:N')"
-        shared = (
-            f"{self._match_id(rule, keys)} AS match_id, %s AS left_key, %s AS right_key,"
-            f" {literal(rule.name)} AS rule, status, cardinality, differences,"
+        match_id = self._match_id(rule, keys)
+        rest = (
+            f"{literal(rule.name)} AS rule, status, cardinality, differences,"
             " false AS interchangeable, false AS fifo"
         )
         # The single row of a side stands in every row of its match; in M:N each row names one key.
@@ -98,7 +98,8 @@ class Evidence:
             ("NULL", "unnest(rights)", "cardinality = 'M:N'"),
         )
         rows = " UNION ALL ".join(
-            f"SELECT {shared % (left, right)} FROM grouped WHERE {which}"
+            f"SELECT {match_id} AS match_id, {left} AS left_key, {right} AS right_key, {rest}"
+            f" FROM grouped WHERE {which}"
             for left, right, which in shapes
         )
         self._matched(rule, rows)

@@ -201,15 +201,18 @@ def _search_together(
         "SELECT kid, one, one_amount, many, many_amount FROM admissible"
         f" WHERE kid IN ({crowds}) AND many_amount <> 0 ORDER BY kid, one, many"
     )
+    by_key = {
+        rows[0][0]: [row[1] for row in rows]
+        for rows in _grouped(
+            bench, f"SELECT kid, rid FROM ones WHERE kid IN ({crowds}) ORDER BY kid, rid"
+        )
+    }
     for rows in _grouped(bench, todo):
         owners = list(dict.fromkeys(row[1] for row in rows))
         wanted = {row[1]: row[2] for row in rows}
         amounts = {row[3]: row[4] for row in rows}
         # Every one row of the key counts towards the bound, also those that nothing is left for.
-        everyone = [
-            rid
-            for (rid,) in bench.rows(f"SELECT rid FROM ones WHERE kid = {rows[0][0]} ORDER BY rid")
-        ]
+        everyone = by_key[rows[0][0]]
         owners += [rid for rid in everyone if rid not in wanted]
         manys = list(amounts)
         place = {rid: number for number, rid in enumerate(owners)}
@@ -291,8 +294,9 @@ def _write(bench: Workbench, rule: RulePlan, groups: str, findings: _Findings) -
     )
     for side, other in (SIDES, SIDES[::-1]):
         if findings.too_large[side]:
-            listed = ", ".join(map(str, findings.too_large[side]))
-            _doubt_whole_keys(bench, rule, side, other, f"m.rid IN ({listed})")
+            rids = pa.array(findings.too_large[side], pa.int64())
+            bench.table("large", pa.table({"rid": rids}))
+            _doubt_whole_keys(bench, rule, side, other, "m.rid IN (SELECT rid FROM large)")
         doubts = findings.doubts[side]
         if not doubts:
             continue

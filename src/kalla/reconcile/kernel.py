@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
+
+from kalla.errors import Permanent
 from kalla.reconcile import closest, groups, pairs
 from kalla.reconcile.evidence import Evidence, Written
 from kalla.reconcile.model import SIDES, Side
@@ -60,6 +63,9 @@ def match(plan: Plan, folder: Path, resources: Resources, matched_at: str) -> Fa
     bench = Workbench(plan, resources)
     try:
         return _match(bench, Evidence(bench, folder, matched_at))
+    except duckdb.Error as error:  # the same again: it would fail in the same way
+        said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+        raise Permanent(f"the match failed: {said}") from error
     finally:
         bench.close()
 

@@ -223,7 +223,6 @@ class Bounds(Part):
     subset_rows: int = Field(24, ge=1, le=40)
     subset_sums: int = Field(1_000_000, ge=1, le=100_000_000)
     closest_candidates: int = Field(50, ge=1, le=10_000)
-    unkeyed_pairs: int = Field(100_000_000, ge=1)
 
 
 class Recipe(Part):

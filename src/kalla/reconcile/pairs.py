@@ -7,6 +7,8 @@ rows is a single edge. Work on a key is bounded; what is too large is ambiguous 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -181,31 +183,32 @@ def _decide(bench: Workbench, rule: RulePlan) -> None:
             (int(left), int(right), reason)
             for left, right in zip(lefts[chosen], rights[chosen], strict=True)
         ]
-    for members in _by_component(bench, component, sizes):
-        solved += _verdicts(bench, members, counts, split)
+    large = sizes[component] > bench.plan.bounds.component_edges
+    solved += [(int(left), None, "too_large") for left in np.unique(lefts[large])]
+    solved += [(None, int(right), "too_large") for right in np.unique(rights[large])]
+    for members in _by_component(bench, component, ~alone & ~large):
+        solved += _verdicts(members, counts, split)
     bench.table("solved", _solved_table(_first_in_first_out(solved, rule)))
 
 
-def _by_component(bench: Workbench, component: Any, sizes: Any) -> Iterator[list[tuple[int, ...]]]:
-    """The edges of each component that has several."""
-    wanted = np.flatnonzero(sizes[component] > 1)
-    if not len(wanted):
+def _by_component(bench: Workbench, component: Any, wanted: Any) -> Iterator[list[tuple[int, ...]]]:
+    """The wanted edges, component by component. Only these leave DuckDB."""
+    places = np.flatnonzero(wanted)
+    if not len(places):
         return
-    rows = bench.rows("SELECT * FROM edges ORDER BY l, r")
-    order = wanted[np.argsort(component[wanted], kind="stable")]
-    starts = np.flatnonzero(np.diff(component[order], prepend=-1))
-    for part in np.split(order, starts[1:]):
-        yield [rows[place] for place in part]
+    bench.table("wanted", pa.table({"place": places, "component": component[places]}))
+    rows = bench.rows(
+        "SELECT w.component, e.* EXCLUDE (place) FROM wanted w JOIN"
+        " (SELECT *, row_number() OVER (ORDER BY l, r) - 1 AS place FROM edges) e USING (place)"
+        " ORDER BY w.component, e.l, e.r"
+    )
+    for _, members in groupby(rows, key=itemgetter(0)):
+        yield [row[1:] for row in members]
 
 
 def _verdicts(
-    bench: Workbench, edges: list[tuple[int, ...]], counts: dict[Side, Any], split: int
+    edges: list[tuple[int, ...]], counts: dict[Side, Any], split: int
 ) -> list[tuple[int | None, int | None, str]]:
-    if len(edges) > bench.plan.bounds.component_edges:
-        return [
-            *((left, None, "too_large") for left in {edge[0] for edge in edges}),
-            *((None, right, "too_large") for right in {edge[1] for edge in edges}),
-        ]
     numbered = [(edge[0], edge[1] + split, tuple(map(int, edge[2:]))) for edge in edges]
     rows = {left: int(counts["left"][left]) for left, _, _ in numbered}
     rows |= {right: int(counts["right"][right - split]) for _, right, _ in numbered}

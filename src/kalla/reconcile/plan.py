@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile import values
@@ -38,6 +38,7 @@ class Input:
     rows: int | None = None  # an estimate, or exact where the format says it
     bytes: int = 0
     notes: tuple[str, ...] = ()
+    filtered: bool = False  # the source has applied its filters itself
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SidePlan:
     columns: tuple[str, ...]  # that the matching needs; the others are read for evidence alone
     amount: Value | None
     filters: str | None  # over a row; what fails it is counted as filtered
-    unreadable: tuple[tuple[str, str, str], ...] = ()  # column, what it should be, expression
+    unreadable: tuple[tuple[str, str, str, str], ...] = ()  # column, kind, its text, as read
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,9 @@ def _side(
     ]
     compared += [rule.sums[place] for rule in rules if rule.sums]
     unreadable = {
-        (each.reads, each.kind, each.sql) for each in [*compared, amount] if each and each.reads
+        (each.column, each.kind): (each.reads, each.sql)
+        for each in [*compared, amount]
+        if each and each.reads
     }
     return SidePlan(
         side,
@@ -144,8 +147,8 @@ def _side(
         tuple(values.value(columns, name) for name in source.primary_key),
         tuple(name for name in given.types if name in names),
         amount,
-        conjunction(source.filters, columns) if source.format != "postgres" else None,
-        tuple(sorted((str(reads), kind, sql) for reads, kind, sql in unreadable)),
+        None if given.filtered else conjunction(source.filters, columns),
+        tuple((*read, str(text), sql) for read, (text, sql) in sorted(unreadable.items())),
     )
 
 
@@ -187,14 +190,24 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         (conjunction(rule.left_filters, columns[0]), conjunction(rule.right_filters, columns[1])),
         rule.ties == "first_in_first_out",
         (
-            values.value(columns[0], rule.left_order) if rule.left_order else None,
-            values.value(columns[1], rule.right_order) if rule.right_order else None,
+            _order(columns[0], rule.left_order),
+            _order(columns[1], rule.right_order),
         ),
         sums,
         sum_check,
         sum_bound,
         rule.subset == "confirm",
     )
+
+
+def _order(columns: Columns, name: str | None) -> Value | None:
+    """A date written in a format of its own does not sort as text."""
+    if name is None:
+        return None
+    found = values.value(columns, name)
+    if found.kind == "text" and columns.csv.date_format:
+        return values.as_timestamp(found, columns)
+    return found
 
 
 def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] | None:
@@ -208,7 +221,7 @@ def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] |
             summed = values.value(given, tolerance.column(side), tolerance.derivations(side))
         else:
             summed = values.value(given, name or "")
-        found.append(values.as_number(summed, given))
+        found.append(values.wide(values.as_number(summed, given)))
     return found[0], found[1]
 
 
@@ -246,16 +259,24 @@ def _against(
     if isinstance(first, bool) or column.kind == "boolean":
         return values.as_text(column).sql, tuple(literal(str(one).lower()) for one in given)
     if isinstance(first, int | Decimal) or column.kind == "number":
-        numbers = tuple(f"{format(Decimal(str(one)), 'f')}" for one in given)
-        return values.as_number(column, columns).sql, numbers
-    if isinstance(first, datetime) or column.kind == "timestamp":
+        return values.as_number(column, columns).sql, tuple(_number(one) for one in given)
+    if isinstance(first, datetime) or (column.kind == "timestamp" and isinstance(first, str)):
         moments = tuple(f"TIMESTAMPTZ {literal(str(one))}" for one in given)
         return values.as_timestamp(column, columns).sql, moments
     if isinstance(first, date) or column.kind == "date":
-        return values.as_date(column, columns).sql, tuple(
-            f"DATE {literal(str(one))}" for one in given
-        )
+        days = tuple(f"DATE {literal(str(one))}" for one in given)
+        return values.as_date(column, columns).sql, days
     return column.sql, tuple(literal(str(one)) for one in given)
+
+
+def _number(given: Scalar) -> str:
+    try:
+        number = Decimal(str(given))
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite():
+        raise InvalidInput(Problem("filters", f"{given!r} is no number"))
+    return format(number, "f")
 
 
 def _columns_used(recipe: Recipe, side: Side) -> list[str]:

@@ -65,22 +65,25 @@ def carry_out(
     sources.refuse_unbuilt(recipe)
     began = datetime.now(UTC)
     work = folder / ".work"
-    inputs = read(session, recipe, work / "staged", limits, progress)
-    made = plan.make(recipe, inputs)
-    progress("match", 0, 1)
-    resources = Resources(limits.memory, limits.threads, work / "temp")
-    when = began.isoformat(timespec="seconds")
+    try:
+        inputs = read(session, recipe, work / "staged", limits, progress)
+        made = plan.make(recipe, inputs)
+        progress("match", 0, 1)
+        resources = Resources(limits.memory, limits.threads, work / "temp")
+        when = began.isoformat(timespec="seconds")
 
-    def match(task: Plan) -> Facts:
-        return kernel.match(task, folder, resources, when)
+        def match(task: Plan) -> Facts:
+            return kernel.match(task, work / "evidence", resources, when)
 
-    (facts,) = place(session, match, [made])
-    progress("match", 1, 1)
-    check_conservation(facts.sides)
-    seconds = (datetime.now(UTC) - began).total_seconds()
-    run = Run(folder, made, facts, seconds)
+        (facts,) = place(session, match, [made])
+        progress("match", 1, 1)
+        check_conservation(facts.sides)
+        for each in (work / "evidence").iterdir():
+            each.rename(folder / each.name)
+    finally:  # it holds the sources' rows, and evidence of which nobody knows whether it is whole
+        shutil.rmtree(work, ignore_errors=True)
+    run = Run(folder, made, facts, (datetime.now(UTC) - began).total_seconds())
     _write_metadata(run, recipe, began)
-    shutil.rmtree(work, ignore_errors=True)
     return run
 
 

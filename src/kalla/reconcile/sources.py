@@ -21,8 +21,7 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
-from kalla.reconcile.values import literal
-from kalla.reconcile.workbench import scan
+from kalla.reconcile.workbench import listed, scan
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import PostgresConnector
 
@@ -94,7 +93,12 @@ def preview(source: Source, side: Side, time_zone: str) -> Input:
         pq.write_table(arrow_schema(connector.schema(), None).empty_table(), file)
         seen = _seen(source, side, "parquet", [file])
     return replace(
-        seen, files=(), rows=estimate.rows, bytes=estimate.bytes, notes=tuple(estimate.notes)
+        seen,
+        filtered=True,
+        files=(),
+        rows=estimate.rows,
+        bytes=estimate.bytes,
+        notes=tuple(estimate.notes),
     )
 
 
@@ -125,7 +129,7 @@ def chunks(
 
 def staged(source: Source, side: Side, files: list[str], notes: list[str]) -> Input:
     """What was staged, as the input it now is."""
-    return _seen(source, side, "parquet", files, tuple(notes))
+    return replace(_seen(source, side, "parquet", files, tuple(notes)), filtered=True)
 
 
 def _connector(source: Source, side: Side, time_zone: str) -> PostgresConnector:
@@ -197,12 +201,13 @@ def _seen(
     given = Input(kind, tuple(files), {}, source.csv, bytes=size, notes=notes)
     if kind == "csv":
         return replace(given, types=dict.fromkeys(_header(source, side, files), "VARCHAR"))
-    listed = "[" + ", ".join(map(literal, files)) + "]"
-    options = "union_by_name=true" if kind == "parquet" else "format='newline_delimited'"
+    options = "union_by_name=true, hive_partitioning=false"
+    if kind == "json":  # every line, for a column may come late
+        options += ", format='newline_delimited', sample_size=-1, maximum_sample_files=-1"
     try:
         with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
             described = connection.execute(
-                f"DESCRIBE FROM read_{kind}({listed}, {options})"
+                f"DESCRIBE FROM read_{kind}({listed(files)}, {options})"
             ).fetchall()
             if kind == "json":  # read as text, for a number in JSON would become a float
                 return replace(given, types={str(name): "VARCHAR" for name, *_ in described})
@@ -225,11 +230,13 @@ def _header(source: Source, side: Side, files: list[str]) -> list[str]:
             raise InvalidInput(
                 Problem(f"sources.{side}.uri", f"{file} has other columns than {files[0]}")
             )
-    doubled = sorted({name for name in first if first.count(name) > 1})
-    if doubled:
-        raise InvalidInput(
-            Problem(f"sources.{side}.uri", f"{files[0]} has several columns {', '.join(doubled)}")
+    lowered = [name.lower() for name in first]  # DuckDB does not tell them apart
+    doubled = sorted({name for name in first if lowered.count(name.lower()) > 1})
+    if doubled or "" in first:
+        fault = (
+            f"has several columns {', '.join(doubled)}" if doubled else "has a column without name"
         )
+        raise InvalidInput(Problem(f"sources.{side}.uri", f"{files[0]} {fault}"))
     return first
 
 

@@ -49,6 +49,7 @@ class Value:
     kind: Kind
     scale: int = 0
     reads: str | None = None
+    column: str = ""
 
 
 def quote(name: str) -> str:
@@ -66,7 +67,7 @@ def literal(text: str) -> str:
 
 def value(columns: Columns, column: str, derivations: tuple[Derivation, ...] = ()) -> Value:
     """The column after its derivations."""
-    found = _raw(columns, column)
+    found = replace(_raw(columns, column), column=column)
     for derivation in derivations:
         if isinstance(derivation, DatePart):
             found = _cut(as_date(found, columns), derivation)
@@ -95,7 +96,7 @@ def meet(
 def as_text(given: Value) -> Value:
     if given.kind == "text":
         return given
-    return Value(shown(given), "text")
+    return Value(shown(given), "text", column=given.column)
 
 
 def as_number(given: Value, columns: Columns) -> Value:
@@ -108,7 +109,7 @@ def as_number(given: Value, columns: Columns) -> Value:
         text = f"CASE WHEN {text} NOT LIKE '%.%' THEN replace({text}, ',', '.') END"
     shape = literal(rf"[+-]?(\d{{1,{38 - PLACES}}}(\.\d{{0,{PLACES}}})?|\.\d{{1,{PLACES}}})")
     sql = f"CASE WHEN regexp_full_match({text}, {shape}) THEN CAST({text} AS {amount_type()}) END"
-    return Value(f"({sql})", "number", PLACES, reads=given.sql)
+    return Value(f"({sql})", "number", PLACES, given.sql, given.column)
 
 
 def as_date(given: Value, columns: Columns) -> Value:
@@ -121,11 +122,11 @@ def as_date(given: Value, columns: Columns) -> Value:
         raise InvalidInput(Problem("", f"a {given.kind} is no date"))
     if columns.csv.date_format:
         sql = f"CAST(try_strptime({given.sql}, {literal(columns.csv.date_format)}) AS DATE)"
-        return Value(sql, "date", reads=given.sql)
+        return Value(sql, "date", 0, given.sql, given.column)
     plain = rf"regexp_full_match({given.sql}, '\d{{4}}-\d{{2}}-\d{{2}}')"
     moment = f"timezone({zone}, TRY_CAST({given.sql} AS TIMESTAMPTZ))"
     sql = f"(CASE WHEN {plain} THEN TRY_CAST({given.sql} AS DATE) ELSE CAST({moment} AS DATE) END)"
-    return Value(sql, "date", reads=given.sql)
+    return Value(sql, "date", 0, given.sql, given.column)
 
 
 def as_timestamp(given: Value, columns: Columns) -> Value:
@@ -135,8 +136,16 @@ def as_timestamp(given: Value, columns: Columns) -> Value:
         raise InvalidInput(Problem("", f"a {given.kind} is no point in time"))
     if columns.csv.date_format:
         read = f"try_strptime({given.sql}, {literal(columns.csv.date_format)})"
-        return Value(f"timezone('UTC', {read})", "timestamp", reads=given.sql)
-    return Value(f"TRY_CAST({given.sql} AS TIMESTAMPTZ)", "timestamp", reads=given.sql)
+        return Value(f"timezone('UTC', {read})", "timestamp", 0, given.sql, given.column)
+    moment = f"TRY_CAST({given.sql} AS TIMESTAMPTZ)"
+    return Value(moment, "timestamp", 0, given.sql, given.column)
+
+
+def wide(given: Value) -> Value:
+    """An amount with room to add and multiply in: whole numbers would overflow."""
+    if given.scale:
+        return given
+    return replace(given, sql=f"CAST({given.sql} AS DECIMAL(38, 0))")
 
 
 def amount_type(scale: int = PLACES) -> str:
@@ -162,6 +171,8 @@ def shown(given: Value, sql: str | None = None) -> str:
 
 def _raw(columns: Columns, column: str) -> Value:
     sql, kind = held(column), columns.types[column].upper()
+    if kind.endswith("]"):
+        kind = "LIST"
     if kind in _TEXT or kind.startswith(("ENUM", "VARCHAR")):
         return Value(sql if kind == "VARCHAR" else f"CAST({sql} AS VARCHAR)", "text")
     if kind in _WHOLE:
@@ -169,7 +180,9 @@ def _raw(columns: Columns, column: str) -> Value:
     if kind.startswith("DECIMAL"):
         return Value(sql, "number", int(kind.rstrip(")").rpartition(",")[2]))
     if kind in ("FLOAT", "DOUBLE"):
-        return Value(f"TRY_CAST({sql} AS {amount_type()})", "number", PLACES, reads=sql)
+        # By way of its shortest text: the float itself is a little off what was meant.
+        exact = f"TRY_CAST(CAST({sql} AS VARCHAR) AS {amount_type()})"
+        return Value(exact, "number", PLACES, reads=sql)
     if kind == "DATE":
         return Value(sql, "date")
     if kind == "TIMESTAMP WITH TIME ZONE":
@@ -196,9 +209,9 @@ def _derived(given: Value, derivation: Derivation) -> Value:
             f"CASE WHEN regexp_matches({given.sql}, {pattern})"
             f" THEN regexp_extract({given.sql}, {pattern}, {group}) END"
         )
-        return Value(f"({sql})", "text")
+        return Value(f"({sql})", "text", column=given.column)
     if derivation == "trim":
-        return Value(f"trim({given.sql}, {literal(_WHITE)})", "text")
+        return Value(f"trim({given.sql}, {literal(_WHITE)})", "text", column=given.column)
     if derivation == "digits":
-        return Value(f"regexp_replace({given.sql}, '[^0-9]', '', 'g')", "text")
-    return Value(f"{derivation}({given.sql})", "text")
+        return Value(f"regexp_replace({given.sql}, '[^0-9]', '', 'g')", "text", column=given.column)
+    return Value(f"{derivation}({given.sql})", "text", column=given.column)

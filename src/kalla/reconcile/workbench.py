@@ -7,6 +7,7 @@ number for joins; nothing that leaves the kernel depends on it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -199,15 +200,13 @@ class Workbench:
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
-        for column, kind, sql in plan.unreadable:
-            bad = f"FROM {plan.side}_rows WHERE {column} IS NOT NULL AND {sql} IS NULL"
+        for name, kind, text, sql in plan.unreadable:
+            bad = f"FROM {plan.side}_rows WHERE {text} IS NOT NULL AND {sql} IS NULL"
             (count,) = self.row(f"SELECT count(*) {bad}")
             if count:
-                text = f"CAST({column} AS VARCHAR)"
-                examples = self.rows(f"SELECT DISTINCT {text} {bad} ORDER BY 1 LIMIT 3")
-                found.append(
-                    (column.strip('"')[1:], kind, count, tuple(example for (example,) in examples))
-                )
+                shown = f"CAST({text} AS VARCHAR)"
+                examples = self.rows(f"SELECT DISTINCT {shown} {bad} ORDER BY 1 LIMIT 3")
+                found.append((name, kind, count, tuple(example for (example,) in examples)))
         return tuple(found)
 
     # Keys
@@ -300,13 +299,19 @@ def reader(given: Input) -> str:
     return f"(SELECT {columns} FROM {scan(given)})"
 
 
+def listed(files: Iterable[str]) -> str:
+    """Files as DuckDB takes them: each by its name, not as a pattern."""
+    return "[" + ", ".join(literal(re.sub(r"([*?\[])", r"[\1]", file)) for file in files) + "]"
+
+
 def scan(given: Input) -> str:
-    files = "[" + ", ".join(literal(file) for file in given.files) + "]"
+    files = listed(given.files)
     if given.format == "parquet":
-        return f"read_parquet({files}, union_by_name=true)"
+        return f"read_parquet({files}, union_by_name=true, hive_partitioning=false)"
     types = "{" + ", ".join(f"{literal(name)}: 'VARCHAR'" for name in given.types) + "}"
     if given.format == "json":
-        return f"read_json({files}, format='newline_delimited', columns={types})"
+        lines = "format='newline_delimited', hive_partitioning=false"
+        return f"read_json({files}, {lines}, columns={types})"
     csv = given.csv
     options = {
         "header": str(csv.header).lower(),
@@ -315,6 +320,8 @@ def scan(given: Input) -> str:
         "escape": literal(csv.quote),
         "encoding": literal(csv.encoding),
         "nullstr": literal(csv.null),
+        "allow_quoted_nulls": "false",
+        "hive_partitioning": "false",
         "columns": types,
         "auto_detect": "false",
         "null_padding": "false",

@@ -1,7 +1,7 @@
 """Places kernels on Spark: one task each, run where Spark puts it; what comes back is its facts.
 
 A kernel is a plain function of one description. It travels pickled, with whatever it closes over,
-so that a secret in it is in no plan, option or row.
+so that a secret in it is in no option, no row and no text of a plan.
 """
 
 from __future__ import annotations

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, KallaError
 from kalla.reconcile import kernel, plan, sources
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.model import SIDES, Recipe, Source
+from kalla.reconcile.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.run import check_conservation
 from kalla.reconcile.workbench import Resources
 
@@ -100,6 +103,107 @@ def test_an_amount_that_is_none_is_counted_and_named(tmp_path: Path) -> None:
 def test_a_decimal_comma_is_read_where_the_recipe_says_so(tmp_path: Path) -> None:
     facts = match(tmp_path, 'id,ref,amount\nL1,a,"10,00"\n', csv={"decimal": ","})
     assert facts.sides["left"].states["matched"].amount == Decimal(10)
+
+
+def parquet(folder: Path, name: str, **columns: Any) -> Source:
+    """A Parquet file of these columns as a source."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / name)
+    return Source(uri=str(folder / name), primary_key=("id",))
+
+
+def matched(folder: Path, left: Source, right: Source, **rule: Any) -> list[dict[str, Any]]:
+    """The matched rows of one rule."""
+    wanted = Recipe.model_validate(
+        {"name": "100%", "sources": {"left": left, "right": right}, "rules": [{"name": "r"} | rule]}
+    )
+    made = plan.make(wanted, {side: sources.look(wanted.sources[side], side) for side in SIDES})
+    resources = Resources("500MB", 1, folder / "temp")
+    kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+    return list(pq.read_table(folder / "evidence" / "matched" / "rule-0.parquet").to_pylist())
+
+
+BY_ID = {"op": "eq", "left": "id", "right": "id"}
+
+
+def test_a_folder_named_like_a_partition_changes_no_column(tmp_path: Path) -> None:
+    left = parquet(tmp_path, "id=9/left.parquet", id=[1, 2])
+    right = parquet(tmp_path, "right.parquet", id=[1, 2])
+    assert len(matched(tmp_path, left, right, conditions=[BY_ID])) == 2
+
+
+def test_a_file_is_read_by_its_name_and_not_as_a_pattern(tmp_path: Path) -> None:
+    parquet(tmp_path, "pay1.parquet", id=[7])
+    left = parquet(tmp_path, "pay[1].parquet", id=[1])
+    right = parquet(tmp_path, "right.parquet", id=[1])
+    assert len(matched(tmp_path, left, right, conditions=[BY_ID])) == 1
+
+
+def test_a_float_is_the_amount_that_was_meant(tmp_path: Path) -> None:
+    amounts = [4477127.82, 77767901900.29, 0.1, 1e20]
+    left = parquet(tmp_path, "left.parquet", id=[1, 2, 3, 4], amount=amounts)
+    exact = pa.array([Decimal(str(each)) for each in amounts], pa.decimal128(38, 2))
+    right = parquet(tmp_path, "right.parquet", id=[1, 2, 3, 4], amount=exact)
+    same = {"op": "tolerance", "left": "amount", "right": "amount", "absolute": "0"}
+    assert len(matched(tmp_path, left, right, conditions=[BY_ID, same])) == 4
+
+
+def test_whole_numbers_do_not_overflow(tmp_path: Path) -> None:
+    left = parquet(tmp_path, "left.parquet", id=[1], amount=pa.array([2_000_000_000], pa.int32()))
+    right = parquet(tmp_path, "right.parquet", id=[1], amount=pa.array([3], pa.uint32()))
+    within = {"op": "tolerance", "left": "amount", "right": "amount", "percent": "100"}
+    assert len(matched(tmp_path, left, right, conditions=[BY_ID, within])) == 1
+
+
+def test_a_percent_sign_in_a_name_is_a_name(tmp_path: Path) -> None:
+    left = parquet(tmp_path, "left.parquet", id=[1], amount=[3])
+    right = parquet(tmp_path, "right.parquet", id=[1], amount=[3])
+    sums = {"op": "tolerance", "left": "amount", "right": "amount", "absolute": "0"}
+    rule = {"name": "within 5%s", "cardinality": "1:N", "conditions": [BY_ID, sums]}
+    assert [row["rule"] for row in matched(tmp_path, left, right, **rule)] == ["within 5%s"]
+
+
+def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path: Path) -> None:
+    moments = pa.array(
+        [datetime(2026, 1, 30, 23, 30, tzinfo=UTC), datetime(2026, 1, 31, 23, 30, tzinfo=UTC)],
+        pa.timestamp("us", "UTC"),
+    )
+    left = parquet(tmp_path, "left.parquet", id=[1, 2], at=moments)
+    right = parquet(tmp_path, "right.parquet", id=[1, 2])
+    filters = (Filter(column="at", op="eq", value=date(2026, 1, 31)),)
+    wanted = Recipe.model_validate(
+        {
+            "name": "r",
+            "time_zone": "Europe/Paris",
+            "sources": {"left": left.model_copy(update={"filters": filters}), "right": right},
+            "rules": [{"name": "r", "conditions": [BY_ID]}],
+        }
+    )
+    made = plan.make(wanted, {side: sources.look(wanted.sources[side], side) for side in SIDES})
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    assert facts.sides["left"].states["filtered"].rows == 1
+    assert facts.sides["left"].states["matched"].rows == 1
+
+
+def test_a_column_that_comes_late_in_json_lines_is_there(tmp_path: Path) -> None:
+    lines = ['{"id": "1"}'] * 30_000 + ['{"id": "2", "note": "x", "amount": 0.1}']
+    (tmp_path / "left.jsonl").write_text("\n".join(lines) + "\n")
+    seen = sources.look(Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left")
+    assert seen.types == {"id": "VARCHAR", "note": "VARCHAR", "amount": "VARCHAR"}
+
+
+@pytest.mark.parametrize("header", ["id,ref,amount,", "id,Ref,ref"], ids=["no name", "twice"])
+def test_a_header_that_does_not_name_its_columns_is_an_error(tmp_path: Path, header: str) -> None:
+    with pytest.raises(InvalidInput, match="column"):
+        match(tmp_path, f"{header}\n")
+
+
+def test_a_filter_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    given = parquet(tmp_path, "left.parquet", id=[1])
+    filters = (Filter(column="id", op="gt", value="much"),)
+    with pytest.raises(InvalidInput, match="'much' is no number"):
+        matched(tmp_path, given.model_copy(update={"filters": filters}), given, conditions=[BY_ID])
 
 
 def test_a_source_nobody_can_read_yet_says_so() -> None:
