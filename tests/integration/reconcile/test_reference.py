@@ -215,7 +215,8 @@ def test_jaro_is_as_published(one: str, other: str, similarity: Fraction) -> Non
         ("martha", "marhta", Fraction(173, 180)),
         ("dwayne", "duane", Fraction(21, 25)),
         ("dixon", "dicksonx", Fraction(61, 75)),
-        ("abcdefgh", "abcdxxxx", Fraction(4, 5)),  # four of the prefix, no more
+        ("abcdefgh", "abcdefxx", Fraction(9, 10)),  # four of the prefix, no more
+        ("abcdefgh", "abcdxxxx", Fraction(2, 3)),  # not above 0.7: not lifted
     ],
 )
 def test_jaro_winkler_is_as_published(one: str, other: str, similarity: Fraction) -> None:
