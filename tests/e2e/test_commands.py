@@ -181,6 +181,7 @@ def test_jobs_are_listed_shown_cancelled_and_retried(served: Place, tmp_path: Pa
     assert refused.stderr == f"Job {job_id} is cancelled already\n"
     assert "is pending again" in served.ok("jobs", "retry", str(job_id))
     served.ok("jobs", "cancel", str(job_id))
+    served.ok("jobs", "cancel", str(submitted(served, "--delay", "3600")))  # there is a second page
     document = json.loads(served.ok("jobs", "list", "--limit", "1", "--format", "json"))
     assert document["next_before"] == document["jobs"][0]["job_id"]
     assert "Newer" not in served.ok("jobs", "list", "--before", str(document["next_before"]))
