@@ -136,6 +136,8 @@ def place(
 @pytest.fixture(scope="module")
 def served(place: Place) -> Iterator[Place]:
     with place.api(), place.running("worker", "--port", str(ports.choose_free())):
+        listed = ("workers", "list", "--format", "json")
+        until(lambda: json.loads(place.ok(*listed)), "a worker is listed")
         yield place
 
 
