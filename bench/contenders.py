@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -36,7 +37,7 @@ _DEADLINE = 600.0
 _BETWEEN = 0.02  # the pause before each latency sample: long enough for workers to fall idle
 
 
-class Contender:
+class Contender(ABC):
     """One way to run jobs: its worker processes, and a client that inserts."""
 
     name: str
@@ -45,20 +46,21 @@ class Contender:
         self.url = url
         self.nats_url = nats_url
 
+    @abstractmethod
     async def open(self) -> None:
         """Make the tables and connect the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
-        raise NotImplementedError
+        """Let the client go."""
 
+    @abstractmethod
     async def insert(self, count: int) -> None:
         """No-op jobs, in one batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def insert_stamped(self) -> None:
         """One job that carries the time just before its insert."""
-        raise NotImplementedError
 
     ready: str  # how many workers are there
     busy: str  # whether a job is open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import psycopg
 import typer
@@ -21,8 +22,10 @@ _VARIABLE = "KALLA_SECRET_DEMO"
 
 
 def command(
-    rows: int = typer.Option(200_000, help="How many invoices.", min=100, max=10_000_000),
-    folder: Path = typer.Option(Path("demo"), help="Where sources and evidence go."),  # noqa: B008
+    rows: Annotated[
+        int, typer.Option(help="How many invoices.", min=100, max=10_000_000)
+    ] = 200_000,
+    folder: Annotated[Path, typer.Option(help="Where sources and evidence go.")] = Path("demo"),
 ) -> None:
     """Make a realistic pair of sources, reconcile them, and print the report."""
     console = Console(stderr=True, highlight=False)

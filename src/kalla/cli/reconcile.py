@@ -163,20 +163,15 @@ def _print_plan(recipe: Recipe, style: str) -> None:
 
 
 def _plan_document(recipe: Recipe, made: Plan) -> dict[str, Any]:
-    limits = Limits()
-
     def described(source: Source, given: Input) -> dict[str, Any]:
         staged = sources.is_staged(source)
-        wanted = -(
-            -(given.rows or 1) // (source.chunk_threshold_rows or limits.chunk_threshold_rows)
-        )
-        most = source.max_parallel_chunks or limits.max_parallel_chunks
+        chunks = sources.chunks_wanted(source, given.rows or 0, Limits())
         return {
             "uri": source.uri,
             "kind": f"{'staged' if staged else 'native'} {given.format}",
             "rows": "rows unknown" if given.rows is None else f"about {given.rows:,} rows",
             "bytes": given.bytes,
-            "chunks": max(1, min(most, wanted)) if staged else len(given.files),
+            "chunks": chunks if staged else len(given.files),
             "columns": list(given.types),
             "notes": list(given.notes),
         }

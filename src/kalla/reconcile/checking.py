@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from pathlib import Path as FilePath
-from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -19,12 +18,15 @@ from kalla.errors import Unavailable
 from kalla.reconcile import fitting
 from kalla.reconcile.fitting import Columns
 from kalla.reconcile.model import (
+    DATABASES,
+    ENDINGS,
     SIDES,
     Condition,
     DatePart,
     DateWindow,
     Filter,
     Fuzzy,
+    Native,
     Recipe,
     Regex,
     Rule,
@@ -36,14 +38,7 @@ from kalla.reconcile.model import (
 from kalla.reconcile.problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
 
-Native = Literal["csv", "parquet", "json"]
-
 _SCHEMES = ("file", "s3", "postgresql", "postgres", "source")
-_DATABASES = ("postgresql", "postgres")
-_ENDINGS: dict[str, Native] = {
-    ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
-    ".json": "json", ".jsonl": "json", ".ndjson": "json",
-}  # fmt: skip
 _CSV_OPTIONS = {"header": "header", "delim": "delimiter", "quote": "quote", "encoding": "encoding"}
 _MOST_DIGITS = 38
 _MOST_DERIVATIONS = 20
@@ -105,7 +100,7 @@ def _native(source: Source, path: str) -> Native:
     if source.format in ("csv", "parquet", "json"):
         return source.format
     endings = [suffix.lower() for suffix in FilePath(path).suffixes[-2:]]
-    found = [_ENDINGS[ending] for ending in endings if ending in _ENDINGS]
+    found = [ENDINGS[ending] for ending in endings if ending in ENDINGS]
     if source.format is not None or not found:
         raise Unavailable(f"{path} is not looked at before the run")
     return found[-1]
@@ -182,14 +177,14 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
         yield Finding(place, "holds a password", uri,
                       "store it as a secret and write password: secret://name")  # fmt: skip
         return
-    database = source.format == "postgres" or scheme in _DATABASES
-    if database and scheme not in (*_DATABASES, "source"):
+    database = source.format == "postgres" or scheme in DATABASES
+    if database and scheme not in (*DATABASES, "source"):
         yield Finding(place, "is not the address of a database", uri,
                       "such as postgresql://host/database")  # fmt: skip
-    elif scheme in _DATABASES and source.format not in (None, "postgres"):
+    elif scheme in DATABASES and source.format not in (None, "postgres"):
         yield Finding((*path, "format"), "does not fit the uri, which is a database's",
                       source.format, "leave it out")  # fmt: skip
-    elif scheme in _DATABASES and source.table is None:
+    elif scheme in DATABASES and source.table is None:
         yield Finding((*path, "table"), "is missing: a database holds many",
                       suggestion="such as public.invoices")  # fmt: skip
     elif scheme == "source" and not uri.removeprefix("source://").strip("/"):

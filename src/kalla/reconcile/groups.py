@@ -6,8 +6,9 @@ bounds that are checked beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -183,7 +184,7 @@ def _search_subsets(
         manys = [row[2] for row in rows]
         found = subsets.for_one(
             [row[3] for row in rows],
-            lambda total, wanted=wanted: fit(wanted, total),  # type: ignore[misc]
+            partial(fit, wanted),
             bounds.subset_rows,
             bounds.subset_sums,
         )
@@ -223,9 +224,7 @@ def _search_together(
             len(owners),
             [amounts[rid] for rid in manys],
             [may[rid] for rid in manys],
-            lambda number, total, owners=owners, wanted=wanted: fit(  # type: ignore[misc]
-                wanted[owners[number]], total
-            ),
+            partial(fit.one_of, [wanted.get(rid, 0) for rid in owners]),
             bounds.subset_rows,
             bounds.subset_sums,
         )
@@ -243,6 +242,9 @@ class _Fit:
             return True
         left, right = (row, total) if self._one == "left" else (total, row)
         return self._bound.fits(left, right, self._scale)
+
+    def one_of(self, rows: Sequence[int], number: int, total: int) -> bool:
+        return self(rows[number], total)
 
 
 def _grouped(bench: Workbench, sql: str) -> Iterator[list[tuple[int, ...]]]:

@@ -5,6 +5,7 @@ Reading a document (YAML, JSON, older shapes) and telling every problem in it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Annotated, Literal
@@ -13,6 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Side = Literal["left", "right"]
 SIDES: tuple[Side, Side] = ("left", "right")
+
+Native = Literal["csv", "parquet", "json"]
+ENDINGS: Mapping[str, Native] = {
+    ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+}  # fmt: skip
+DATABASES = ("postgresql", "postgres")  # the schemes of sources that are no files
 
 Column = Annotated[str, Field(min_length=1, max_length=255)]
 Amount = Annotated[Decimal, Field(ge=0, allow_inf_nan=False, max_digits=38)]

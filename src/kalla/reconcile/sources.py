@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from glob import glob
 from math import ceil
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import duckdb
@@ -19,23 +18,11 @@ import pyarrow.parquet as pq
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.model import DATABASES, ENDINGS, SIDES, Native, Recipe, Side, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.workbench import listed, scan
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import PostgresConnector
-
-Format = Literal["csv", "parquet", "json"]
-
-_ENDINGS: dict[str, Format] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-}
-_DATABASES = ("postgres", "postgresql")
 
 
 @dataclass(frozen=True)
@@ -75,7 +62,7 @@ def refuse_unbuilt(recipe: Recipe) -> None:
 
 def is_staged(source: Source) -> bool:
     """Whether the source is a database, from which rows are staged."""
-    return urlsplit(source.uri).scheme in _DATABASES
+    return urlsplit(source.uri).scheme in DATABASES
 
 
 def look(source: Source, side: Side) -> Input:
@@ -118,13 +105,17 @@ def chunks(
 ) -> tuple[list[Chunk], list[str]]:
     """A table cut into key ranges, each with its file, and what is to be known about the cut."""
     estimate = connector.estimate()
-    wanted = ceil(estimate.rows / (source.chunk_threshold_rows or limits.chunk_threshold_rows))
-    most = source.max_parallel_chunks or limits.max_parallel_chunks
-    parts = connector.split(max(1, min(most, wanted)))
+    parts = connector.split(chunks_wanted(source, estimate.rows, limits))
     return [
         Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"))
         for number, part in enumerate(parts)
     ], list(estimate.notes)
+
+
+def chunks_wanted(source: Source, rows: int, limits: Limits) -> int:
+    """Into how many chunks a table of so many rows is cut."""
+    wanted = ceil(rows / (source.chunk_threshold_rows or limits.chunk_threshold_rows))
+    return max(1, min(source.max_parallel_chunks or limits.max_parallel_chunks, wanted))
 
 
 def staged(source: Source, side: Side, files: list[str], notes: list[str]) -> Input:
@@ -169,7 +160,7 @@ def _files(source: Source, side: Side) -> list[str]:
             str(each)
             for each in place.rglob("*")
             if each.is_file()
-            and each.suffix.lower() in _ENDINGS
+            and each.suffix.lower() in ENDINGS
             and not any(part.startswith((".", "_")) for part in each.relative_to(place).parts)
         ]
     elif place.is_file():
@@ -181,21 +172,21 @@ def _files(source: Source, side: Side) -> list[str]:
     return sorted(str(Path(each).absolute()) for each in found)
 
 
-def _format(source: Source, side: Side, file: str) -> Format:
+def _format(source: Source, side: Side, file: str) -> Native:
     if source.format in ("csv", "parquet", "json"):
         return source.format
     if source.format is not None:
         raise InvalidInput(Problem(f"sources.{side}.format", f"{source.format} cannot be read yet"))
     suffix = Path(file).suffix.lower()
-    if suffix not in _ENDINGS:
+    if suffix not in ENDINGS:
         raise InvalidInput(
             Problem(f"sources.{side}.format", f"{file} does not say by its name what it is")
         )
-    return _ENDINGS[suffix]
+    return ENDINGS[suffix]
 
 
 def _seen(
-    source: Source, side: Side, kind: Format, files: list[str], notes: tuple[str, ...] = ()
+    source: Source, side: Side, kind: Native, files: list[str], notes: tuple[str, ...] = ()
 ) -> Input:
     size = sum(Path(file).stat().st_size for file in files)
     given = Input(kind, tuple(files), {}, source.csv, bytes=size, notes=notes)
