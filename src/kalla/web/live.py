@@ -138,7 +138,7 @@ class Live:
         before = watch.latest, watch.trouble
         try:
             async with self._database.transaction() as connection:
-                self._ahead = await clock(connection) - datetime.now(UTC)
+                self._ahead = await one_moment(connection) - datetime.now(UTC)
                 watch.latest = await view.fragments(connection)
             watch.trouble = None
         except AWAY:
@@ -153,6 +153,12 @@ class Live:
 
     def _now(self) -> str:
         return (datetime.now(UTC) + self._ahead).isoformat(timespec="milliseconds")
+
+
+async def one_moment(connection: Connection) -> datetime:
+    """First in a transaction: all that is read after it is of one moment, which is returned."""
+    await connection.execute(sql.one_moment)
+    return await clock(connection)
 
 
 async def clock(connection: Connection) -> datetime:

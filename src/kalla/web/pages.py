@@ -10,7 +10,7 @@ from kalla.database import AWAY
 from kalla.errors import NotAuthenticated
 from kalla.web import tokens
 from kalla.web.access import presented
-from kalla.web.live import View, clock
+from kalla.web.live import View, one_moment
 from kalla.web.parts import Parts, parts_of
 
 
@@ -20,7 +20,7 @@ async def live_page(request: Request, view: View, template: str, **context: obje
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(request, parts, view)
     async with parts.database.transaction() as connection:
-        now = await clock(connection)
+        now = await one_moment(connection)
         rendered = await view.fragments(connection, now)
     # Markup: fragments were escaped when they were rendered.
     fragments = {name: Markup(html) for name, html in rendered.items()}  # noqa: S704
