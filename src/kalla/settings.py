@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from kalla.errors import InvalidSettings, Problem
 from kalla.redaction import MASK, scrub
@@ -132,6 +132,51 @@ class Spark(Section):
     token: SecretStr = Field(SecretStr(""), description="the Connect server's token")
 
 
+class Staging(Section):
+    chunk_threshold_rows: int = Field(
+        250_000, ge=1, description="a table of more rows is staged in several chunks"
+    )
+    max_parallel_chunks: int = Field(
+        16, ge=1, le=10_000, description="chunks a source is cut into at the most"
+    )
+
+
+class Storage(Section):
+    evidence: str = Field("", description="folder or s3:// of the evidence; empty: in data_dir")
+    staging: str = Field("", description="folder or s3:// of staged rows; empty: in data_dir")
+    work: str = Field(
+        "", description="folder that workers and Spark share while they match; empty: in data_dir"
+    )
+    s3_endpoint: str = Field("", description="address of an S3 that is not Amazon's")
+    s3_region: str = Field("us-east-1", description="region of the buckets")
+    s3_access_key: SecretStr = Field(SecretStr(""), description="empty: as the machine is set up")
+    s3_secret_key: SecretStr = Field(SecretStr(""), description="belongs to s3_access_key")
+
+    @field_validator("evidence", "staging", "work")
+    @classmethod
+    def _plain(cls, place: str) -> str:
+        if "://" in place and not place.startswith("s3://"):
+            raise ValueError("must be a folder or s3://")
+        return place
+
+
+class Secrets(Section):
+    key: SecretStr = Field(
+        SecretStr(""), description="key of the encrypted store, 32 bytes in base64"
+    )
+    folder: str = Field("", description="a folder with a file for each secret, as mounted")
+
+
+class Matching(Section):
+    memory: str = Field(
+        "2GB", pattern=r"^\d+(\.\d+)?[KMG]B$", description="memory of a match task, then it spills"
+    )
+    threads: int = Field(2, ge=1, description="threads of a match task")
+    buckets: int = Field(
+        0, ge=0, le=10_000, description="tasks a match is spread over; 0: by the data and the cores"
+    )
+
+
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least level shown"
@@ -169,8 +214,24 @@ class Settings(Section):
     leases: Leases = Leases()
     limits: Limits = Limits()
     spark: Spark = Spark()
+    staging: Staging = Staging()
+    storage: Storage = Storage()
+    secrets: Secrets = Secrets()
+    matching: Matching = Matching()
     log: Log = Log()
     up: Up = Up()
+
+    @property
+    def staging_url(self) -> str:
+        return self.storage.staging or str(self.data_dir / "staging")
+
+    @property
+    def work_folder(self) -> Path:
+        return Path(self.storage.work or self.data_dir / "work")
+
+    @property
+    def evidence_url(self) -> str:
+        return self.storage.evidence or str(self.data_dir / "evidence")
 
     def policy(self, job_type: str) -> JobPolicy:
         """A type's own policy over the one named `default`, over the built-in one."""
