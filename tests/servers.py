@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from pyarrow import fs
 from pydantic import SecretStr
 
 from kalla import database
@@ -27,8 +28,11 @@ from kalla.local import ports
 from kalla.local.nats import Nats
 from kalla.local.postgres import Postgres
 from kalla.local.process import Server
+from kalla.local.s3 import S3
 from kalla.local.spark import Spark
 from kalla.settings import Database
+from kalla.settings import Storage as StorageSettings
+from kalla.storage import Storage
 
 # A test's database need not survive a power cut.
 UNSAFE_BUT_FAST = {
@@ -146,6 +150,43 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkServ
     server = Spark(tmp_path_factory.mktemp("spark"), ports.choose_free(), memory="1g")
     with started(server):
         yield SparkServer(server.remote, server.token)
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """An S3 on which tests make buckets of their own."""
+
+    settings: StorageSettings
+
+    @property
+    def storage(self) -> Storage:
+        return Storage.of(self.settings)
+
+    def create(self) -> str:
+        """A new bucket's name."""
+        name = f"test-{uuid4().hex[:12]}"
+        maker = fs.S3FileSystem(
+            access_key=self.settings.s3_access_key.get_secret_value(),
+            secret_key=self.settings.s3_secret_key.get_secret_value(),
+            endpoint_override=self.settings.s3_endpoint,
+            region=self.settings.s3_region,
+            allow_bucket_creation=True,
+        )
+        maker.create_dir(name)
+        return name
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3(tmp_path_factory.mktemp("s3"), ports.choose_free())
+    with started(server):
+        yield S3Server(server.settings)
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    """The URL of an empty bucket of this test's own."""
+    return f"s3://{s3_server.create()}"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-from kalla import database
+from kalla import database, secrets
 from kalla.errors import StartFailed
 from kalla.local import folder, ports
 from kalla.local.keeper import Keeper, News
@@ -69,6 +69,7 @@ class System:
         with folder.held(data_dir), self._signals():
             self._running_file.unlink(missing_ok=True)
             folder.require_space(data_dir, self.settings.up.min_free_bytes)
+            self._make_key()
             try:
                 self._check()
                 link = self._start()
@@ -78,6 +79,12 @@ class System:
             finally:
                 self._stop()
                 self._running_file.unlink(missing_ok=True)
+
+    def _make_key(self) -> None:
+        """The key of the encrypted secrets, once: without it they could not be opened again."""
+        path = secrets.key_file(self.settings)
+        if not self.settings.secrets.key.get_secret_value() and not path.exists():
+            folder.write_private(path, secrets.new_key() + "\n")
 
     def _check(self) -> None:
         """Everything that stands in the way, before anything is started."""

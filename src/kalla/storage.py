@@ -1,0 +1,414 @@
+"""URL -> filesystem: the one place that knows s3:// from a folder.
+
+A Storage is a small value that travels into Spark tasks; it opens what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import cache
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+from pydantic import SecretStr
+
+from kalla import settings
+from kalla.errors import InvalidInput, KallaError, NotFound, Problem, Unavailable
+from kalla.redaction import scrub
+
+if TYPE_CHECKING:
+    import duckdb
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_NONE = SecretStr("")
+_PIECE = 4 << 20
+_MAGIC = re.compile(r"[*?\[]")
+_AWS_ERROR = re.compile(
+    r"AWS Error ([A-Z0-9_]+)(?: \(HTTP status (\d+)\))? during \w+ operation:? ?(.*)", re.DOTALL
+)
+_WRONG_KEYS = {"SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID",
+               "MISSING_AUTHENTICATION_TOKEN", "UNRECOGNIZED_CLIENT"}  # fmt: skip
+_AWAY = {"NETWORK_CONNECTION", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING",
+         "REQUEST_TIMEOUT", "INTERNAL_FAILURE"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class S3:
+    """How an S3 is reached. Without keys: as the machine is set up."""
+
+    endpoint: str = ""
+    region: str = "us-east-1"
+    access_key: SecretStr = _NONE
+    secret_key: SecretStr = _NONE
+
+    def filesystem(self) -> fs.FileSystem:
+        return _s3_filesystem(self)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it is now. Size and time are its mark: another content has another one."""
+
+    url: str
+    size: int
+    modified: datetime | None = None
+
+    @property
+    def mark(self) -> dict[str, str | int | None]:
+        when = self.modified.isoformat() if self.modified else None
+        return {"file": self.url, "bytes": self.size, "modified": when}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Folders of this machine and, where `s3` says how, buckets. A URL is a path, file:// or s3://."""
+
+    s3: S3 | None = None
+
+    @classmethod
+    def of(cls, given: settings.Storage) -> Storage:
+        return cls(S3(given.s3_endpoint, given.s3_region, given.s3_access_key, given.s3_secret_key))
+
+    # Reading
+
+    def files(self, url: str) -> tuple[File, ...]:
+        """The file itself; all files below a folder; or all that a pattern (*, ?, [a], **) names.
+
+        In order of their names. Names that begin with . or _ are left out below a folder, and where
+        a pattern does not name them so. NotFound if there is none.
+        """
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            (info,) = filesystem.get_file_info([path])
+            if info.type == fs.FileType.File:
+                return (_file(url, info),)
+            if info.type == fs.FileType.Directory:
+                found = _below(filesystem, path)
+                wanted = [each for each in found if not _is_hidden(each.path[len(path) :])]
+            elif info.type == fs.FileType.Unknown:
+                raise InvalidInput(Problem("", f"{url} is neither a file nor a folder"))
+            elif _MAGIC.search(path):
+                wanted = _named(filesystem, path)
+            else:
+                self._require_bucket(url)
+                raise NotFound(f"{url} does not exist")
+            if not wanted:
+                self._require_bucket(url)
+                raise NotFound(f"{url} holds no file")
+        return tuple(sorted((_file(url, each) for each in wanted), key=lambda each: each.url))
+
+    def info(self, url: str) -> File:
+        """One file; NotFound if there is none."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            (info,) = filesystem.get_file_info([path])
+            if info.type != fs.FileType.File:
+                self._require_bucket(url)
+                raise NotFound(f"there is no file {url}")
+        return _file(url, info)
+
+    def size(self, url: str) -> int:
+        return self.info(url).size
+
+    def holds(self, url: str) -> bool:
+        """Whether there is a file, or a folder with anything in it."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            (info,) = filesystem.get_file_info([path])
+            if info.type != fs.FileType.Directory:
+                return bool(info.type != fs.FileType.NotFound)
+            return bool(filesystem.get_file_info(fs.FileSelector(path)))
+
+    def folders(self, url: str) -> list[str]:
+        """The names of the folders in a folder; none where there is no such folder."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            if filesystem.get_file_info(path).type != fs.FileType.Directory:
+                return []
+            found = filesystem.get_file_info(fs.FileSelector(path))
+            return sorted(each.base_name for each in found if each.type == fs.FileType.Directory)
+
+    @contextmanager
+    def open(self, url: str) -> Iterator[BinaryIO]:
+        """The bytes of a file, from any place in it; what fails inside is told as here."""
+        filesystem, path = self.filesystem(url)
+        with _told(url), filesystem.open_input_file(path) as opened:
+            yield cast(BinaryIO, opened)
+
+    def read_text(self, url: str) -> str:
+        with self.open(url) as opened:
+            return opened.read().decode()
+
+    def fetch(self, url: str, folder: Path) -> None:
+        """Copy a file or all of a folder into a folder here."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            (info,) = filesystem.get_file_info([path])
+            if info.type == fs.FileType.NotFound:
+                self._require_bucket(url)
+                raise NotFound(f"{url} does not exist")
+            alone = info.type == fs.FileType.File
+            head = path.rpartition("/")[0] if alone else path
+            for each in [info] if alone else _below(filesystem, path):
+                target = folder / each.path[len(head) :].lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _copy(filesystem, each.path, fs.LocalFileSystem(), str(target))
+
+    # Writing
+
+    def put(self, local: Path, url: str) -> None:
+        """Copy a file here, or all of a folder, to the URL; folders are made.
+
+        The folder's own files go last: who sees its metadata.json sees all that it tells of.
+        """
+        filesystem, path = self.filesystem(url)
+        found = (
+            [local] if local.is_file() else [each for each in local.rglob("*") if each.is_file()]
+        )
+        with _told(url):
+            for each in sorted(found, key=lambda each: (each.parent == local, each)):
+                target = path if each == local else join(path, *each.relative_to(local).parts)
+                _make_parent(filesystem, target)
+                _copy(fs.LocalFileSystem(), str(each), filesystem, target)
+
+    def write_text(self, url: str, text: str) -> None:
+        """A reader sees the old text or the new one, never half."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            _make_parent(filesystem, path)
+            if not is_s3(url):
+                place = Path(path)
+                fresh = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
+                fresh.write_text(text, "utf-8")
+                fresh.replace(place)
+                return
+            with filesystem.open_output_stream(path, compression=None) as stream:
+                stream.write(text.encode())  # an object appears when it is whole
+
+    def remove(self, url: str) -> None:
+        """A file, or a folder with all that is in it; what is not there is gone already."""
+        filesystem, path = self.filesystem(url)
+        if not path.strip("/") or (is_s3(url) and "/" not in path.strip("/")):
+            raise InvalidInput(Problem("", f"{url} is a whole disk or bucket, not a folder"))
+        with _told(url):
+            (info,) = filesystem.get_file_info([path])
+            if info.type == fs.FileType.File:
+                filesystem.delete_file(path)
+            elif info.type == fs.FileType.Directory:
+                filesystem.delete_dir(path)
+
+    # For others
+
+    def filesystem(self, url: str) -> tuple[fs.FileSystem, str]:
+        """The filesystem of a URL, and the path in it."""
+        scheme = _scheme(url)
+        if scheme == "s3":
+            bucket, _, key = url.partition("://")[2].partition("/")
+            if not bucket:
+                raise InvalidInput(Problem("", f"{url} names no bucket: s3://bucket/folder"))
+            if self.s3 is None:
+                raise InvalidInput(Problem("", f"{url} is on S3, which is not set up here"))
+            return self.s3.filesystem(), f"{bucket}/{key}".rstrip("/")
+        return fs.LocalFileSystem(), str(_path(url))
+
+    def register(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Let a DuckDB connection read s3:// where this storage can."""
+        if self.s3 is not None:
+            from kalla.storage_duckdb import S3ForDuckDB
+
+            connection.register_filesystem(S3ForDuckDB(self.s3.filesystem(), _told))
+
+    def delta_options(self, url: str) -> dict[str, str]:
+        """The same for the deltalake package, which has a client of its own. Holds the keys."""
+        if not is_s3(url) or self.s3 is None:
+            return {}
+        found = {"AWS_REGION": self.s3.region}
+        if self.s3.endpoint:
+            found["AWS_ENDPOINT_URL"] = self.s3.endpoint
+            found["AWS_ALLOW_HTTP"] = str(self.s3.endpoint.startswith("http://")).lower()
+        if self.s3.access_key.get_secret_value():
+            found["AWS_ACCESS_KEY_ID"] = self.s3.access_key.get_secret_value()
+            found["AWS_SECRET_ACCESS_KEY"] = self.s3.secret_key.get_secret_value()
+        return found
+
+    def _require_bucket(self, url: str) -> None:
+        """Asked for one file, S3 says the same of a bucket that is not there as of a file."""
+        filesystem, path = self.filesystem(url)
+        bucket = path.partition("/")[0]
+        if is_s3(url) and filesystem.get_file_info(bucket).type == fs.FileType.NotFound:
+            raise NotFound(f"there is no bucket {bucket}")
+
+
+LOCAL = Storage()
+"""No S3: what works without any setting."""
+
+
+def is_s3(url: str) -> bool:
+    return _scheme(url) == "s3"
+
+
+def join(url: str, *names: str) -> str:
+    """The URL of what is called so below it."""
+    return "/".join([url.rstrip("/"), *names])
+
+
+def _scheme(url: str) -> str | None:
+    found = _SCHEME.match(url)
+    return found[1].lower() if found else None
+
+
+def _path(url: str) -> Path:
+    """The path of a URL on this machine."""
+    scheme = _scheme(url)
+    if scheme is None:
+        return Path(url).absolute()
+    host, sign, path = url.partition("://")[2].partition("/")
+    if scheme != "file":
+        raise InvalidInput(
+            Problem("", f"{scheme}:// is not a place for files: a path, file:// or s3:// is")
+        )
+    if host not in ("", "localhost"):
+        raise InvalidInput(Problem("", f"{url} is on another machine: write file:///path"))
+    return Path(unquote(sign + path)).absolute()
+
+
+def _file(url: str, info: fs.FileInfo) -> File:
+    found = f"s3://{info.path}" if is_s3(url) else info.path
+    return File(found, info.size, info.mtime)
+
+
+def _below(filesystem: fs.FileSystem, path: str, *, recursive: bool = True) -> list[fs.FileInfo]:
+    selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+    found = filesystem.get_file_info(selector)
+    return [each for each in found if each.type == fs.FileType.File]
+
+
+def _named(filesystem: fs.FileSystem, pattern: str) -> list[fs.FileInfo]:
+    parts = pattern.split("/")
+    first = next(place for place, part in enumerate(parts) if _MAGIC.search(part))
+    if isinstance(filesystem, fs.LocalFileSystem):
+        found = sorted(set(glob(pattern, recursive=True)))  # noqa: PTH207 -- absolute patterns
+        infos = [each for each in filesystem.get_file_info(found) if each.type == fs.FileType.File]
+    elif first == 0:
+        raise InvalidInput(Problem("", f"s3://{pattern} is a pattern of buckets: name one bucket"))
+    else:
+        deep = len(parts) - first > 1 or "**" in parts
+        infos = _below(filesystem, "/".join(parts[:first]), recursive=deep)
+    return [each for each in infos if _matches(parts, each.path.split("/"), first)]
+
+
+def _matches(pattern: Sequence[str], path: Sequence[str], plain: int) -> bool:
+    """By all places of the pattern that can have been reached after each part of the path."""
+    last = len(pattern) - 1
+
+    def reached(places: set[int]) -> set[int]:
+        for place in range(last):  # a ** may stand for nothing, but at the end for a name at least
+            if place in places and pattern[place] == "**":
+                places.add(place + 1)
+        return places
+
+    places = reached({plain})
+    for part in path[plain:]:
+        fitting = {
+            place
+            for place in places
+            if place < len(pattern) and _part_matches(pattern[place], part)
+        }
+        stay = {place for place in fitting if pattern[place] == "**"}
+        places = reached(stay | {place + 1 for place in fitting - stay | (stay & {last})})
+    return len(pattern) in places
+
+
+def _part_matches(pattern: str, part: str) -> bool:
+    if part.startswith((".", "_")) and pattern[:1] != part[0]:
+        return False
+    return pattern == "**" or fnmatchcase(part, pattern)
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _copy(source: fs.FileSystem, path: str, target: fs.FileSystem, to: str) -> None:
+    """By streams that are closed here: what fails then is an error, which `fs.copy_files` drops."""
+    with (
+        source.open_input_stream(path, compression=None) as read,
+        target.open_output_stream(to, compression=None) as write,
+    ):
+        shutil.copyfileobj(read, write, _PIECE)
+
+
+def _make_parent(filesystem: fs.FileSystem, path: str) -> None:
+    if isinstance(filesystem, fs.LocalFileSystem):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+@cache
+def _s3_filesystem(given: S3) -> fs.FileSystem:
+    key = given.access_key.get_secret_value() or None
+    return fs.S3FileSystem(
+        access_key=key,
+        secret_key=given.secret_key.get_secret_value() or None if key else None,
+        endpoint_override=given.endpoint or None,
+        region=given.region,
+        connect_timeout=5,
+        request_timeout=60,
+        allow_delayed_open=True,  # a small object is one request
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),
+    )
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """What goes wrong with a file or a bucket, in a sentence."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise _meaning(url, error) from None
+
+
+def _meaning(url: str, error: Exception) -> KallaError:
+    said = _AWS_ERROR.search(str(error))
+    if said is not None:
+        return _s3_meaning(url, said[1], said[2], said[3])
+    if isinstance(error, FileNotFoundError):
+        return NotFound(f"{url} does not exist")
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else scrub(str(error).splitlines()[0])
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE):
+        return Unavailable(f"{url} cannot be used now: {reason}")
+    return InvalidInput(Problem("", f"{url} cannot be used: {reason}"))
+
+
+def _s3_meaning(url: str, code: str, status: str | None, detail: str) -> KallaError:
+    bucket = url.partition("://")[2].partition("/")[0]
+    if code == "NO_SUCH_BUCKET":
+        return NotFound(f"there is no bucket {bucket}")
+    if code in ("NO_SUCH_KEY", "RESOURCE_NOT_FOUND"):
+        return NotFound(f"{url} does not exist")
+    if code in _WRONG_KEYS:
+        reason = "check storage.s3_access_key and storage.s3_secret_key"
+        return InvalidInput(Problem("", f"S3 does not know these keys ({url}): {reason}"))
+    if status in ("301", "307", "400"):
+        reason = "check storage.s3_region and storage.s3_endpoint"
+        return InvalidInput(Problem("", f"S3 has {url} elsewhere: {reason}"))
+    if code == "ACCESS_DENIED" or status == "403":
+        reason = "check storage.s3_access_key, storage.s3_secret_key and what they may do"
+        return InvalidInput(Problem("", f"S3 denies access to {url}: {reason}"))
+    first = scrub((detail.strip().splitlines() or [code])[0])
+    if code in _AWAY:
+        return Unavailable(f"S3 does not answer ({url}): {first}")
+    return Unavailable(f"S3 failed ({url}): {code.lower()}: {first}")
