@@ -1,0 +1,1 @@
+"""PromQL over columns of samples: parse, plan into leaves, merge, evaluate."""

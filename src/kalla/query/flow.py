@@ -1,0 +1,190 @@
+"""Carries out a plan: leaves on every shard, their parts merged, the tree evaluated on top."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kalla.query.annotations import Annotations
+from kalla.query.frames import SAME_LABELS, Floats, Frame, stacked
+from kalla.query.leaves import BaseExpr, Partial, execute
+from kalla.query.problems import ExecutionFailed, LimitReached, Stopped, TimedOut
+from kalla.query.reductions import merged
+from kalla.query.samples import Source
+
+Value = Frame | Floats
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one query. `samples` counts what is held at once, as Prometheus counts it."""
+
+    samples: int = 50_000_000
+    series: int = 1_000_000
+    memory_bytes: int = 4 << 30
+    seconds: float = 120.0
+    points: int = 11_000
+
+
+@dataclass
+class LeafFacts:
+    """What a leaf cost on one shard, for explain and stats."""
+
+    leaf: BaseExpr
+    shard: int = 0
+    series: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    read: Mapping[str, int] = field(default_factory=dict)
+
+
+class Budget:
+    """Counts what a query holds and stops it at its limits, or when nobody waits any more."""
+
+    def __init__(self, limits: Limits, stop: threading.Event | None = None) -> None:
+        self.limits = limits
+        self.stop = stop
+        self.deadline = time.monotonic() + limits.seconds
+        self.held = 0
+        self.peak = 0
+
+    def check(self) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped("query was canceled in expression evaluation")
+        if time.monotonic() > self.deadline:
+            raise TimedOut("query timed out in expression evaluation")
+
+    def points(self, more: int) -> None:
+        """Whether so many samples can be held beside those that are."""
+        self.peak = max(self.peak, self.held + more)
+        if self.held + more > self.limits.samples:
+            raise LimitReached(
+                "query processing would load too many samples into memory in query execution"
+            )
+
+    def loaded(self, samples: int) -> None:
+        """Whether the samples a shard has read fit; a sample is a time, a value and a mark."""
+        self._fits(samples * 17, "samples of one shard")
+
+    def cells(self, rows: int, steps: int) -> None:
+        """Whether a frame of this size fits; its cells cost memory, filled or not."""
+        if rows > self.limits.series:
+            raise LimitReached(
+                f"query would touch {rows} series, more than the limit of "
+                f"{self.limits.series} series per query"
+            )
+        self._fits(rows * steps * 9, "one intermediate result")
+
+    def _fits(self, needed: int, what: str) -> None:
+        if needed > self.limits.memory_bytes:
+            raise LimitReached(
+                f"query would need {needed} bytes for {what}, more than the limit of "
+                f"{self.limits.memory_bytes} bytes of memory per query"
+            )
+
+
+class MergeSorted:
+    """The parts of a leaf's shards as one frame: rows in the order of their labels.
+
+    Shards come back in any order; they are merged by number, rows are put in order, groups are
+    summed exactly. So one shard and many give the same bits.
+    """
+
+    def __init__(self, leaf: BaseExpr) -> None:
+        self.leaf = leaf
+
+    def merge(self, parts: Sequence[Partial]) -> Frame:
+        if self.leaf.reduction is not None:
+            reduced = [part.reduced for part in parts if part.reduced is not None]
+            return merged(self.leaf.reduction, reduced, self.leaf.steps.count)
+        frames = [part.frame for part in parts if part.frame is not None and part.frame.labels]
+        if not frames:
+            return Frame.empty(self.leaf.steps.count)
+        frame = stacked(frames).sorted()
+        unnamed = self.leaf.drops_name and not self.leaf.delayed_names
+        if unnamed and len(set(frame.labels)) < len(frame.labels):
+            raise ExecutionFailed(SAME_LABELS)
+        return frame
+
+
+@dataclass
+class EvalFlow:
+    """One query under way: its source, limits, annotations, and the leaves it has run."""
+
+    source: Source
+    budget: Budget
+    annotations: Annotations
+    delayed_names: bool = False
+    workers: int = 1
+    facts: list[LeafFacts] = field(default_factory=list)
+    _ready: dict[BaseExpr, list[Partial]] = field(default_factory=dict)
+    _merged: dict[BaseExpr, Frame] = field(default_factory=dict)
+
+    def start(self, leaves: Sequence[BaseExpr]) -> None:
+        """Runs leaves that wait for nothing, shard by shard, on all workers."""
+        distinct = list(dict.fromkeys(leaves))
+        shards = range(self.source.shards)
+        if self.workers < 2 or len(distinct) * len(shards) < 2:
+            return
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="leaf") as pool:
+            running = [
+                (leaf, [pool.submit(self._run, leaf, shard) for shard in shards])
+                for leaf in distinct
+            ]
+            try:
+                for leaf, parts in running:
+                    self._ready[leaf] = [part.result() for part in parts]
+            except BaseException:
+                for _, parts in running:
+                    for part in parts:
+                        part.cancel()
+                raise
+
+    def leaf(self, leaf: BaseExpr) -> Frame:
+        """The merged answer of a leaf, with its annotations made and its size counted."""
+        self.budget.check()
+        parts = self._ready.get(leaf)
+        if parts is None:
+            parts = [self._run(leaf, shard) for shard in range(self.source.shards)]
+            self._ready[leaf] = parts
+        frame = self._merged.get(leaf)
+        if frame is None:
+            rows = sum(len(part.frame.labels) for part in parts if part.frame is not None)
+            self.budget.cells(rows, leaf.steps.count)
+            frame = self._merged[leaf] = MergeSorted(leaf).merge(parts)
+        self.budget.points(frame.points + max((part.fullest for part in parts), default=0))
+        self._annotate(leaf, parts)
+        return frame
+
+    def _run(self, leaf: BaseExpr, shard: int) -> Partial:
+        began = time.perf_counter()
+        part = execute(leaf, self.source, shard, self.budget)
+        spent = time.perf_counter() - began
+        self.facts.append(LeafFacts(leaf, shard, part.series, part.samples, spent, part.read))
+        return part
+
+    def _annotate(self, leaf: BaseExpr, parts: Sequence[Partial]) -> None:
+        for name in sorted(set().union(*(part.uncounted for part in parts))):
+            self.annotations.no_counter(name, leaf.span)
+        for part in parts:
+            if part.answered is not None:
+                quantiles = np.broadcast_to(leaf.parameters[0], part.answered.shape)
+                for quantile in dict.fromkeys(quantiles[part.answered].tolist()):
+                    if not 0 <= quantile <= 1:
+                        self.annotations.bad_quantile(quantile, leaf.span)
+
+
+def counted(flow: EvalFlow, compute: Callable[[], Value]) -> Value:
+    """Counts a node's result in the place of what its arguments held."""
+    flow.budget.check()
+    before = flow.budget.held
+    value = compute()
+    size = value.points if isinstance(value, Frame) else len(value)
+    flow.budget.points(size)
+    flow.budget.held = before + size
+    return value

@@ -1,0 +1,132 @@
+"""A query's values between operations: series by steps, with a mask of what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import le
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kalla.query.labels import Labels, unnamed
+from kalla.query.problems import ExecutionFailed
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SAME_LABELS = "vector cannot contain metrics with the same labelset"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The times an expression is evaluated at: from start to end, both inside; milliseconds."""
+
+    start: int
+    end: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        return (self.end - self.start) // self.step + 1 if self.end >= self.start else 0
+
+    @property
+    def times(self) -> Whole:
+        return np.arange(self.count, dtype=np.int64) * self.step + self.start
+
+    @property
+    def first(self) -> Steps:
+        return replace(self, end=self.start)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows are series. `drops`: the row's metric name goes when the query is done."""
+
+    labels: tuple[Labels, ...]
+    values: Floats
+    present: Mask
+    drops: Mask
+
+    @classmethod
+    def empty(cls, steps: int) -> Frame:
+        shape = (0, steps)
+        return cls((), np.empty(shape), np.empty(shape, bool), np.empty(0, bool))
+
+    @classmethod
+    def of(cls, labels: Sequence[Labels], values: Floats, present: Mask) -> Frame:
+        return cls(tuple(labels), values, present, np.zeros(len(labels), bool))
+
+    @property
+    def points(self) -> int:
+        return int(np.count_nonzero(self.present))
+
+    def rows(self, chosen: Sequence[int] | Whole | Mask) -> Frame:
+        index = np.asarray(chosen)
+        index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+        return Frame(
+            tuple(self.labels[i] for i in index),
+            self.values[index],
+            self.present[index],
+            self.drops[index],
+        )
+
+    def filled(self) -> Frame:
+        """Without the rows that are nowhere present."""
+        there = np.asarray(self.present.any(axis=1))
+        return self if bool(there.all()) else self.rows(there)
+
+    def repeated(self, count: int) -> Frame:
+        """One step seen at `count` steps, without a copy."""
+        shape = (len(self.labels), count)
+        return replace(
+            self,
+            values=np.broadcast_to(self.values, shape),
+            present=np.broadcast_to(self.present, shape),
+        )
+
+    def dropping_names(self, *, later: bool) -> Frame:
+        """Names go now, or are marked to go when the query is done."""
+        if later:
+            return replace(self, drops=np.ones(len(self.labels), bool))
+        return replace(self, labels=tuple(map(unnamed, self.labels)))
+
+    def relabelled(self, change: Callable[[Labels], Labels]) -> Frame:
+        return replace(self, labels=tuple(change(labels) for labels in self.labels))
+
+    def sorted(self) -> Frame:
+        if all(map(le, self.labels, self.labels[1:])):
+            return self
+        return self.rows(sorted(range(len(self.labels)), key=self.labels.__getitem__))
+
+
+def stacked(frames: Sequence[Frame]) -> Frame:
+    if len(frames) == 1:
+        return frames[0]
+    return Frame(
+        tuple(labels for frame in frames for labels in frame.labels),
+        np.concatenate([frame.values for frame in frames]),
+        np.concatenate([frame.present for frame in frames]),
+        np.concatenate([frame.drops for frame in frames]),
+    )
+
+
+def merged(frame: Frame) -> Frame:
+    """Rows of the same labels become one; at no step may two of them be there."""
+    if len(set(frame.labels)) == len(frame.labels):
+        return frame
+    places: dict[Labels, list[int]] = {}
+    for row, labels in enumerate(frame.labels):
+        places.setdefault(labels, []).append(row)
+    values = np.zeros((len(places), frame.values.shape[1]))
+    present = np.empty(values.shape, bool)
+    for at, rows in enumerate(places.values()):
+        there = frame.present[rows]
+        if (there.sum(axis=0) > 1).any():
+            raise ExecutionFailed(SAME_LABELS)
+        present[at] = there.any(axis=0)
+        for row in rows:
+            np.copyto(values[at], frame.values[row], where=frame.present[row])
+    firsts = [rows[0] for rows in places.values()]
+    return Frame(tuple(places), values, present, frame.drops[firsts])

@@ -1,0 +1,127 @@
+"""Functions of label sets: replacing, joining, and sorting by them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cmp_to_key
+
+import numpy as np
+
+from kalla.query.flow import EvalFlow
+from kalla.query.frames import Frame, merged
+from kalla.query.labels import Labels, changed, value_of
+from kalla.query.matchers import matched, replaced
+from kalla.query.nodes import ExecNode
+from kalla.query.syntax import METRIC_NAME
+
+
+@dataclass(frozen=True)
+class LabelReplace(ExecNode):
+    inner: ExecNode
+    target: str
+    template: str
+    source: str
+    pattern: str
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.inner,)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        frame = self.inner.frame(flow)
+        distinct = sorted({value_of(labels, self.source) for labels in frame.labels})
+        hits = [
+            value
+            for value, hit in zip(distinct, matched(self.pattern, distinct), strict=True)
+            if hit
+        ]
+        results = dict(zip(hits, replaced(self.pattern, self.template, hits), strict=True))
+
+        def change(labels: Labels) -> Labels | None:
+            result = results.get(value_of(labels, self.source))
+            return None if result is None else changed(labels, {self.target: result})
+
+        return _relabelled(frame, self.target, change)
+
+
+@dataclass(frozen=True)
+class LabelJoin(ExecNode):
+    inner: ExecNode
+    target: str
+    separator: str
+    sources: tuple[str, ...]
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.inner,)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        def change(labels: Labels) -> Labels:
+            joined = self.separator.join(value_of(labels, source) for source in self.sources)
+            return changed(labels, {self.target: joined})
+
+        return _relabelled(self.inner.frame(flow), self.target, change)
+
+
+def _relabelled(frame: Frame, target: str, change: Callable[[Labels], Labels | None]) -> Frame:
+    drops = frame.drops.copy()
+    result: list[Labels] = []
+    for row, labels in enumerate(frame.labels):
+        new = change(labels)
+        result.append(labels if new is None else new)
+        if new is not None and target == METRIC_NAME:
+            # A name that was given is no longer the one to be dropped.
+            drops[row] = False
+    return merged(replace(frame, labels=tuple(result), drops=drops))
+
+
+@dataclass(frozen=True)
+class Sorted(ExecNode):
+    """Order of an instant query's answer; a range query's is always by labels."""
+
+    inner: ExecNode
+    descending: bool
+    by: tuple[str, ...] = ()
+    by_labels: bool = False
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.inner,)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        frame = self.inner.frame(flow)
+        if self.steps.count != 1 or not frame.labels:
+            return frame
+        if not self.by_labels:
+            values = frame.values[:, 0]
+            key = -values if self.descending else values
+            return frame.rows(np.lexsort((key, np.isnan(values))))
+        order = sorted(range(len(frame.labels)), key=cmp_to_key(self._compared(frame.labels)))
+        return frame.rows(order[::-1] if self.descending else order)
+
+    def _compared(self, known: tuple[Labels, ...]) -> Callable[[int, int], int]:
+        def compare(one: int, two: int) -> int:
+            for name in self.by:
+                first, second = value_of(known[one], name), value_of(known[two], name)
+                if first != second:
+                    return -1 if naturally_before(first, second) else 1
+            return -1 if known[one] < known[two] else int(known[one] > known[two])
+
+        return compare
+
+
+def naturally_before(one: str, two: str) -> bool:
+    """Digits compare as numbers, everything else as text: 4m5 comes before 4m600."""
+    first, second = _CHUNKS.findall(one), _CHUNKS.findall(two)
+    for a, b in zip(first, second, strict=False):
+        if a.isdigit() and b.isdigit():
+            if int(a) != int(b):
+                return int(a) < int(b)
+        elif a != b:
+            return bool(a < b)
+    return len(first) < len(second)
+
+
+_CHUNKS = re.compile(r"[0-9]+|[^0-9]+")

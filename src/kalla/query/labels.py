@@ -1,0 +1,79 @@
+"""Label sets: sorted pairs of name and value, compared bytewise; an empty value is no label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kalla.query.lexing import go_quote
+from kalla.query.syntax import METRIC_NAME
+
+Labels = tuple[tuple[str, str], ...]
+
+NONE: Labels = ()
+# What describes the metric rather than the series; an operation makes a new metric of it.
+METADATA = frozenset({METRIC_NAME, "__type__", "__unit__"})
+
+
+def labels_of(pairs: Mapping[str, str]) -> Labels:
+    return tuple(sorted((name, value) for name, value in pairs.items() if value))
+
+
+def value_of(labels: Labels, name: str) -> str:
+    for key, value in labels:
+        if key == name:
+            return value
+    return ""
+
+
+def name_of(labels: Labels) -> str:
+    if labels and labels[0][0] == METRIC_NAME:
+        return labels[0][1]
+    return value_of(labels, METRIC_NAME)
+
+
+def without(labels: Labels, names: frozenset[str]) -> Labels:
+    return tuple([pair for pair in labels if pair[0] not in names])
+
+
+def only(labels: Labels, names: frozenset[str]) -> Labels:
+    return tuple([pair for pair in labels if pair[0] in names])
+
+
+def unnamed(labels: Labels) -> Labels:
+    return tuple([pair for pair in labels if pair[0] not in METADATA])
+
+
+def changed(labels: Labels, changes: Mapping[str, str]) -> Labels:
+    """With these labels set; an empty value takes the label away."""
+    return labels_of({**dict(labels), **changes})
+
+
+def match_groups(known: Sequence[Labels], names: Iterable[str], *, on: bool) -> list[Labels]:
+    """The part of each label set that a binary operation matches by."""
+    listed = frozenset(names)
+    if on:
+        return [only(labels, listed) for labels in known]
+    listed |= {METRIC_NAME}
+    return [without(labels, listed) for labels in known]
+
+
+def shown(labels: Labels) -> str:
+    """`{a="b", c="d"}`, as Prometheus prints a label set."""
+    return "{" + ", ".join(f"{_name(name)}={go_quote(value)}" for name, value in labels) + "}"
+
+
+def is_plain_name(name: str) -> bool:
+    return name.isascii() and name.isidentifier()
+
+
+def is_label_name(name: str) -> bool:
+    """Any UTF-8 text but the empty one names a label."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(name)
+
+
+def _name(name: str) -> str:
+    return name if is_plain_name(name) else go_quote(name)

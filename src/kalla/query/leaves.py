@@ -1,0 +1,282 @@
+"""A leaf: what is read from one shard and finished there, as plain data that any process can run.
+
+A series' window is finished before anything is aggregated across series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from kalla.query import counters, extended, ordering, overtime
+from kalla.query.frames import Floats, Frame, Mask, Steps, Whole, stacked
+from kalla.query.labels import METADATA, Labels, name_of, unnamed
+from kalla.query.matchers import Matcher
+from kalla.query.reductions import CHOSEN, Reduced, Reducer, Reduction
+from kalla.query.samples import SeriesBatch, Source
+from kalla.query.syntax import NOWHERE, Extension, Span
+
+# These act like an offset: what they return is still the metric.
+_KEEP_NAME = frozenset({"", "last_over_time", "first_over_time"})
+_NAMED_COUNTERS = ("_total", "_sum", "_count", "_bucket")
+# Cells of the scratch a leaf computes in before it reduces: a few megabytes.
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class BaseExpr:
+    """Selector, matchers, range, offset, @, and what is done per series and across them.
+
+    Times are milliseconds. `parameters` of the function hold one value, or one per step.
+    """
+
+    matchers: tuple[Matcher, ...]
+    steps: Steps
+    lookback: int
+    function: str = ""
+    range: int = 0
+    offset: int = 0
+    at: int | None = None
+    extension: Extension = ""
+    parameters: tuple[tuple[float, ...], ...] = ()
+    start_timestamps: bool = False
+    delayed_names: bool = False
+    reduction: Reduction | None = None
+    span: Span = field(default=NOWHERE, compare=False)
+
+    @property
+    def ends(self) -> Whole:
+        """Where each step's window ends."""
+        times = self.steps.times if self.at is None else np.full(self.steps.count, self.at)
+        return np.asarray(times - self.offset, np.int64)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Samples of (after, until] are all that this leaf can see."""
+        first = self.steps.start if self.at is None else self.at
+        last = self.steps.start + (self.steps.count - 1) * self.steps.step
+        last = last if self.at is None else self.at
+        after, until = first - self.offset, last - self.offset
+        if self.range:
+            after -= self.range + (self.lookback if self.extension else 0)
+        else:
+            after -= self.lookback
+        if self.extension == "smoothed":
+            until += self.lookback
+        return after, until
+
+    @property
+    def drops_name(self) -> bool:
+        return self.function not in _KEEP_NAME
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What one shard has for a leaf: rows sorted by labels, or groups already reduced."""
+
+    frame: Frame | None = None
+    reduced: Reduced | None = None
+    series: int = 0
+    samples: int = 0
+    fullest: int = 0
+    uncounted: frozenset[str] = frozenset()
+    answered: Mask | None = None
+    read: Mapping[str, int] = field(default_factory=dict)
+
+
+class Guard(Protocol):
+    """Asked now and then while a leaf runs; it raises when the query must stop."""
+
+    def check(self) -> None: ...
+
+    def loaded(self, samples: int) -> None: ...
+
+    def cells(self, rows: int, steps: int) -> None: ...
+
+
+def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial:
+    """Reads and computes a leaf on one shard."""
+    guard.check()
+    after, until = leaf.bounds
+    batch = source.select(shard, leaf.matchers, after, until)
+    guard.loaded(len(batch.values))
+    guard.check()
+    read = batch.read
+    if leaf.range or leaf.extension == "smoothed":
+        batch = batch.without_markers()
+    facts = _Facts()
+    blocks = _blocks(leaf, batch, facts, guard)
+    steps = leaf.steps.count
+    if leaf.reduction is None:
+        guard.cells(len(batch), steps)
+        partial = Partial(frame=_rows(leaf, blocks))
+    else:
+        reducer = Reducer(leaf.reduction, steps)
+        for frame in blocks:
+            reducer.add(frame)
+            guard.cells(len(reducer.ids), steps)
+        partial = Partial(reduced=reducer.result())
+    return replace(
+        partial,
+        series=len(batch),
+        samples=len(batch.values),
+        fullest=facts.fullest,
+        uncounted=frozenset(facts.uncounted),
+        answered=facts.answered,
+        read=read,
+    )
+
+
+@dataclass
+class _Facts:
+    fullest: int = 0
+    uncounted: set[str] = field(default_factory=set)
+    answered: Mask | None = None
+
+
+def _rows(leaf: BaseExpr, blocks: Iterator[Frame]) -> Frame:
+    frames = list(blocks)
+    return stacked(frames) if frames else Frame.empty(leaf.steps.count)
+
+
+def _blocks(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard) -> Iterator[Frame]:
+    """The finished windows of some series at a time."""
+    count = leaf.steps.count
+    guard.cells(1, count)
+    height = max(1, _BLOCK // max(count, 1))
+    for first in range(0, len(batch), height):
+        guard.check()
+        part = _part(batch, first, min(first + height, len(batch)))
+        values = np.zeros((len(part), count))
+        present = np.zeros(values.shape, bool)
+        facts.fullest = max(facts.fullest, compute(leaf, part, values, present))
+        there = np.asarray(present.any(axis=1))
+        _note(leaf, part, present, there, facts)
+        labels: list[Labels] = list(part.labels)
+        if leaf.drops_name and not leaf.delayed_names and not _nameless(leaf):
+            labels = [unnamed(one) for one in labels]
+        drops = np.full(len(labels), leaf.drops_name and leaf.delayed_names)
+        frame = Frame(tuple(labels), values, present, drops)
+        yield frame if there.all() else frame.rows(there)
+
+
+def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: _Facts) -> None:
+    if leaf.function in ("rate", "increase"):
+        facts.uncounted |= uncounted_names(part.labels, there)
+    if leaf.function == "quantile_over_time":
+        seen = np.asarray(present.any(axis=0))
+        facts.answered = seen if facts.answered is None else facts.answered | seen
+
+
+def _nameless(leaf: BaseExpr) -> bool:
+    """Whether what is left of the labels has no place for a name anyway."""
+    reduction = leaf.reduction
+    if reduction is None or reduction.operator in CHOSEN:
+        return False
+    return not reduction.without and not METADATA & set(reduction.grouping)
+
+
+def uncounted_names(labels: Sequence[Labels], there: Mask) -> set[str]:
+    """Metrics that a rate was taken of though their names are not those of counters."""
+    names = {name_of(labels[index]) for index in np.flatnonzero(there).tolist()}
+    return {name for name in names if name and not name.endswith(_NAMED_COUNTERS)}
+
+
+def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
+    if first == 0 and beyond == len(batch):
+        return batch
+    low, high = int(batch.offsets[first]), int(batch.offsets[beyond])
+    return SeriesBatch(
+        batch.labels[first:beyond],
+        batch.offsets[first : beyond + 1] - low,
+        batch.times[low:high],
+        batch.values[low:high],
+        None if batch.stale is None else batch.stale[low:high],
+        None if batch.starts is None else batch.starts[low:high],
+    )
+
+
+def compute(leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask) -> int:
+    """Fills the window of every series at every step; returns how full the fullest was."""
+    ends = leaf.ends
+    constant = leaf.at is not None and leaf.function != "predict_linear"
+    if constant and len(ends) > 1 and all(len(held) == 1 for held in leaf.parameters):
+        single = replace(leaf, steps=leaf.steps.first)
+        first, there = np.zeros((len(batch), 1)), np.zeros((len(batch), 1), bool)
+        fullest = compute(single, batch, first, there)
+        values[:], present[:] = first, there
+        return fullest
+    times = np.ascontiguousarray(batch.times, np.int64)
+    samples = np.ascontiguousarray(batch.values, np.float64)
+    offsets = np.ascontiguousarray(batch.offsets, np.int64)
+    if not leaf.range:
+        _instants(leaf, batch, times, samples, offsets, values, present)
+        return 0
+    name = leaf.function
+    held = [_spread(parameter, len(ends)) for parameter in leaf.parameters]
+    none = np.empty(0, np.int64)
+    started = leaf.start_timestamps and batch.starts is not None
+    starts = batch.starts if started and batch.starts is not None else none
+    if leaf.extension:
+        return int(
+            extended.windows(
+                extended.CODES[name], times, samples, starts, offsets, ends, leaf.range,
+                leaf.lookback, leaf.extension == "smoothed", values, present, started,
+            )
+        )  # fmt: skip
+    if name in counters.RATES:
+        code = counters.RATES[name]
+        return int(
+            counters.rates(
+                code, times, samples, starts, offsets, ends, leaf.range, values, present, started
+            )
+        )
+    if name in overtime.OVER_TIME:
+        code = overtime.OVER_TIME[name]
+        return int(
+            overtime.over_time(code, times, samples, offsets, ends, leaf.range, values, present)
+        )
+    if name in overtime.TRENDS:
+        held += [np.zeros(len(ends))] * (2 - len(held))
+        return int(
+            overtime.trends(
+                overtime.TRENDS[name], times, samples, offsets, ends, leaf.steps.times, leaf.range,
+                held[0], held[1], values, present,
+            )
+        )  # fmt: skip
+    quantiles = held[0] if held else np.zeros(len(ends))
+    return int(
+        ordering.ranks(
+            ordering.RANKS[name], times, samples, offsets, ends, leaf.range, quantiles, values,
+            present,
+        )
+    )  # fmt: skip
+
+
+def _instants(
+    leaf: BaseExpr,
+    batch: SeriesBatch,
+    times: Whole,
+    samples: Floats,
+    offsets: Whole,
+    values: Floats,
+    present: Mask,
+) -> None:
+    if leaf.extension == "smoothed":
+        extended.instants(times, samples, offsets, leaf.ends, leaf.lookback, values, present)
+        return
+    stale = np.empty(0, bool) if batch.stale is None else np.ascontiguousarray(batch.stale)
+    wants_time = leaf.function == "timestamp"
+    counters.instants(
+        times, samples, stale, offsets, leaf.ends, leaf.lookback, values, present,
+        batch.stale is not None, wants_time,
+    )  # fmt: skip
+
+
+def _spread(parameter: tuple[float, ...], count: int) -> Floats:
+    if len(parameter) == 1:
+        return np.full(count, parameter[0])
+    return np.asarray(parameter, np.float64)

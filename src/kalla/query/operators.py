@@ -1,0 +1,353 @@
+"""Binary operators: between scalars, a vector and a scalar, and two vectors that are matched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kalla.query.calls import quiet, renamed
+from kalla.query.flow import EvalFlow
+from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
+from kalla.query.labels import (
+    METADATA,
+    Labels,
+    changed,
+    match_groups,
+    only,
+    shown,
+    value_of,
+    without,
+)
+from kalla.query.nodes import ExecNode
+from kalla.query.problems import ExecutionFailed
+from kalla.query.syntax import ARITHMETIC, Matching
+
+COMPARED: dict[str, Callable[[Floats, Floats], Mask]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    "<": np.less,
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+}
+COMPUTED: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "%": np.fmod,
+    "^": np.power,
+    "atan2": np.arctan2,
+}
+
+
+def computed(operator: str, left: Floats, right: Floats) -> Floats:
+    return quiet(COMPUTED[operator], left, right)
+
+
+def compared(operator: str, left: Floats, right: Floats) -> Mask:
+    with np.errstate(invalid="ignore"):
+        return COMPARED[operator](left, right)
+
+
+@dataclass(frozen=True)
+class ScalarOperation(ExecNode):
+    operator: str
+    left: ExecNode
+    right: ExecNode
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.left, self.right)
+
+    def compute(self, flow: EvalFlow) -> Floats:
+        left, right = self.left.scalar(flow), self.right.scalar(flow)
+        if self.operator in COMPARED:
+            return compared(self.operator, left, right).astype(np.float64)
+        return computed(self.operator, left, right)
+
+
+@dataclass(frozen=True)
+class VectorScalar(ExecNode):
+    """`swapped`: the scalar was written first. A comparison keeps the vector's values."""
+
+    operator: str
+    vector: ExecNode
+    scalar_side: ExecNode
+    swapped: bool
+    return_bool: bool
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.vector, self.scalar_side)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        frame, scalar = self.vector.frame(flow), self.scalar_side.scalar(flow)[None, :]
+        left, right = (scalar, frame.values) if self.swapped else (frame.values, scalar)
+        if self.operator in ARITHMETIC:
+            return renamed(replace(frame, values=computed(self.operator, left, right)), flow)
+        kept = compared(self.operator, left, right)
+        if self.return_bool:
+            return renamed(replace(frame, values=kept.astype(np.float64)), flow)
+        return replace(frame, present=frame.present & kept).filled()
+
+
+@dataclass(frozen=True)
+class SetOperation(ExecNode):
+    operator: str
+    left: ExecNode
+    right: ExecNode
+    matching: Matching
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.left, self.right)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        left, right = self.left.frame(flow), self.right.frame(flow)
+        if self.operator == "or":
+            taken = self._found(right, left)
+            extra = replace(right, present=right.present & ~taken)
+            return merged(stacked([left, extra]).filled())
+        found = self._found(left, right)
+        kept = left.present & (found if self.operator == "and" else ~found)
+        return replace(left, present=kept).filled()
+
+    def _found(self, frame: Frame, other: Frame) -> Mask:
+        """For each row: at which steps the other side has something of its group."""
+        there: dict[Labels, Mask] = {}
+        matching = self.matching
+        for row, group in enumerate(match_groups(other.labels, matching.labels, on=matching.on)):
+            known = there.get(group)
+            there[group] = other.present[row] if known is None else known | other.present[row]
+        nowhere = np.zeros(frame.values.shape[1], bool)
+        groups = match_groups(frame.labels, matching.labels, on=matching.on)
+        found = [there.get(group, nowhere) for group in groups]
+        return np.array(found, bool).reshape(frame.present.shape)
+
+
+@dataclass(frozen=True)
+class VectorOperation(ExecNode):
+    """Every pair of series whose labels match, at the steps where both are there."""
+
+    operator: str
+    left: ExecNode
+    right: ExecNode
+    matching: Matching
+    return_bool: bool
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.left, self.right)
+
+    def compute(self, flow: EvalFlow) -> Frame:
+        left, right = self.left.frame(flow), self.right.frame(flow)
+        matching = self.matching
+        swapped = matching.cardinality == "one-to-many"
+        # From here on the "one" side is the right one; fill_left fills the "many" side.
+        many, one = (right, left) if swapped else (left, right)
+        both = many.present.any(axis=0) & one.present.any(axis=0)
+        filled = matching.fill_left is not None or matching.fill_right is not None
+        active = np.ones_like(both) if filled else both
+        many = replace(many, present=many.present & active)
+        one = replace(one, present=one.present & active)
+        groups = match_groups(many.labels, matching.labels, on=matching.on)
+        one_groups = match_groups(one.labels, matching.labels, on=matching.on)
+        self._unique(one, one_groups)
+        pairs = self._simple_pairs(many, one, groups, one_groups)
+        if pairs is None:
+            pairs = _Pairs.of(self._pairs(many, one, groups, one_groups), self.steps.count)
+        flow.budget.cells(len(pairs.groups), self.steps.count)
+        return self._operated(many, one, pairs, swapped, flow)
+
+    def _unique(self, one: Frame, groups: Sequence[Labels]) -> None:
+        if len(set(groups)) == len(groups):
+            return
+        places: dict[Labels, list[int]] = {}
+        for row, group in enumerate(groups):
+            places.setdefault(group, []).append(row)
+        for group, rows in places.items():
+            if len(rows) < 2:
+                continue
+            crowded = one.present[rows].sum(axis=0) > 1
+            if crowded.any():
+                step = int(np.argmax(crowded))
+                first, second = [row for row in rows if one.present[row, step]][:2]
+                side = "left" if self.matching.cardinality == "one-to-many" else "right"
+                raise ExecutionFailed(
+                    f"found duplicate series for the match group {shown(group)} on the {side} "
+                    f"hand-side of the operation: [{shown(one.labels[second])}, "
+                    f"{shown(one.labels[first])}];many-to-many matching not allowed: matching "
+                    "labels must be unique on one side"
+                )
+
+    def _simple_pairs(
+        self, many: Frame, one: Frame, groups: Sequence[Labels], one_groups: Sequence[Labels]
+    ) -> _Pairs | None:
+        """The pairs where every group has one series a side and nothing is filled in."""
+        matching = self.matching
+        if matching.fill_left is not None or matching.fill_right is not None:
+            return None
+        ones = {group: row for row, group in enumerate(one_groups)}
+        if len(ones) < len(one_groups) or len(set(groups)) < len(groups):
+            return None
+        found = [(row, ones[group]) for row, group in enumerate(groups) if group in ones]
+        rows = np.array(found, np.int64).reshape(len(found), 2)
+        there = many.present[rows[:, 0]] & one.present[rows[:, 1]]
+        kept = np.flatnonzero(there.any(axis=1))
+        rows = rows[kept]
+        return _Pairs([groups[row] for row in rows[:, 0]], rows[:, 0], rows[:, 1], there[kept])
+
+    def _pairs(
+        self, many: Frame, one: Frame, many_groups: Sequence[Labels], one_groups: Sequence[Labels]
+    ) -> list[_Pair]:
+        matching = self.matching
+        ones: dict[Labels, list[int]] = {}
+        for row, group in enumerate(one_groups):
+            ones.setdefault(group, []).append(row)
+        pairs: list[_Pair] = []
+        served: dict[Labels, Mask] = {}
+        for row, group in enumerate(many_groups):
+            there = many.present[row]
+            rows = ones.get(group, [])
+            pairs.extend(_Pair(group, row, other, there & one.present[other]) for other in rows)
+            if matching.fill_right is not None:
+                alone = there.copy()
+                for other in rows:
+                    alone &= ~one.present[other]
+                pairs.append(_Pair(group, row, -1, alone))
+            matched = there if matching.fill_right is not None else (
+                there & one.present[rows].any(axis=0) if rows else np.zeros_like(there)
+            )  # fmt: skip
+            self._counted(served, group, matched)
+        if matching.fill_left is not None:
+            for row, group in enumerate(one_groups):
+                alone = one.present[row] & ~served.get(group, np.zeros(one.present.shape[1], bool))
+                pairs.append(_Pair(group, -1, row, alone))
+        return [pair for pair in pairs if pair.there.any()]
+
+    def _counted(self, served: dict[Labels, Mask], group: Labels, matched: Mask) -> None:
+        known = served.get(group)
+        if known is None:
+            served[group] = matched
+            return
+        if self.matching.cardinality == "one-to-one" and (known & matched).any():
+            raise ExecutionFailed(
+                "multiple matches for labels: many-to-one matching must be explicit "
+                "(group_left/group_right)"
+            )
+        served[group] = known | matched
+
+    def _operated(
+        self, many: Frame, one: Frame, pairs: _Pairs, swapped: bool, flow: EvalFlow
+    ) -> Frame:
+        if not pairs.groups:
+            return Frame.empty(self.steps.count)
+        ours = _taken(many, pairs.many, self.matching.fill_left)
+        theirs = _taken(one, pairs.one, self.matching.fill_right)
+        left, right = (theirs, ours) if swapped else (ours, theirs)
+        labels = self._results(many, one, pairs, flow.delayed_names)
+        if self.matching.cardinality != "one-to-one":
+            _unambiguous(labels, pairs)
+        kept = pairs.there
+        if self.operator in ARITHMETIC:
+            values = computed(self.operator, left, right)
+        else:
+            truth = compared(self.operator, left, right)
+            values = truth.astype(np.float64) if self.return_bool else left
+            kept = kept if self.return_bool else kept & truth
+        drops = np.full(len(labels), self.return_bool and flow.delayed_names)
+        return merged(Frame(tuple(labels), values, kept, drops).filled())
+
+    def _results(self, many: Frame, one: Frame, pairs: _Pairs, delayed: bool) -> list[Labels]:
+        """What each pair's series is called."""
+        matching = self.matching
+        changes = self.operator in ARITHMETIC or (self.return_bool and not delayed)
+        single = matching.cardinality == "one-to-one"
+        listed = frozenset(matching.labels)
+        if single and matching.on and not listed & METADATA:
+            return pairs.groups
+        dropped = METADATA if changes else frozenset[str]()
+        if single and not matching.on:
+            dropped |= listed
+        results: list[Labels] = []
+        for group, row, other in zip(
+            pairs.groups, pairs.many.tolist(), pairs.one.tolist(), strict=True
+        ):
+            source = many.labels[row] if row >= 0 else group
+            if dropped:
+                source = without(source, dropped)
+            if single and matching.on:
+                source = only(source, listed)
+            if matching.include:
+                included = one.labels[other] if other >= 0 else group
+                source = changed(
+                    source, {name: value_of(included, name) for name in matching.include}
+                )
+            results.append(source)
+        return results
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Rows of the two sides, -1 for one that is filled in; `there`: the steps it holds at."""
+
+    group: Labels
+    many: int
+    one: int
+    there: Mask
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The same, as columns."""
+
+    groups: list[Labels]
+    many: Whole
+    one: Whole
+    there: Mask
+
+    @classmethod
+    def of(cls, pairs: Sequence[_Pair], steps: int) -> _Pairs:
+        return cls(
+            [pair.group for pair in pairs],
+            np.array([pair.many for pair in pairs], np.int64),
+            np.array([pair.one for pair in pairs], np.int64),
+            np.array([pair.there for pair in pairs], bool).reshape(len(pairs), steps),
+        )
+
+
+def _taken(frame: Frame, rows: Whole, fill: float | None) -> Floats:
+    if fill is None or (rows >= 0).all():
+        return frame.values[rows]
+    padded = np.concatenate([frame.values, np.full((1, frame.values.shape[1]), fill)])
+    return padded[rows]
+
+
+def _unambiguous(labels: Sequence[Labels], pairs: _Pairs) -> None:
+    if len(set(labels)) == len(labels):
+        return
+    seen: dict[tuple[Labels, Labels], Mask] = {}
+    for key, there in zip(zip(pairs.groups, labels, strict=True), pairs.there, strict=True):
+        known = seen.get(key)
+        if known is not None and (known & there).any():
+            raise ExecutionFailed(
+                "multiple matches for labels: grouping labels must ensure unique matches"
+            )
+        seen[key] = there if known is None else known | there
+
+
+@dataclass(frozen=True)
+class Negated(ExecNode):
+    """Unary minus of a scalar."""
+
+    inner: ExecNode
+
+    @property
+    def arguments(self) -> tuple[ExecNode, ...]:
+        return (self.inner,)
+
+    def compute(self, flow: EvalFlow) -> Floats:
+        return -self.inner.scalar(flow)

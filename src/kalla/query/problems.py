@@ -1,0 +1,68 @@
+"""What a query can come to instead of an answer, in the words and kinds Prometheus uses."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kalla.errors import KallaError
+
+Kind = Literal["bad_data", "execution", "timeout", "canceled"]
+
+
+class QueryProblem(KallaError):
+    """A query that has no answer; `kind` is the errorType of Prometheus' API."""
+
+    kind: Kind = "execution"
+    status = 422
+    title = "The query has no answer"
+
+
+class ParseFailed(QueryProblem):
+    """The expression is not PromQL, or its types do not fit."""
+
+    kind: Kind = "bad_data"
+    status = 400
+    title = "The expression is not valid"
+
+
+class BadRequest(QueryProblem):
+    """The expression may be fine; the times or limits asked for are not."""
+
+    kind: Kind = "bad_data"
+    status = 400
+    title = "The query's times are not valid"
+
+
+class ExecutionFailed(QueryProblem):
+    """The expression is valid, but these data give it no answer."""
+
+
+class NativeHistograms(ExecutionFailed):
+    """Kalla answers from float samples; native histograms are refused, never guessed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"native histograms are not supported: {what}; query the _bucket series instead"
+        )
+        self.what = what
+
+    def __reduce__(self) -> tuple[type[NativeHistograms], tuple[str]]:
+        return type(self), (self.what,)
+
+
+class LimitReached(ExecutionFailed):
+    """A limit on samples, series or memory; the sentence says which."""
+
+
+class TimedOut(QueryProblem):
+    kind: Kind = "timeout"
+    status = 503
+    title = "The query took too long"
+
+
+class Stopped(QueryProblem):
+    """The caller went away or asked to stop."""
+
+    kind: Kind = "canceled"
+    status = 503
+    title = "The query was cancelled"

@@ -1,0 +1,204 @@
+"""Aggregations across series, in parts that merge: any shards, any order, the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kalla.query.exact import ExactSums
+from kalla.query.frames import Floats, Frame, Mask, Whole, stacked
+from kalla.query.hashing import series_hash
+from kalla.query.labels import NONE, Labels, only, without
+from kalla.query.ranking import best_rows
+from kalla.query.syntax import METRIC_NAME
+
+FOLDED = frozenset({"sum", "avg", "count", "group", "min", "max"})
+CHOSEN = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An aggregation as plain data; `parameter` is k or the ratio, one value or one per step."""
+
+    operator: str
+    grouping: tuple[str, ...] = ()
+    without: bool = False
+    parameter: tuple[float, ...] = ()
+
+    def groups(self, known: Sequence[Labels]) -> list[Labels]:
+        """The label set of the group each series belongs to."""
+        listed = frozenset(self.grouping)
+        if self.without:
+            listed |= {METRIC_NAME}
+            return [without(labels, listed) for labels in known]
+        return [only(labels, listed) for labels in known] if listed else [NONE] * len(known)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Groups in the order of their labels. Rows chosen from the input stay rows, in `frame`."""
+
+    groups: tuple[Labels, ...]
+    drops: Mask
+    sums: ExactSums | None = None
+    counts: Whole | None = None
+    best: Floats | None = None
+    frame: Frame | None = None
+
+
+class Reducer:
+    """Takes frames one after another; what it holds does not grow with the series."""
+
+    def __init__(self, reduction: Reduction, steps: int) -> None:
+        self.reduction = reduction
+        self.steps = steps
+        self.ids: dict[Labels, int] = {}
+        self.drops: list[bool] = []
+        self.sums = ExactSums.zero(0, steps)
+        self.counts = np.zeros((0, steps), np.int64)
+        self.best = np.zeros((0, steps))
+        self.frames: list[Frame] = []
+
+    def add(self, frame: Frame) -> None:
+        if self.reduction.operator in CHOSEN:
+            self.frames.append(chosen(frame, self.reduction))
+            return
+        ids = self._identified(frame)
+        match self.reduction.operator:
+            case "sum" | "avg":
+                self.sums.add(frame.values, frame.present, ids)
+            case "min" | "max":
+                self._fold_best(ids, frame.values, frame.present.astype(np.int64))
+            case _:
+                np.add.at(self.counts, ids, frame.present)
+
+    def absorb(self, part: Reduced) -> None:
+        if part.frame is not None:
+            self.frames.append(part.frame)
+            return
+        ids = self._registered(part.groups, part.drops)
+        if part.sums is not None:
+            self.sums.absorb(part.sums, ids)
+        elif part.best is not None and part.counts is not None:
+            self._fold_best(ids, part.best, part.counts)
+        elif part.counts is not None:
+            np.add.at(self.counts, ids, part.counts)
+
+    def result(self) -> Reduced:
+        operator = self.reduction.operator
+        if operator in CHOSEN:
+            frame = stacked(self.frames) if self.frames else Frame.empty(self.steps)
+            return Reduced((), np.empty(0, bool), frame=frame)
+        groups, drops = tuple(self.ids), np.array(self.drops, bool)
+        if operator in ("sum", "avg"):
+            return Reduced(groups, drops, sums=self.sums)
+        if operator in ("min", "max"):
+            return Reduced(groups, drops, counts=self.counts, best=self.best)
+        return Reduced(groups, drops, counts=self.counts)
+
+    def _identified(self, frame: Frame) -> Whole:
+        return self._registered(self.reduction.groups(frame.labels), frame.drops)
+
+    def _registered(self, groups: Sequence[Labels], drops: Mask) -> Whole:
+        ids = np.empty(len(groups), np.int64)
+        known = self.ids
+        for row, group in enumerate(groups):
+            found = known.get(group)
+            if found is None:
+                found = known[group] = len(known)
+                self.drops.append(False)
+            ids[row] = found
+        for found in np.unique(ids[drops]).tolist():
+            self.drops[found] = True
+        self._extend(len(self.ids) - self._height())
+        return ids
+
+    def _height(self) -> int:
+        return len(self.sums.counts if self.reduction.operator in ("sum", "avg") else self.counts)
+
+    def _extend(self, more: int) -> None:
+        if more <= 0:
+            return
+        if self.reduction.operator in ("sum", "avg"):
+            self.sums.extend(more)
+            return
+        self.counts = np.concatenate([self.counts, np.zeros((more, self.steps), np.int64)])
+        if self.reduction.operator in ("min", "max"):
+            self.best = np.concatenate([self.best, np.full((more, self.steps), np.nan)])
+
+    def _fold_best(self, ids: Whole, values: Floats, counts: Whole) -> None:
+        """NaN yields to any number, and stands only where there is nothing else."""
+        fold = np.fmin if self.reduction.operator == "min" else np.fmax
+        masked = np.where(counts > 0, values, np.nan)
+        order = np.argsort(ids, kind="stable")
+        first = np.flatnonzero(np.diff(ids[order], prepend=-1))
+        if len(first) == 0:
+            return
+        touched = ids[order][first]
+        folded = fold.reduceat(masked[order], first, axis=0)
+        self.best[touched] = fold(self.best[touched], folded)
+        self.counts[touched] += np.add.reduceat(counts[order], first, axis=0)
+
+
+def merged(reduction: Reduction, parts: Sequence[Reduced], steps: int) -> Frame:
+    """The finished aggregation of what the shards sent, groups sorted by labels."""
+    reducer = Reducer(reduction, steps)
+    for part in parts:
+        reducer.absorb(part)
+    result = reducer.result()
+    if result.frame is not None:
+        return chosen(result.frame.sorted(), reduction)
+    return finished(reduction, result).sorted()
+
+
+def reduced(reduction: Reduction, frame: Frame) -> Frame:
+    """The aggregation of a frame that is here already; groups in order of appearance."""
+    if reduction.operator in CHOSEN:
+        return chosen(frame.sorted(), reduction)
+    reducer = Reducer(reduction, frame.values.shape[1])
+    reducer.add(frame)
+    return finished(reduction, reducer.result())
+
+
+def finished(reduction: Reduction, result: Reduced) -> Frame:
+    if result.sums is not None:
+        present = result.sums.counts > 0
+        values = result.sums.sums() if reduction.operator == "sum" else result.sums.means()
+    elif result.counts is not None:
+        present = result.counts > 0
+        if result.best is not None:
+            # One zero and one NaN, whichever of them came first.
+            values = np.where(np.isnan(result.best), np.nan, result.best + 0.0)
+        elif reduction.operator == "group":
+            values = np.ones(result.counts.shape)
+        else:
+            values = result.counts.astype(np.float64)
+    else:
+        raise AssertionError("a reduction of rows is finished by choosing")
+    return Frame(result.groups, values, present, result.drops).filled()
+
+
+def chosen(frame: Frame, reduction: Reduction) -> Frame:
+    """Some of the rows of each group at each step; the others are not there."""
+    steps = frame.values.shape[1]
+    parameter = np.broadcast_to(np.asarray(reduction.parameter, np.float64), (steps,))
+    if reduction.operator == "limit_ratio":
+        return _sampled(frame, parameter)
+    k = np.clip(np.trunc(parameter), 0, len(frame.labels)).astype(np.int64)
+    ids: dict[Labels, int] = {}
+    groups = np.array(
+        [ids.setdefault(group, len(ids)) for group in reduction.groups(frame.labels)], np.int64
+    )
+    kept, order = best_rows(frame, groups, len(ids), k, reduction.operator)
+    picked = Frame(frame.labels, frame.values, kept, frame.drops)
+    return picked.rows(order) if steps == 1 else picked.filled()
+
+
+def _sampled(frame: Frame, ratio: Floats) -> Frame:
+    places = np.array([series_hash(labels) / float(2**64 - 1) for labels in frame.labels])
+    capped = np.clip(ratio, -1.0, 1.0)
+    at = places[:, None]
+    inside = ((capped >= 0) & (at < capped)) | ((capped < 0) & (at >= 1.0 + capped))
+    return Frame(frame.labels, frame.values, frame.present & inside, frame.drops).filled()

@@ -1,0 +1,128 @@
+"""Random queries on random series: an answer or a refusal, the same bits on any shards."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kalla.query.engine import Answer, Engine, Series, series
+from kalla.query.features import Features
+from kalla.query.flow import Budget, Limits, MergeSorted
+from kalla.query.frames import Steps
+from kalla.query.labels import unnamed
+from kalla.query.leaves import execute
+from kalla.query.plan import Setting
+from kalla.query.problems import QueryProblem
+from kalla.query.samples import MemorySource
+from tests.integration.query.made_up import MINUTES, made_up
+from tests.unit.query.expressions import expressions
+
+SERIES = {seed: made_up(seed) for seed in range(4)}
+EVERY = Setting(features=Features.every())
+
+
+def engine(seed: int, shards: int, setting: Setting = EVERY, workers: int = 1) -> Engine:
+    return Engine(MemorySource(SERIES[seed], shards), setting, Limits(seconds=60.0), workers)
+
+
+def asked(one: Engine, text: str) -> Answer | str:
+    """The answer of a range query, or why there is none."""
+    try:
+        return one.range(text, 0, 12 * MINUTES, 90_000)
+    except QueryProblem as problem:
+        return f"{problem.kind}: {problem}"
+
+
+def same_bits(one: Sequence[Series], two: Sequence[Series]) -> bool:
+    return len(one) == len(two) and all(
+        a.labels == b.labels
+        and np.array_equal(a.times, b.times)
+        and np.array_equal(a.values, b.values, equal_nan=True)
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(expressions(), st.sampled_from(sorted(SERIES)), st.booleans())
+def test_one_shard_and_many_give_the_same_bits(text: str, seed: int, delayed: bool) -> None:
+    features = Features(experimental_functions=True, delayed_name_removal=delayed)
+    setting = Setting(features=features)
+    alone = asked(engine(seed, 1, setting), text)
+
+    for shards, workers in ((7, 2), (64, 1)):
+        spread = asked(engine(seed, shards, setting, workers), text)
+        if isinstance(alone, str) or isinstance(spread, str):
+            # Which of two clashing series is named first may differ; that they clash may not.
+            assert isinstance(alone, str)
+            assert isinstance(spread, str)
+            assert alone[:40] == spread[:40]
+        else:
+            assert same_bits(alone.series, spread.series)
+            assert sorted(alone.warnings) == sorted(spread.warnings)
+            assert sorted(alone.infos) == sorted(spread.infos)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    expressions().filter(lambda text: "end()" not in text and "start()" not in text),
+    st.sampled_from(sorted(SERIES)),
+)
+def test_each_step_of_a_range_query_is_an_instant_query(text: str, seed: int) -> None:
+    one = engine(seed, 1)
+    whole = asked(one, text)
+    if isinstance(whole, str):
+        return
+    for time in range(0, 12 * MINUTES + 1, 90_000):
+        answer = one.instant(text, time)
+        there = {
+            series.labels: series.values[series.times == time].tolist()
+            for series in whole.series
+            if time in series.times
+        }
+        if answer.type == "scalar":
+            [values] = there.values()
+            np.testing.assert_equal(values, [answer.scalar])
+        else:
+            got = {series.labels: series.values.tolist() for series in answer.series}
+            assert got.keys() == there.keys()
+            for labels, values in got.items():
+                np.testing.assert_equal(there[labels], values)
+
+
+@pytest.mark.parametrize(
+    "text", ["sum by (g) (rate(m_total[5m]))", "topk(1, n)", "n", "quantile_over_time(0.5, n[5m])"]
+)
+def test_a_leaf_and_its_parts_can_travel(text: str) -> None:
+    one = engine(1, 7)
+    [leaf] = one.explained(text, Steps(0, 12 * MINUTES, 90_000), 90_000).leaves
+    far = pickle.loads(pickle.dumps(leaf))  # noqa: S301 - our own
+    parts = [
+        pickle.loads(pickle.dumps(execute(far, one.source, shard, Budget(Limits()))))  # noqa: S301
+        for shard in range(7)
+    ]
+
+    merged = MergeSorted(far).merge(parts)
+
+    here = one.range(text, 0, 12 * MINUTES, 90_000).series
+    if leaf.drops_name and leaf.reduction is None:
+        merged = merged.relabelled(unnamed)
+    assert same_bits(series(merged.sorted(), leaf.steps), here)
+
+
+def test_a_query_that_nobody_waits_for_stops() -> None:
+    stop = threading.Event()
+    stop.set()
+
+    with pytest.raises(QueryProblem) as problem:
+        engine(0, 7).range("rate(m_total[5m])", 0, MINUTES, 1000, stop)
+
+    assert (problem.value.kind, str(problem.value)) == (
+        "canceled",
+        "query was canceled in expression evaluation",
+    )

@@ -1,0 +1,147 @@
+"""Limits say which of them was reached; names, native histograms and shapes of answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kalla.query.engine import Engine
+from kalla.query.features import Features
+from kalla.query.flow import Limits
+from kalla.query.frames import Steps
+from kalla.query.labels import labels_of
+from kalla.query.plan import Setting
+from kalla.query.problems import BadRequest, LimitReached, NativeHistograms, QueryProblem
+from kalla.query.samples import MemorySource, Samples
+
+TIMES = np.arange(0, 600_001, 10_000)
+SOURCE = MemorySource(
+    {
+        labels_of({"__name__": name, "i": str(number)}): Samples(TIMES, TIMES / 1000.0 * number)
+        for name in ("a_total", "b_total")
+        for number in range(5)
+    },
+    shards=3,
+)
+ENGINE = Engine(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text", "message"),
+    [
+        (
+            Limits(samples=100),
+            "a_total",
+            "query processing would load too many samples into memory in query execution",
+        ),
+        (
+            Limits(samples=1000),
+            "sum_over_time(vector(1)[1y:1ms])",
+            "query processing would load too many samples into memory in query execution",
+        ),
+        (
+            Limits(series=4),
+            "a_total",
+            "query would touch 5 series, more than the limit of 4 series per query",
+        ),
+        (
+            Limits(memory_bytes=2000),
+            "sum(a_total)",
+            "bytes for samples of one shard, more than the limit of 2000 bytes of memory",
+        ),
+        (
+            Limits(memory_bytes=20_000),
+            "sum_over_time(a_total[1m:10ms])",
+            "bytes for one intermediate result, more than the limit of 20000 bytes of memory",
+        ),
+        (Limits(seconds=0), "a_total", "query timed out in expression evaluation"),
+    ],
+)
+def test_a_limit_names_itself(limits: Limits, text: str, message: str) -> None:
+    with pytest.raises(QueryProblem) as problem:
+        replace(ENGINE, limits=limits).range(text, 0, 600_000, 10_000)
+    assert message in str(problem.value)
+
+
+def test_a_sum_over_many_series_needs_no_room_for_all_of_them() -> None:
+    frugal = replace(ENGINE, limits=Limits(series=4))
+
+    [total] = frugal.instant("sum(a_total)", 600_000).series
+
+    assert total.values.tolist() == [6000.0]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "message"),
+    [
+        (10, 0, 1, "end timestamp must not be before start time"),
+        (0, 10, 0, "zero or negative query resolution step widths are not accepted"),
+        (0, 11_001_000, 1000, "exceeded maximum resolution of 11,000 points per timeseries"),
+    ],
+)
+def test_times_that_make_no_sense_are_refused(
+    start: int, end: int, step: int, message: str
+) -> None:
+    with pytest.raises(BadRequest, match=message):
+        ENGINE.range("a_total", start, end, step)
+    assert ENGINE.range("1", 0, 11_000_000, 1000).series[0].times.size == 11_001
+
+
+def test_a_time_beyond_64_bits_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(BadRequest, match="out of range"):
+        ENGINE.instant("a_total", 2**63)
+    with pytest.raises(QueryProblem, match="timestamp out of bounds for @ modifier"):
+        ENGINE.instant("a_total @ 1e18", 0)
+
+
+def test_without_delayed_removal_names_go_at_once() -> None:
+    with pytest.raises(QueryProblem, match="vector cannot contain metrics with the same labelset"):
+        ENGINE.instant('sum(rate({i="1"}[5m]))', 600_000)
+    delayed = Setting(features=Features(delayed_name_removal=True))
+
+    [total] = replace(ENGINE, setting=delayed).instant('sum(rate({i="1"}[5m]))', 600_000).series
+
+    assert total.values.tolist() == pytest.approx([2.0], rel=1e-12)
+
+
+def test_native_histograms_are_refused_by_name() -> None:
+    source = MemorySource(
+        {
+            labels_of({"__name__": "h"}): Samples(
+                np.empty(0, np.int64), np.empty(0), None, np.array([1000])
+            )
+        }
+    )
+    engine = Engine(source)
+
+    with pytest.raises(NativeHistograms, match="native histograms are not supported"):
+        engine.instant("sum(h)", 1000)
+    with pytest.raises(NativeHistograms, match="histogram_count"):
+        engine.instant("histogram_count(x)", 1000)
+    assert engine.instant("sum(h)", 999).series == ()
+
+
+def test_an_aggregation_is_finished_on_the_shards() -> None:
+    plan = ENGINE.explained("sum by (i) (rate(a_total[5m]))", Steps(0, 60_000, 15_000), 15_000)
+
+    [leaf] = plan.leaves
+    assert leaf.function == "rate"
+    assert leaf.range == 300_000
+    assert leaf.reduction is not None
+    assert leaf.reduction.operator == "sum"
+    assert leaf.bounds == (-300_000, 60_000)
+
+
+def test_one_selector_read_twice_is_read_once() -> None:
+    answer = ENGINE.instant("a_total / a_total", 600_000)
+
+    assert len(answer.stats.leaves) == SOURCE.shards
+    assert answer.stats.samples_read == 5 * 30
+
+
+def test_too_much_is_an_execution_error_and_a_bad_step_a_request_error() -> None:
+    assert LimitReached("").kind == "execution"
+    assert BadRequest("").kind == "bad_data"
+    assert (BadRequest.status, LimitReached.status) == (400, 422)

@@ -1,0 +1,1 @@
+"""Runs PromQL test scripts (`load`, `eval`, expected) against Kalla's engine."""

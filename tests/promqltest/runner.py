@@ -1,0 +1,249 @@
+"""Runs the commands of scripts; each eval passes, fails, or is skipped by a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from kalla.query.checking import checked
+from kalla.query.engine import Answer, Engine
+from kalla.query.features import Features
+from kalla.query.flow import Limits
+from kalla.query.frames import Steps
+from kalla.query.labels import METADATA, NONE, Labels, changed, name_of, value_of, without
+from kalla.query.plan import Setting
+from kalla.query.problems import NativeHistograms, QueryProblem
+from kalla.query.samples import MemorySource, Samples
+from kalla.query.signatures import TIME_BOUND
+from kalla.query.syntax import (
+    Aggregate,
+    Binary,
+    Call,
+    Expr,
+    MatrixSelector,
+    Paren,
+    Subquery,
+    Unary,
+    VectorSelector,
+    children,
+)
+from tests.promqltest.comparing import (
+    Rows,
+    annotations_problem,
+    answer_problem,
+    rows_of,
+    rows_problem,
+)
+from tests.promqltest.descriptions import HISTOGRAM
+from tests.promqltest.script import Broken, Clear, Eval, Load, commands
+
+# The engine settings that the scripts' expectations assume.
+SETTING = Setting(features=Features.every())
+LIMITS = Limits(samples=10_000, points=1 << 40, seconds=60.0)
+MINUTE = 60_000
+
+_TIME_BOUND = TIME_BOUND | {"start", "end", "range", "step"}
+_QUERY_BOUND = frozenset({"start", "end", "range", "step"})
+
+
+@dataclass(frozen=True)
+class Failure:
+    path: Path
+    line: int
+    query: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}:{self.line}: {self.query}: expected {self.expected}, got {self.got}"
+        ).replace("\n", " ")
+
+
+@dataclass
+class Outcome:
+    passed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, rule: str) -> None:
+        self.skipped[rule] = self.skipped.get(rule, 0) + 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.passed} passed, {len(self.failures)} failed, "
+            f"{sum(self.skipped.values())} skipped"
+        )
+
+
+def run(paths: Iterable[Path], *, shards: int = 1, thorough: bool = False) -> Outcome:
+    """`thorough` also evaluates each instant query at other times and as a range query."""
+    outcome = Outcome()
+    for path in paths:
+        data: dict[Labels, dict[int, tuple[float | str, int]]] = {}
+        engine: Engine | None = None
+        for command in commands(path):
+            if isinstance(command, Clear):
+                data, engine = {}, None
+            elif isinstance(command, Load):
+                load(data, command)
+                engine = None
+            elif isinstance(command, Broken):
+                problem = ("a command of a script", command.problem)
+                outcome.failures.append(Failure(path, command.line, command.head, *problem))
+            else:
+                engine = engine or Engine(stored(data, shards), SETTING, LIMITS)
+                _evaluate(outcome, path, command, engine, thorough)
+    return outcome
+
+
+def load(data: dict[Labels, dict[int, tuple[float | str, int]]], command: Load) -> None:
+    starts: dict[Labels, tuple[float | str | None, ...]] = {}
+    for one in command.series:
+        if one.start_times:
+            starts[one.labels] = one.points
+    for labels, points in {
+        one.labels: one.points for one in command.series if not one.start_times
+    }.items():
+        held = data.setdefault(labels, {})
+        began = starts.get(labels, ())
+        for index, point in enumerate(points):
+            at = index * command.interval
+            start = began[index] if index < len(began) else None
+            if point is not None:
+                held[at] = (point, 0 if start is None else at + int(start))
+            if point is not None and command.with_histograms and value_of(labels, "le"):
+                native = changed(
+                    without(labels, METADATA | {"le"}),
+                    {"__name__": name_of(labels).removesuffix("_bucket")},
+                )
+                data.setdefault(native, {})[at] = (HISTOGRAM, 0)
+
+
+def stored(data: dict[Labels, dict[int, tuple[float | str, int]]], shards: int = 1) -> MemorySource:
+    series: dict[Labels, Samples] = {}
+    for labels, points in data.items():
+        times = sorted(at for at, (point, _) in points.items() if not isinstance(point, str))
+        natives = sorted(at for at, (point, _) in points.items() if isinstance(point, str))
+        starts = np.array([points[at][1] for at in times], np.int64)
+        series[labels] = Samples(
+            np.array(times, np.int64),
+            np.array([points[at][0] for at in times], np.float64),
+            starts if starts.any() else None,
+            np.array(natives, np.int64),
+        )
+    return MemorySource(series, shards)
+
+
+def _evaluate(outcome: Outcome, path: Path, command: Eval, engine: Engine, thorough: bool) -> None:
+    if command.expected.native:
+        outcome.skip("native histogram")
+        return
+    try:
+        problem = _problem(command, engine)
+    except NativeHistograms:
+        outcome.skip("native histogram")
+        return
+    if problem is None and thorough:
+        # At other times a query may meet histograms that it did not meet at its own.
+        with suppress(NativeHistograms):
+            problem = _other_problem(command, engine)
+    if problem is None:
+        outcome.passed += 1
+    else:
+        outcome.failures.append(Failure(path, command.line, command.query, *problem))
+
+
+def _problem(command: Eval, engine: Engine) -> tuple[str, str] | None:
+    expected = command.expected
+    try:
+        answer = _answer(command, engine)
+    except NativeHistograms:
+        raise
+    except QueryProblem as problem:
+        if expected.fail is None:
+            return "an answer", f"{problem.kind}: {problem}"
+        if expected.fail.fits(str(problem)):
+            return None
+        return f"failure {expected.fail.message or expected.fail.pattern}", str(problem)
+    if expected.fail is not None:
+        return "failure", "an answer"
+    return answer_problem(command, answer) or annotations_problem(expected, answer)
+
+
+def _answer(command: Eval, engine: Engine) -> Answer:
+    steps = command.steps
+    if command.instant:
+        return engine.instant(command.query, steps.start)
+    return engine.range(command.query, steps.start, steps.end, steps.step)
+
+
+def _other_problem(command: Eval, engine: Engine) -> tuple[str, str] | None:
+    """The same question asked in other ways: pinned by @, and as the middle of a range."""
+    expected = command.expected
+    if not command.instant or expected.fail or expected.string or expected.matrix:
+        return None
+    text, now = command.query, command.steps.start
+    expr = checked(text, SETTING.features)
+    called = _called(expr)
+    asked: list[tuple[str, Expr, int]] = [("", expr, now)]
+    if not called & _TIME_BOUND:
+        times = (-1000, 0, 1000) if now == 0 else (-10 * now, 0, now // 5, now, 10 * now)
+        pinned = _pinned(expr, now)
+        asked += [(f"@ {now}ms, evaluated at {time}ms: ", pinned, time) for time in times]
+    plain = engine.instant(text, now)
+    for how, asked_expr, time in asked:
+        if how:
+            answer = engine.run(asked_expr, text, Steps(time, time, 1), 0)
+            if problem := _difference(plain, answer, now, time):
+                return how + problem[0], problem[1]
+        if expected.ordered or called & _QUERY_BOUND:
+            continue
+        steps = Steps(time - MINUTE, time + MINUTE, MINUTE)
+        middle = engine.run(asked_expr, text, steps, MINUTE)
+        if problem := _difference(plain, middle, now, time):
+            return how + "as a range: " + problem[0], problem[1]
+    return None
+
+
+def _difference(plain: Answer, other: Answer, now: int, time: int) -> tuple[str, str] | None:
+    wanted, got = _rows(plain, now), _rows(other, time)
+    at_time = [(labels, {now: points[time]}) for labels, points in got if time in points]
+    return rows_problem(wanted, at_time, False)
+
+
+def _rows(answer: Answer, time: int) -> Rows:
+    return [(NONE, {time: answer.scalar})] if answer.type == "scalar" else rows_of(answer)
+
+
+def _called(expr: Expr) -> set[str]:
+    names = {expr.function} if isinstance(expr, Call) else set()
+    return names.union(*(_called(child) for child in children(expr)))
+
+
+def _pinned(expr: Expr, at: int) -> Expr:
+    """With @ on every selector and outermost subquery that has none."""
+    match expr:
+        case VectorSelector():
+            return replace(expr, at=at) if expr.at is None else expr
+        case MatrixSelector():
+            vector = _pinned(expr.vector, at)
+            return replace(expr, vector=vector) if isinstance(vector, VectorSelector) else expr
+        case Subquery():
+            return replace(expr, at=at) if expr.at is None else expr
+        case Paren() | Unary():
+            return replace(expr, expr=_pinned(expr.expr, at))
+        case Binary():
+            return replace(expr, left=_pinned(expr.left, at), right=_pinned(expr.right, at))
+        case Aggregate():
+            parameter = None if expr.parameter is None else _pinned(expr.parameter, at)
+            return replace(expr, expr=_pinned(expr.expr, at), parameter=parameter)
+        case Call():
+            arguments = tuple(_pinned(argument, at) for argument in expr.arguments)
+            return replace(expr, arguments=arguments)
+        case _:
+            return expr
