@@ -1,3 +1,3 @@
 """What every test can ask for."""
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.servers", "tests.cluster"]

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from kalla.app.api import create_app
+from kalla.app.kinds import kinds as all_kinds
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
-from kalla.operate.probe import Probe, ProbePayload
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
@@ -24,7 +24,7 @@ from kalla.web import tokens
 from kalla.web.tokens import ROLES, Role
 from kalla.work import jobs
 from kalla.work.job import Job, NewJob
-from kalla.work.kinds import Kind, Kinds
+from kalla.work.kinds import Kinds
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -101,7 +101,8 @@ class Site:
         return int((await self.one("SELECT count(*) AS n FROM kalla.jobs"))["n"])
 
     async def empty(self) -> None:
-        for table in ("jobs", "runs", "queues", "workers", "tokens", "idempotency"):
+        work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency")
+        for table in (*work, "secrets", "sources", "recipes", "destinations", "reconciliations"):
             await self.execute(f"DELETE FROM kalla.{table}")
 
     async def one(self, statement: str, *values: Any) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class Site:
 @asynccontextmanager
 async def open_site(url: str) -> AsyncIterator[Site]:
     """The app on a migrated database, which is emptied first."""
-    async with unready_site(url) as site:
+    async with unready_site(url, patience=10) as site:
         await site.empty()
         async with site.database.transaction() as connection:
             for role in ROLES:
@@ -126,11 +127,10 @@ async def open_site(url: str) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def unready_site(url: str) -> AsyncIterator[Site]:
+async def unready_site(url: str, patience: float = 1) -> AsyncIterator[Site]:
     """The app as it is started, whatever is at that address."""
-    settings = Settings(database=DatabaseSettings(url=SecretStr(url), connect_timeout=1))
-    probe = Probe(SparkSessions(settings.spark))
-    kinds = Kinds(settings, [Kind("probe", "exec", probe, ProbePayload)])
+    settings = Settings(database=DatabaseSettings(url=SecretStr(url), connect_timeout=patience))
+    kinds = all_kinds(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
     bell = Bell()
     app = create_app(settings, kinds, database, bell)

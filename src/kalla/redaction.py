@@ -9,7 +9,7 @@ from typing import Any
 MASK = "***"
 
 # Each starts at its keyword and counts its repeats, so that long texts take linear time.
-_URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/?#@\"']{0,256}):(?P<secret>[^\s/\"]+)@")
+_URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/?#@\"']{0,256}):(?!\*\*\*@)(?P<secret>[^\s/\"]+)@")
 _NATS_TOKEN = re.compile(r"(?P<head>\b(?:nats|tls|wss?)://)(?P<secret>[^\s:/?#@\"']{1,512})@")
 _KEY_VALUE = re.compile(
     r"(?P<head>(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]{0,64}"

@@ -14,12 +14,13 @@ from kalla.errors import NotFound, Unavailable
 from kalla.operate import overview
 from kalla.operate.overview import Filter
 from kalla.operate.shown import Health, Job, JobPage, Queue, SubmittedJob, Worker
-from kalla.operate.submission import Submission, Text
+from kalla.operate.submission import Submission
 from kalla.settings import ROLES
 from kalla.web import tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.commands import Command, Commanded
 from kalla.web.parts import Parts, Whole
+from kalla.web.storable import Text
 from kalla.web.tokens import TokenRecord
 from kalla.work import jobs, presence, queues
 from kalla.work.job import Status
@@ -70,6 +71,7 @@ async def submit_job(
     parts: Whole, command: Commanded, response: Response, submission: Submission
 ) -> SubmittedJob:
     """Submit one job. A waiting job with the same `dedupe_key` stands for it instead."""
+    parts.kinds.require_submittable(submission.type)
     inserted = await jobs.insert(command.connection, parts.kinds, [submission.job()])
     command.woken += inserted.woken
     (job_id,) = inserted.job_ids

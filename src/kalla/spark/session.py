@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from kalla.work.job import Job
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+    from pyspark.sql.connect.shell.progress import StageInfo
 
 _BETWEEN_INTERRUPTS = 0.5
 
@@ -27,6 +29,12 @@ _BETWEEN_INTERRUPTS = 0.5
 _CONF: dict[str, bool | float | int | str | None] = {"spark.sql.adaptive.enabled": "false"}
 
 _log = logs.get(__name__)
+
+TasksDone = Callable[[int, int], None]
+"""Called with how many of a query's tasks are done, and how many there are so far."""
+
+# Progress arrives in the thread that waits for the query, hence in the context of its job.
+_listener: ContextVar[TasksDone | None] = ContextVar("listener", default=None)
 
 
 class SparkSessions:
@@ -38,9 +46,12 @@ class SparkSessions:
         self._session: SparkSession | None = None
 
     @contextmanager
-    def session(self, job: Job, context: Context) -> Iterator[SparkSession]:
+    def session(
+        self, job: Job, context: Context, tasks_done: TasksDone | None = None
+    ) -> Iterator[SparkSession]:
         """The session, tagged with this job: taking the job away interrupts its queries."""
         spark = self._connected()
+        listening = _listener.set(tasks_done)
         tag = f"kalla-job-{job.job_id}-{job.fence}"
         left = threading.Event()
         context.on_end(lambda: self._interrupt(spark, tag, left))
@@ -56,6 +67,7 @@ class SparkSessions:
         finally:
             left.set()
             spark.removeTag(tag)
+            _listener.reset(listening)
 
     def close(self) -> None:
         with self._lock:
@@ -67,6 +79,8 @@ class SparkSessions:
         with self._lock:
             if self._session is None:
                 self._session = connect(self._settings)
+                # Declared as a class of its own, but any function will do.
+                self._session.registerProgressHandler(_tell)  # type: ignore[arg-type]
             return self._session
 
     def _interrupt(self, spark: SparkSession, tag: str, left: threading.Event) -> None:
@@ -82,6 +96,19 @@ class SparkSessions:
         with self._lock:
             if self._session is spark:
                 self._session = None
+
+
+def _tell(
+    stages: Iterable[StageInfo] | None,
+    inflight_tasks: int,  # noqa: ARG001 -- Spark's signature, called by keyword
+    operation_id: str | None,  # noqa: ARG001
+    done: bool,  # noqa: ARG001
+) -> None:
+    """Spark calls this every second or two; what is raised here would fail the query."""
+    listener = _listener.get()
+    if listener is not None and stages:
+        counted = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages]
+        listener(sum(done for done, _ in counted), sum(of for _, of in counted))
 
 
 def connect(settings: SparkSettings) -> SparkSession:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kalla.spark.connectors.connector import Connector, Slice, arrow_schema
+from kalla.storage import Storage, is_s3
 
 _LOOKED_AT = 10_000  # rows
 
@@ -44,6 +46,18 @@ def stage(connector: Connector, part: Slice, columns: Sequence[str] | None, path
     finally:
         unfinished.unlink(missing_ok=True)
     return Staged(str(path), rows, size, checksum)
+
+
+def stage_to(
+    storage: Storage, connector: Connector, part: Slice, columns: Sequence[str] | None, url: str
+) -> Staged:
+    """The same to any URL: where that is no folder, the file is made here and then sent."""
+    if not is_s3(url):
+        return stage(connector, part, columns, Path(url))
+    with TemporaryDirectory(prefix="kalla-stage-") as folder:
+        made = stage(connector, part, columns, Path(folder) / url.rpartition("/")[2])
+        storage.put(Path(made.path), url)
+    return replace(made, path=url)
 
 
 def _write(batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:

@@ -20,6 +20,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _MARK = "_kalla_role"
+_HARMLESS = "_kalla_harmless"
 
 
 def needs(role: Role | None) -> Callable[[Endpoint], Endpoint]:
@@ -30,6 +31,16 @@ def needs(role: Role | None) -> Callable[[Endpoint], Endpoint]:
         return endpoint
 
     return mark
+
+
+def harmless(endpoint: Endpoint) -> Endpoint:
+    """Mark a POST that changes nothing: it may take long, so no command's transaction waits."""
+    setattr(endpoint, _HARMLESS, True)
+    return endpoint
+
+
+def is_harmless(endpoint: object) -> bool:
+    return getattr(endpoint, _HARMLESS, False) is True
 
 
 def role_for(endpoint: object, methods: Collection[str]) -> Role | None:
@@ -44,6 +55,7 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
         role = role_for(self.endpoint, self.methods or ())
+        commanding = not is_harmless(self.endpoint)
 
         async def guarded(request: Request) -> Response:
             changes = request.method not in _SAFE
@@ -52,7 +64,9 @@ class GuardedRoute(APIRoute):
                     require_same_origin(request)
                 return await answer(request)
             request.state.caller = await admit(request, role, changes)
-            return await (commands.carry_out(request, answer) if changes else answer(request))
+            if changes and commanding:
+                return await commands.carry_out(request, answer)
+            return await answer(request)
 
         return guarded
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 
-from kalla.web.access import role_for
+from kalla.web.access import is_harmless, role_for
 from kalla.web.problems import ProblemDetails
 
 _KEY = {
@@ -57,5 +57,5 @@ def _complete(operation: dict[str, Any], method: str, endpoint: object) -> None:
     if role is not None:
         operation["security"] = [{"token": []}]
         operation["x-role"] = role
-        if method == "POST":
+        if method == "POST" and not is_harmless(endpoint):
             operation.setdefault("parameters", []).append(_KEY)

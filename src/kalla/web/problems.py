@@ -131,12 +131,17 @@ _UNHELPFUL = {
 def _invalid(error: InvalidInput) -> ProblemDetails:
     # Each part by itself: in "password: holds ..." the message would look like a password.
     found = [
-        FieldProblem(field=scrub(item.field), message=scrub(item.message))
+        FieldProblem(field=scrub(item.field), message=scrub(_message(item)))
         for item in error.problems
     ]
     details = _of(type(error), "; ".join(str(Problem(item.field, item.message)) for item in found))
     details.errors = found
     return details
+
+
+def _message(problem: Problem) -> str:
+    """With what some kinds of problems suggest."""
+    return str(problem).removeprefix(f"{problem.field}: ")
 
 
 def _of(kind: type[KallaError], detail: str) -> ProblemDetails:

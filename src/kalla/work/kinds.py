@@ -30,6 +30,8 @@ class Kind:
     queue: str
     handler: Handler
     payload: builtins.type[BaseModel] | None = None
+    # By itself, by a person. The jobs of a room come from the room, which has checked what they do.
+    submittable: bool = False
 
 
 class Kinds:
@@ -46,6 +48,19 @@ class Kinds:
     @property
     def queues(self) -> list[str]:
         return sorted({kind.queue for kind in self._kinds.values()})
+
+    def require_submittable(self, job_type: str) -> None:
+        """Refuse a type that exists, but not for people to submit. `rows` tells of others."""
+        kind = self._kinds.get(job_type)
+        if kind is not None and not kind.submittable:
+            theirs = [each.type for each in self._kinds.values() if each.submittable]
+            raise InvalidInput(
+                Problem(
+                    "type",
+                    f"{job_type} jobs come from runs and are not submitted by themselves; "
+                    f"what is: {', '.join(sorted(theirs))}",
+                )
+            )
 
     def handler(self, job_type: str) -> Handler:
         return self._kinds[job_type].handler

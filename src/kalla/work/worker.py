@@ -48,7 +48,9 @@ class Worker:
         wake: Wake,
         address: str = "",
         sweeps: Sequence[Sweep] = (),
+        duties: Sequence[Duty] = (),
     ) -> None:
+        """`sweeps` and `duties` are those of the rooms above."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.metrics = Metrics()
         self.hand = Hand(settings.worker.concurrency)
@@ -86,6 +88,7 @@ class Worker:
                 Alarms(wake, heartbeats),
                 self.keeper,
                 *background(settings, database, wake, self.metrics, sweeps),
+                *duties,
                 self._claims,
             ]
         )

@@ -48,7 +48,10 @@ _NO_PASSWORD = SecretStr("")
 
 @dataclass(frozen=True)
 class PostgresConnector:
-    """One table (or view) of one database, with its filters; `at` a snapshot, or as it comes."""
+    """One table (or view) of one database, with its filters; `at` a snapshot, or as it comes.
+
+    With `seconds` no statement takes longer: for a look, while somebody waits.
+    """
 
     uri: str
     table: str
@@ -56,6 +59,7 @@ class PostgresConnector:
     partition_key: str | None = None
     predicates: tuple[Predicate, ...] = ()
     snapshot: str | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         parse(self.uri)
@@ -83,6 +87,11 @@ class PostgresConnector:
     def schema(self) -> tuple[ColumnType, ...]:
         with self._link().rows() as connection:
             return tuple(column.described() for column in self._look_up(connection).columns)
+
+    def primary_key(self) -> tuple[str, ...]:
+        """The declared one, or else a unique index without nulls; () where there is neither."""
+        with self._link().rows() as connection:
+            return self._look_up(connection).primary_key
 
     def estimate(self) -> Estimate:
         with self._link().rows() as connection:
@@ -119,7 +128,7 @@ class PostgresConnector:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _link(self) -> Link:
-        return Link(self.uri, self.password, self.snapshot)
+        return Link(self.uri, self.password, self.snapshot, self.seconds)
 
     def _look_up(self, connection: psycopg.Connection[DictRow]) -> Table:
         return look_up(connection, self.table, self._link().place)

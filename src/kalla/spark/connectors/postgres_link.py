@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi
 import psycopg
 import pyarrow as pa
-from adbc_driver_manager.dbapi import Connection as ArrowConnection
 from psycopg import conninfo
 from psycopg.rows import DictRow, dict_row
 from pydantic import SecretStr
@@ -23,6 +22,9 @@ from kalla.redaction import scrub
 from kalla.spark.connectors.connector import Unreadable
 from kalla.spark.connectors.postgres_text import literal
 from kalla.statements import load
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
 sql = load("kalla.spark.connectors", "postgres.sql")
 
@@ -50,12 +52,21 @@ _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Link:
-    """Opens sessions at one address, each a read-only transaction that sees one moment."""
+    """Opens sessions at one address, each a read-only transaction that sees one moment; with
+    `seconds` no statement in it, and no wait for a lock, takes longer.
+    """
 
-    def __init__(self, uri: str, password: SecretStr, snapshot: str | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        password: SecretStr,
+        snapshot: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
         self._given = parse(uri)
         self._password = password
         self._snapshot = snapshot
+        self._seconds = seconds
         self.place = f"{self._given['host']}:{self._given['port']}/{self._given['dbname']}"
 
     @contextmanager
@@ -69,19 +80,26 @@ class Link:
                 with self._holding():
                     connection.execute(_see(self._snapshot).encode())
             connection.execute(sql.settings)
+            if self._seconds is not None:
+                connection.execute(_hurried(self._seconds).encode())
             yield connection
 
     @contextmanager
     def arrow(self) -> Iterator[ArrowConnection]:
         """A session for data."""
+        # Here: it brings all of pandas along, for which a Spark task should not have to wait.
+        from adbc_driver_postgresql import dbapi
+
         with self._translated():
-            connection = adbc_driver_postgresql.dbapi.connect(self._conninfo(), autocommit=True)
+            connection = dbapi.connect(self._conninfo(), autocommit=True)
         with self._translated(), connection:
             _run(connection, _BEGIN)
             if self._snapshot is not None:
                 with self._holding():
                     _run(connection, _see(self._snapshot))
             _run(connection, sql.settings.decode().rstrip(";"))
+            if self._seconds is not None:
+                _run(connection, _hurried(self._seconds))
             yield connection
 
     def _conninfo(self) -> str:
@@ -137,6 +155,14 @@ def parse(uri: str) -> dict[str, str]:
 
 def _see(snapshot: str) -> str:
     return f"SET TRANSACTION SNAPSHOT {literal(snapshot)}"
+
+
+def _hurried(seconds: float) -> str:
+    """Only for this transaction, and after `settings`, which lets a read take its time. A wait for
+    a lock is part of a statement's time.
+    """
+    milliseconds = max(1, round(seconds * 1000))  # 0 would be for ever
+    return f"SELECT set_config('statement_timeout', '{milliseconds}', true)"
 
 
 def _run(connection: ArrowConnection, statement: str) -> None:

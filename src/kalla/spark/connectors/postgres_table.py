@@ -11,6 +11,7 @@ from psycopg.rows import DictRow
 
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.spark.connectors.postgres_link import sql
+from kalla.spark.connectors.postgres_schemas import is_reserved
 from kalla.spark.connectors.postgres_text import identifier
 from kalla.spark.connectors.postgres_types import KEY_TYPES, TEXT_TYPES, PostgresColumn
 
@@ -62,6 +63,15 @@ class Table:
         return {column.name: column for column in self.columns}
 
     @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Declared, or as good as: the indexes are in that order."""
+        known = self.by_name
+        for index in self.indexes:
+            if index.unique and all(known[name].not_null for name in index.columns):
+                return index.columns
+        return ()
+
+    @property
     def has_places(self) -> bool:
         """Rows have a ctid that is theirs alone, and ranges of it are read without the rest."""
         return self.kind in "rm" and not self.inherited and self.version >= _TID_RANGE_SCANS
@@ -110,6 +120,12 @@ def look_up(connection: psycopg.Connection[DictRow], name: str, place: str) -> T
         raise NotFound(
             f"there is no table {name} in Postgres at {place}, or it may not be seen; "
             "write schema.table exactly as they are stored"
+        )
+    if is_reserved(found["schema"]):  # where a name without schema can lead too
+        raise InvalidInput(
+            Problem(
+                "table", f"{name} is in the schema {found['schema']}, which is no source of rows"
+            )
         )
     columns = connection.execute(sql.columns, {"oid": found["oid"]}).fetchall()
     indexes = connection.execute(sql.indexes, {"oid": found["oid"]}).fetchall()

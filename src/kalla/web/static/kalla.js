@@ -154,6 +154,9 @@ function follow() {
     for (const [id, html] of Object.entries(fragments)) put(id, html);
     tellAll();
     well();
+    // A part that does not change is in the page, not in the stream: it is fetched when it is there.
+    const wants = document.querySelector("[data-wants]");
+    if (wants && !document.getElementById(wants.dataset.wants)) visit(shown, false);
   });
   stream.addEventListener("beat", (event) => { hear(event); well(); });
   stream.addEventListener("trouble", (event) => {
@@ -197,6 +200,8 @@ let visits = 0;
 
 async function visit(address, remember) {
   const mine = ++visits;
+  const main = document.getElementById("main");
+  main.setAttribute("aria-busy", "true");
   let answer;
   try {
     answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -212,7 +217,8 @@ async function visit(address, remember) {
   const page = new DOMParser().parseFromString(text, "text/html");
   if (remember) history.pushState({}, "", address);
   document.title = page.title;
-  morph(document.getElementById("main"), page.getElementById("main"));
+  morph(main, page.getElementById("main")); // busy no longer
+  for (const input of main.querySelectorAll("input")) input.value = input.defaultValue;
   for (const select of document.querySelectorAll("select")) {
     const chosen = [...select.options].findIndex((option) => option.hasAttribute("selected"));
     select.selectedIndex = Math.max(chosen, 0);
@@ -282,7 +288,7 @@ document.addEventListener("submit", (event) => {
 });
 
 document.addEventListener("change", (event) => {
-  const form = event.target.closest("form[data-soft]");
+  const form = event.target.closest('form[data-soft]:not([data-soft="submit"])');
   if (form) visitForm(form);
 });
 

@@ -1,0 +1,39 @@
+"""Texts and documents that callers send: what Postgres cannot store is refused by its field."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+_DEEPEST = 64
+
+
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains a NUL character, which Postgres cannot store")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("contains half of a surrogate pair, which is no character") from None
+    return text
+
+
+def _storable_document(document: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            _storable(json.dumps(document, ensure_ascii=False))
+            return document
+    raise ValueError(f"is nested deeper than {_DEEPEST} levels")
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+Document = Annotated[dict[str, Any], AfterValidator(_storable_document)]

@@ -1,0 +1,133 @@
+"""A Spark standalone cluster for tests: a master, two workers of a core each, a Connect server.
+
+It takes half a minute to start, so that one serves the whole session; mark its tests `spark`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import SecretStr
+
+from kalla.local import java, ports
+from kalla.local.process import Server
+from kalla.local.spark import Spark
+from kalla.settings import Spark as SparkSettings
+from tests.servers import started
+
+WORKERS = 2
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+class Daemon(Server):
+    """A master or a worker of a standalone cluster."""
+
+    start_seconds = 120.0
+
+    def __init__(self, name: str, folder: Path, port: int, command: Sequence[str]) -> None:
+        super().__init__(name, port, folder / "logs")
+        self._folder = folder / name
+        self._command = command
+
+    @property
+    def version(self) -> str:
+        return metadata.version("pyspark")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._folder.mkdir(exist_ok=True)
+
+    def command(self) -> Sequence[str]:
+        return [str(_home() / "bin" / "spark-class"), *self._command]
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "SPARK_HOME": str(_home()),
+            "SPARK_LOCAL_IP": ports.HOST,
+            "SPARK_LOCAL_DIRS": str(self._folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "JAVA_HOME": str(java.find().home_for_spark(self._folder)),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def probe(self) -> bool:
+        return ports.answers(self.port)
+
+
+class Connect(Spark):
+    """The Connect server in front of a cluster."""
+
+    def __init__(self, folder: Path, port: int, master: str) -> None:
+        super().__init__(folder, port, memory="512m")
+        self._master = master
+
+    def command(self) -> Sequence[str]:
+        *command, resource = super().command()
+        settings = {
+            "spark.master": self._master,
+            "spark.authenticate": "false",  # its secret would have to be known to the workers too
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.cores.max": str(WORKERS),
+        }
+        flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        return [*command, *flags, resource]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    spark: SparkSettings
+    workers: tuple[Daemon, ...]
+
+    def executors(self) -> set[int]:
+        """The processes that run tasks now."""
+        found = set()
+        for worker in self.workers:
+            assert worker.process is not None
+            for child in psutil.Process(worker.process.pid).children(recursive=True):
+                try:
+                    if any(_EXECUTOR in part for part in child.cmdline()):
+                        found.add(child.pid)
+                except psutil.Error:  # it has just ended
+                    continue
+        return found
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    port, *others = (ports.choose_free() for _ in range(3 + WORKERS))
+    master = f"spark://{ports.HOST}:{port}"
+    named = ["-h", ports.HOST]
+    head = ["org.apache.spark.deploy.master.Master", *named]
+    body = ["org.apache.spark.deploy.worker.Worker", *named, "-c", "1", "-m", "1g"]
+    with ExitStack() as running:
+        ui = str(others.pop())
+        running.enter_context(
+            started(Daemon("master", folder, port, [*head, "-p", str(port), "--webui-port", ui]))
+        )
+        workers = []
+        for number in range(WORKERS):
+            own = others.pop()
+            place = ["-d", str(folder / f"worker-{number}"), "--webui-port", str(own)]
+            workers.append(Daemon(f"worker-{number}", folder, own, [*body, *place, master]))
+            running.enter_context(started(workers[-1]))
+        connect = Connect(folder, others.pop(), master)
+        running.enter_context(started(connect))
+        settings = SparkSettings(remote=connect.remote, token=SecretStr(connect.token))
+        yield Cluster(settings, tuple(workers))
+
+
+def _home() -> Path:
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0])
