@@ -1,4 +1,6 @@
-"""`kalla recipe`: is a recipe right, and its schema. Needs no server."""
+"""`kalla recipe`: is a recipe right, and its schema, which needs no server; and those that the API
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from kalla.cli.client import Style
+from kalla import settings
+from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile import checking, notation, reading
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.problems import RecipeProblem, shown
+from kalla.storage import Storage
 
 app = typer.Typer(no_args_is_help=True)
+
+_PAGE = 500
 
 
 @app.command()
@@ -50,6 +56,72 @@ def schema() -> None:
     typer.echo(json.dumps(reading.json_schema(), indent=2, ensure_ascii=False))
 
 
+@app.command()
+def save(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON.")],
+    style: Style = "text",
+) -> None:
+    """Keep a recipe: as a new version, unless the latest one says the same."""
+    with Client() as client:
+        saved = client.post("/api/recipes", {"recipe": recipe_text(file)})
+    if style == "json":
+        print_json(saved)
+        return
+    how = "has not changed: it is" if saved["repeated"] else "is saved as"
+    typer.echo(f"{saved['recipe_id']} {how} version {saved['version']}.")
+
+
+@app.command("list")
+def list_recipes(style: Style = "text") -> None:
+    """Show the latest version of every recipe that is kept."""
+    with Client() as client:
+        found = _all(client)
+    if style == "json":
+        print_json(found)
+        return
+    print_table(
+        ["recipe", "version", "name", "saved", "by"],
+        [
+            [
+                each["recipe_id"],
+                str(each["version"]),
+                each["name"],
+                ago(each["created_at"]),
+                each["created_by"],
+            ]
+            for each in found
+        ],
+        "No recipes yet: `kalla recipe save FILE` keeps one.",
+    )
+
+
+@app.command()
+def show(
+    recipe_id: Annotated[str, typer.Argument(metavar="ID")],
+    version: Annotated[int | None, typer.Option(help="The latest unless said.")] = None,
+    style: Style = "text",
+) -> None:
+    """Print a recipe as it was saved, comments included."""
+    path = f"/api/recipes/{recipe_id}"
+    with Client() as client:
+        found = client.get(path if version is None else f"{path}/versions/{version}")
+    if style == "json":
+        print_json(found)
+    else:
+        typer.echo(found["text"].rstrip("\n"))
+
+
+def _all(client: Client) -> list[dict[str, Any]]:
+    """Page by page."""
+    found: list[dict[str, Any]] = []
+    while True:
+        after = found[-1]["recipe_id"] if found else None
+        page = client.get("/api/recipes", after=after, limit=_PAGE)
+        found += page
+        if len(page) < _PAGE:
+            return found
+
+
 class _Look:
     """The columns of both sources; one that cannot be reached is a note, not a problem."""
 
@@ -60,7 +132,8 @@ class _Look:
         found: dict[Side, Mapping[str, str]] = {}
         for side in SIDES:
             try:
-                found[side] = checking.columns_of(recipe.sources[side])
+                storage = Storage.of(settings.load().settings.storage)
+                found[side] = checking.columns_of(recipe.sources[side], storage=storage)
             except Unavailable as error:
                 self.notes.append(f"the {side} source's columns were not checked: {error}")
         return found
