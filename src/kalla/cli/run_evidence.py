@@ -1,0 +1,131 @@
+"""`kalla runs export` and `kalla runs diff`: a run's evidence, by its number or by its folder."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kalla import settings
+from kalla.cli.client import Client, Style, print_json
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile import browsing
+from kalla.reconcile.comparing import CHANGES, WORDS, Difference, compare
+from kalla.reconcile.evidence import DATASETS
+from kalla.reconcile.exporting import FORMATS, Format
+from kalla.reconcile.exporting import export as write
+from kalla.reconcile.filtering import Filter, Order
+from kalla.reconcile.model import SIDES
+from kalla.storage import Storage
+
+_RUN = "A run's number, or the folder of its evidence."
+_PATIENCE_SECONDS = 900  # an answer over millions of rows is made before its first byte comes
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_RUN)],
+    part: Annotated[str, typer.Argument(metavar="PART", help=f"{', '.join(DATASETS)}.")],
+    style: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, parquet or xlsx; else as the file is called, or csv."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The file to write; - is stdout.")] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", metavar="COLUMN:OP:VALUE", help="Repeatable.")
+    ] = None,
+    sort: Annotated[str, typer.Option(help="Columns, with commas; -column descends.")] = "",
+    bom: Annotated[bool, typer.Option("--bom", help="CSV: begin with a mark of UTF-8.")] = False,
+) -> None:
+    """Write a part of a run's evidence to a file, filtered and sorted."""
+    wanted = _format(style, output)
+    if part not in DATASETS:
+        raise InvalidInput(Problem("PART", f"{part!r} is none of {', '.join(DATASETS)}"))
+    name = f"run-{run}-{part}.{wanted}" if run.isdigit() else f"{part}.{wanted}"
+
+    def fetch(file: Path) -> None:
+        if run.isdigit():
+            query = {"format": wanted, "filter": filters, "sort": sort or None, "bom": bom or None}
+            with Client(_PATIENCE_SECONDS) as client:
+                client.download(f"/api/runs/{run}/evidence/{part}", file, **query)
+            return
+        orders = tuple(Order.parse(each) for each in sort.split(",") if each)
+        rows = browsing.Query(tuple(map(Filter.parse, filters or [])), orders)
+        write(run.rstrip("/"), part, rows, wanted, file, _storage(), bom=bom)
+
+    if output == Path("-"):
+        with tempfile.TemporaryDirectory(prefix="kalla-export-") as folder:
+            fetch(Path(folder) / name)
+            with (Path(folder) / name).open("rb") as made:
+                shutil.copyfileobj(made, sys.stdout.buffer)
+        return
+    target = output or Path(name)
+    if not target.parent.is_dir():
+        raise InvalidInput(Problem("--output", f"there is no folder {target.parent}"))
+    unfinished = target.with_name(f".{target.name}.part")
+    try:
+        fetch(unfinished)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    typer.echo(f"{target} has {target.stat().st_size:,} bytes.")
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help=_RUN)],
+    b: Annotated[str, typer.Argument(metavar="B", help=_RUN)],
+    examples: Annotated[int, typer.Option(min=0, max=1000, help="Rows of each change.")] = 5,
+    style: Style = "text",
+) -> None:
+    """Tell what became of every row from run A to run B."""
+    if a.isdigit() != b.isdigit():
+        raise InvalidInput(Problem("A and B", "must both be numbers of runs, or both be folders"))
+    if a.isdigit():
+        with Client(_PATIENCE_SECONDS) as client:
+            document: dict[str, Any] = client.get(f"/api/runs/{a}/diff/{b}", examples=examples)
+        found = Difference.model_validate(document)
+    else:
+        found = compare(a.rstrip("/"), b.rstrip("/"), _storage(), examples)
+    if style == "json":
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found)
+
+
+def _format(style: str | None, output: Path | None) -> Format:
+    named = output.suffix.removeprefix(".") if output and not style else style
+    for known in FORMATS:
+        if known == named or (known == "csv" and not style and named not in FORMATS):
+            return known
+    raise InvalidInput(Problem("--format", f"{style!r} is none of {', '.join(FORMATS)}"))
+
+
+def _storage() -> Storage:
+    return Storage.of(settings.load().settings.storage)
+
+
+def _print(found: Difference) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for letter, run in (("A", found.a), ("B", found.b)):
+        console.print(f"{letter}: {run.recipe}, {run.started_at}", markup=False)
+    for note in found.notes:
+        console.print(note, markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
+    table.add_column("")
+    for side in SIDES:
+        table.add_column(side, justify="right")
+    for change in CHANGES:
+        table.add_row(WORDS[change], *(f"{found.counts[side][change]:,}" for side in SIDES))
+    console.print(table)
+    for change, rows in found.examples.items():
+        if rows:
+            console.print(Text(f"\n{WORDS[change].capitalize()}:", style="bold"))
+        for row in rows:
+            amount = "" if row.amount is None else f" {row.amount:,f}"
+            console.print(f"  {row.side} {row.record_key}{amount}: {row.sentence()}", markup=False)

@@ -1,0 +1,171 @@
+"""Exports read back by other programs: the rows of the filter, in its order, and no formula."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import InvalidInput
+from kalla.reconcile import exporting
+from kalla.reconcile.browsing import Query, page
+from kalla.reconcile.evidence import DATASETS
+from kalla.reconcile.exporting import Format, export
+from kalla.reconcile.filtering import Filter, Order
+from kalla.storage import LOCAL
+from tests.evidence_kit import invoices_and_payments, make_evidence
+
+DANGEROUS = [
+    "=1+1",
+    "+SUM(A1)",
+    "-2+3",
+    "@cmd",
+    "\tx",
+    "＝1",
+]
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_evidence(tmp_path_factory.mktemp("run") / "run", *invoices_and_payments(60))
+
+
+def exported(url: str, part: str, style: Format, folder: Path, **more: Any) -> Path:
+    path = folder / f"out.{style}"
+    filters = tuple(map(Filter.parse, more.pop("filters", ())))
+    orders = tuple(map(Order.parse, more.pop("sort", ())))
+    export(url, part, Query(filters, orders), style, path, LOCAL, **more)
+    return path
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def read_sheet(path: Path) -> list[list[tuple[str, str]]]:
+    """The cells of the only sheet: type and value. Says more than a reader that interprets them."""
+    space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    with zipfile.ZipFile(path) as book:
+        root = ElementTree.fromstring(book.read("xl/worksheets/sheet1.xml"))  # noqa: S314
+    assert root.find(f".//{space}f") is None  # no formula anywhere
+    return [
+        [
+            (cell.get("t", "n"), "".join(cell.itertext()))
+            for cell in row.iter(f"{space}c")
+        ]
+        for row in root.iter(f"{space}row")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", DATASETS)
+def test_every_format_has_the_rows_of_the_pages_in_their_order(
+    evidence: str, tmp_path: Path, part: str
+) -> None:
+    shown = page(evidence, part, Query(limit=1000), LOCAL)
+    names = [each.name for each in shown.columns]
+    tables = pq.read_table(exported(evidence, part, "parquet", tmp_path))
+    assert tables.column_names == names
+    assert tables.num_rows == shown.total == len(shown.rows)
+    key = "left_key" if part == "matched" else "record_key"
+    assert tables.column(key).to_pylist() == [row[key] for row in shown.rows]
+
+    rows = read_csv(exported(evidence, part, "csv", tmp_path))
+    assert list(rows[0]) == names
+    for row, wanted in zip(rows, shown.rows, strict=True):
+        for name, value in wanted.items():
+            if isinstance(value, list):
+                assert json.loads(row[name]) == value
+            elif name != "matched_at":
+                assert row[name] == ("" if value is None else str(value).replace("False", "false"))
+
+    head, *cells = read_sheet(exported(evidence, part, "xlsx", tmp_path))
+    assert [name.removesuffix(" (UTC)") for _, name in head] == names
+    assert len(cells) == shown.total
+
+
+def test_filter_and_sort_are_those_of_the_pages(evidence: str, tmp_path: Path) -> None:
+    path = exported(
+        evidence, "unmatched_left", "csv", tmp_path, filters=["amount:gt:300"], sort=["-amount"]
+    )
+    amounts = [Decimal(row["amount"]) for row in read_csv(path)]
+    assert len(amounts) > 3
+    assert min(amounts) > 300
+    assert amounts == sorted(amounts, reverse=True)
+
+
+def test_csv_is_rfc_4180_with_a_mark_of_utf_8_where_asked(tmp_path: Path) -> None:
+    rows = [('a"b', "r", "1"), ("c,d", "s", "2"), ("e\nf", "t", "3"), ("g ü ∅", "u", "4")]
+    url = make_evidence(tmp_path / "run", rows, [])
+    plain = exported(url, "unmatched_left", "csv", tmp_path).read_bytes()
+    assert plain.startswith(b"record_key,amount,")
+    assert plain.count(b"\r\n") == 5
+    assert b'\r\n"a""b",1.00,' in plain
+    assert b'\r\n"c,d",2.00,' in plain
+    assert b'\r\n"e\nf",3.00,' in plain
+    marked = exported(url, "unmatched_left", "csv", tmp_path, bom=True).read_bytes()
+    assert marked == b"\xef\xbb\xbf" + plain
+    assert [row["record_key"] for row in read_csv(tmp_path / "out.csv")] == [row[0] for row in rows]
+
+
+def test_text_that_looks_like_a_formula_is_shown_and_not_carried_out(tmp_path: Path) -> None:
+    plain = ["-12", "+3.50", "a=b", "INV-1"]
+    rows = [(key, "r", "-5") for key in (*DANGEROUS, *plain)]
+    url = make_evidence(tmp_path / "run", rows, [])
+    found = read_csv(exported(url, "unmatched_left", "csv", tmp_path))
+    assert {row["record_key"] for row in found} == {f"'{key}" for key in DANGEROUS} | set(plain)
+    assert {row["amount"] for row in found} == {"-5.00"}
+    sheet = read_sheet(exported(url, "unmatched_left", "xlsx", tmp_path))
+    texts = {row[0] for row in sheet[1:]}
+    assert texts == {("inlineStr", key) for key in (*DANGEROUS, *plain)}
+
+
+def test_a_sheet_has_numbers_where_they_are_exact_and_text_where_not(tmp_path: Path) -> None:
+    amounts = {"a": "1234567890123.45", "b": "1234567890123456.78", "c": "-0.10", "d": "5"}
+    rows = [(key, "r", amount) for key, amount in amounts.items()]
+    url = make_evidence(tmp_path / "run", rows, [])
+    sheet = read_sheet(exported(url, "unmatched_left", "xlsx", tmp_path))
+    found = {row[0][1]: row[1] for row in sheet[1:]}
+    assert found["a"] == ("n", "1234567890123.45")
+    assert found["b"] == ("inlineStr", "1234567890123456.78")
+    assert found["c"][0] == "n"
+    assert Decimal(found["c"][1]) == Decimal("-0.1")
+
+
+def test_a_text_longer_than_a_cell_says_that_it_is_cut(tmp_path: Path) -> None:
+    url = make_evidence(tmp_path / "run", [("x" * 40_000, "r", "1")], [])
+    sheet = read_sheet(exported(url, "unmatched_left", "xlsx", tmp_path))
+    kind, text = sheet[1][0]
+    assert (kind, len(text)) == ("inlineStr", 32_767)
+    assert text.endswith("(cut: a cell holds no more)")
+
+
+def test_more_rows_than_a_sheet_holds_are_refused_with_a_way_out(
+    evidence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "SHEET_ROWS", 5)
+    with pytest.raises(InvalidInput, match=r"these are 12: filter them, or export CSV or Parquet"):
+        exported(evidence, "unmatched_left", "xlsx", tmp_path)
+    few = exported(evidence, "unmatched_left", "xlsx", tmp_path, filters=["amount:lt:200"])
+    assert len(read_sheet(few)) == 5
+
+
+@pytest.mark.parametrize("style", ["csv", "parquet", "xlsx"])
+def test_a_part_without_files_is_a_file_with_a_header(tmp_path: Path, style: Format) -> None:
+    (tmp_path / "metadata.json").write_text("{}")
+    path = exported(str(tmp_path), "ambiguous", style, tmp_path)
+    columns = ["record_key", "side", "rule", "candidates", "candidate_count", "reason"]
+    if style == "parquet":
+        found = pq.read_table(path)
+        assert (found.column_names, found.num_rows) == (columns, 0)
+    elif style == "csv":
+        assert path.read_bytes() == ",".join(columns).encode() + b"\r\n"
+    else:
+        assert [[text for _, text in row] for row in read_sheet(path)] == [columns]

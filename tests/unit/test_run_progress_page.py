@@ -1,0 +1,71 @@
+"""How far a run is, as its page says it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+from kalla.reconcile.kernel import STATES
+from kalla.reconcile.model import SIDES
+from kalla.reconcile.store import Progress, RunDetail, SideProgress
+from kalla.web.layout import Layout
+
+NOW = datetime(2026, 5, 31, 12, 0, 9, tzinfo=UTC)
+
+
+def shown(progress: Progress) -> str:
+    """The text of the page without its tags."""
+    run = RunDetail(
+        run_id=7,
+        name="invoices and payments",
+        recipe_id="invoices",
+        recipe_version=3,
+        recipe_hash="hash",
+        sources={"left": "a.csv", "right": "b.csv"},
+        submitted_by="ann",
+        created_at=NOW.replace(second=0),
+        status="running",
+        error=None,
+        finished_at=None,
+        match_rate=None,
+        exceptions=None,
+        progress=progress,
+    )
+    html = Layout(["kalla.reconcile"], ()).fragment(
+        "run_report.html",
+        now=NOW,
+        view=SimpleNamespace(may_change=True),
+        run=run,
+        sources=run.sources,
+        sides=SIDES,
+        states=STATES,
+    )
+    bar = re.search(r'<progress max="1" value="([\d.]+)"', html)
+    assert bar
+    assert float(bar[1]) == progress.share
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_staging_tells_chunks_rows_rate_and_time_left() -> None:
+    sides = (
+        SideProgress("left", True, 8, 3, 750_000, 2_000_000),
+        SideProgress("right", False, 2, 0, 0, None),
+    )
+    text = shown(Progress("staging", sides, None, None, 310_500.4, 95.0, 0.25))
+    assert "Stage staging" in text
+    assert "Left 3 of 8 chunks, 750 000 of about 2 000 000 rows" in text
+    assert "Right 0 of 2 or more chunks, 0 rows" in text
+    assert "Rate 310 500 rows/s" in text
+    assert "Time left 1 min 35 s" in text
+    assert "Running for 9.0 s" in text
+
+
+def test_matching_tells_spark_tasks() -> None:
+    text = shown(Progress("matching", (), 16, 4, None, None, 0.5))
+    assert "Spark tasks 4 of 16" in text
+    assert "Rate" not in text
+
+
+def test_a_run_that_waits_says_so() -> None:
+    assert "Stage waiting" in shown(Progress("waiting", share=0.0))
