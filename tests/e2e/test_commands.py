@@ -2,110 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
 
-from kalla.cli.main import main
 from kalla.local import ports
 from tests.browser import chromium
+from tests.commands_kit import Place, a_place
 from tests.servers import PostgresServer
 from tests.waiting import until
-
-KALLA = [sys.executable, "-m", "kalla.cli.main"]
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def _exit_code() -> int:
-    try:
-        main()
-    except SystemExit as ending:
-        return int(ending.code or 0)
-    return 0
-
-
-@dataclass
-class Place:
-    """A folder with an API and a worker running for it."""
-
-    folder: Path
-    environment: dict[str, str]
-    port: int
-
-    def run(self, *arguments: str, **changes: str) -> Done:
-        """A command, in this process: importing it anew each time would take most of the time."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            redirect_stdout(out),
-            redirect_stderr(err),
-            ThreadPoolExecutor(1) as pool,
-        ):
-            patch.chdir(self.folder)
-            patch.setattr(sys, "argv", ["kalla", *arguments])
-            for name, value in (self.environment | changes).items():
-                patch.setenv(name, value)
-            code = pool.submit(_exit_code).result()
-        return Done(code, out.getvalue(), err.getvalue())
-
-    def ok(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        with (self.folder / f"{arguments[0]}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*KALLA, *arguments],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise
-
-    @contextmanager
-    def api(self) -> Iterator[subprocess.Popen[bytes]]:
-        with self.running("api", "--port", str(self.port)) as process:
-            until(self.healthy, "the API is up", 60)
-            yield process
-
-    def healthy(self) -> bool:
-        with suppress(OSError):
-            url = f"http://127.0.0.1:{self.port}/health"
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return bool(answer.status == 200)
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +26,9 @@ def place(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Place]:
     name = postgres_server.create(migrated_template)
-    port = ports.choose_free()
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("KALLA_")}
-    environment |= {
-        "KALLA_DATABASE_URL": postgres_server.url(name),
-        "KALLA_WAKE_CHANNEL": "postgres",
-        "KALLA_API_URL": f"http://127.0.0.1:{port}",
-        "KALLA_API_METRICS_PORT": "0",
-        "KALLA_JOBS_PROBE_BACKOFF_SECONDS": "0.1",
-    }
-    made = Place(tmp_path_factory.mktemp("place"), environment, port)
-    token = made.ok("token", "create", "--name", "ann", "--role", "operator").strip()
-    made.environment["KALLA_API_TOKEN"] = token
+    folder = tmp_path_factory.mktemp("place")
+    backoff = {"KALLA_JOBS_PROBE_BACKOFF_SECONDS": "0.1"}
+    made = a_place(folder, postgres_server.url(name), "operator", **backoff)
     try:
         yield made
     finally:
@@ -135,9 +37,7 @@ def place(
 
 @pytest.fixture(scope="module")
 def served(place: Place) -> Iterator[Place]:
-    with place.api(), place.running("worker", "--port", str(ports.choose_free())):
-        listed = ("workers", "list", "--format", "json")
-        until(lambda: json.loads(place.ok(*listed)), "a worker is listed")
+    with place.served():
         yield place
 
 
@@ -228,7 +128,8 @@ def test_queues_are_listed_paused_and_resumed(served: Place) -> None:
     assert "exec is paused" in served.ok("queues", "pause", "exec")
     assert "paused" in served.ok("queues", "list")
     assert "exec is open again" in served.ok("queues", "resume", "exec")
-    (queue,) = json.loads(served.ok("queues", "list", "--format", "json"))
+    queues = json.loads(served.ok("queues", "list", "--format", "json"))
+    queue = next(each for each in queues if each["queue"] == "exec")
     assert (queue["queue"], queue["paused"]) == ("exec", False)
 
 

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, BrowserContext, Page, expect
 from kalla.work import jobs, presence
 from kalla.work.job import NewJob
 from kalla.work.presence import Announcement
-from tests.browser import chromium
+from tests.browser import FAINT, chromium
 from tests.web_kit import Site, open_site
 
 pytestmark = pytest.mark.browser
@@ -251,32 +251,6 @@ async def test_pages_fit_and_are_readable(
         assert wide <= width, path
         assert await page.evaluate(FAINT) == [], path
     await context.close()
-
-
-# Every text against the ground behind it; the ratio WCAG asks of small text is 4.5.
-FAINT = """() => {
-  const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const ground = (node) => {
-    for (; node; node = node.parentElement) {
-      const color = parse(getComputedStyle(node).backgroundColor);
-      if (color.length < 4 || color[3] > 0.99) return color;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement;
-    const text = walker.currentNode.data.trim();
-    if (!text || !node.checkVisibility() || node.closest(".unseen, .skip, noscript")) continue;
-    const [a, b] = [light(parse(getComputedStyle(node).color)), light(ground(node))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) found.push(`${node.className || node.nodeName}: ${text} ${ratio}`);
-  }
-  return found;
-}"""
 
 
 @contextmanager

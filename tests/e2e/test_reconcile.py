@@ -79,7 +79,7 @@ def test_all_matched_is_exit_code_0_and_nothing_is_left_running(folder: Path) ->
         java.find()
     done = kalla(folder, "reconcile", "recipe.yaml", "--set", "slack=0.5", "--output", "out")
     assert done.returncode == 0, done.stderr
-    assert "100.00% of all rows matched" in done.stdout
+    assert "100.00 % of all rows matched" in done.stdout
     assert str(folder / "out") in done.stdout
     assert not [
         process

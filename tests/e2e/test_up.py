@@ -16,9 +16,11 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+from pydantic import SecretStr
 
 from kalla import settings
 from kalla.local import java, ports, postgres
+from kalla.secrets import Vault
 from tests.servers import required
 from tests.waiting import until
 
@@ -168,11 +170,14 @@ def test_a_kill_leaves_no_process_and_the_next_start_finds_the_data(
         up.wait_until_ready()
         with psycopg.connect(up.settings().database.url.get_secret_value()) as connection:
             connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+        Vault(up.settings(), {}).put("bank", SecretStr("hunter2"), by="ann")
+        assert (tmp_path / ".kalla/secrets.key").stat().st_mode & 0o777 == 0o600
         assert up.end(signal.SIGKILL) == -signal.SIGKILL
     with started(tmp_path, environment | WITHOUT_SPARK) as up:
         up.wait_until_ready()
         with psycopg.connect(up.settings().database.url.get_secret_value()) as connection:
             assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+        assert Vault(up.settings(), {}).resolve("bank").get_secret_value() == "hunter2"
         assert up.end(signal.SIGTERM) == 0
 
 

@@ -18,6 +18,10 @@ from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
+from kalla.reconcile import evidence_routes, library_routes
+from kalla.reconcile import pages as reconcile_pages
+from kalla.reconcile import routes as reconcile_routes
+from kalla.reconcile.conclusion import Conclusions
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.web import commands, login, problems, reference
@@ -33,7 +37,11 @@ from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 from kalla.work.worker import absences, background
 
-PLACES = (Place("Work", "/", below=("/jobs/",)), Place("API", "/docs"))
+PLACES = (
+    Place("Runs", "/runs", below=("/runs/",)),
+    Place("Work", "/", below=("/jobs/",)),
+    Place("API", "/docs"),
+)
 
 # Room for the other fields of a submission and for a pretty-printed payload.
 _BESIDE_PAYLOAD_BYTES = 64 * 1024
@@ -75,7 +83,14 @@ def create_app(
 ) -> FastAPI:
     """With `metrics` the process also runs the duties that workers may be too few for."""
     sweeps = (commands.sweep,)
-    duties = background(settings, database, wake, metrics, sweeps) if metrics else []
+    duties = (
+        [
+            *background(settings, database, wake, metrics, sweeps),
+            Conclusions(database, kinds, wake),
+        ]
+        if metrics
+        else []
+    )
     app = FastAPI(openapi_url=None, lifespan=_lifespan)  # its own address would need no token
     app.router.route_class = GuardedRoute
     app.state.parts = Parts(
@@ -83,7 +98,7 @@ def create_app(
         kinds=kinds,
         database=database,
         wake=wake,
-        layout=Layout(["kalla.operate"], PLACES),
+        layout=Layout(["kalla.operate", "kalla.reconcile"], PLACES),
         live=Live(database),
         crew=Crew(duties),
     )
@@ -95,6 +110,10 @@ def create_app(
         operate_routes.probes,
         operate_routes.router,
         operate_pages.router,
+        reconcile_routes.router,
+        library_routes.router,
+        evidence_routes.router,
+        reconcile_pages.router,
         reference.describing(app),
     ):
         app.include_router(router)

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 from kalla.errors import InvalidSettings, Problem
 from kalla.operate.probe import Probe, ProbePayload
+from kalla.reconcile.conclusion import Call, Callback, Tidied, Tidy
+from kalla.reconcile.handlers import (
+    Asked,
+    AskedChunk,
+    AskedSide,
+    Exec,
+    Ground,
+    StageChunk,
+    StagePlan,
+)
+from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
 from kalla.work.kinds import Kind, Kinds
 
 
 def kinds(settings: Settings, spark: SparkSessions) -> Kinds:
-    known = Kinds(settings, [Kind("probe", "exec", Probe(spark), ProbePayload)])
+    vault = Vault(settings)
+    ground = Ground(settings, spark, vault.resolve)
+    known = Kinds(
+        settings,
+        [
+            Kind("probe", "exec", Probe(spark), ProbePayload, submittable=True),
+            Kind("stage_plan", "stage", StagePlan(ground), AskedSide),
+            Kind("stage_chunk", "stage", StageChunk(ground), AskedChunk),
+            Kind("exec", "exec", Exec(ground), Asked),
+            Kind("callback", "stage", Callback(vault.resolve), Call),
+            Kind("tidy", "stage", Tidy(settings), Tidied),
+        ],
+    )
     if unknown := sorted(settings.jobs.keys() - {"default", *known.types}):
         raise InvalidSettings(
             *(

@@ -12,6 +12,7 @@ from kalla.app.kinds import kinds as all_kinds
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
+from kalla.reconcile.conclusion import Conclusions
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.web import commands
@@ -30,7 +31,15 @@ async def run_worker(settings: Settings) -> None:
     kinds = all_kinds(settings, spark)
     async with Database(settings.database, name="kalla worker") as database:
         wake = open_channel(settings, database, ROLES)
-        worker = Worker(settings, kinds, database, wake, address_of(listener), [commands.sweep])
+        worker = Worker(
+            settings,
+            kinds,
+            database,
+            wake,
+            address_of(listener),
+            [commands.sweep],
+            [Conclusions(database, kinds, wake)],
+        )
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
         async with serving(probes, listener):
             await worker.start()

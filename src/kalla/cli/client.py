@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from uuid import uuid4
 
@@ -50,7 +51,7 @@ _COLOURS = {
 class Client:
     """The API, as far as commands need it. Every answer is JSON; every refusal is an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 30) -> None:
         api = settings.load().settings.api
         self.url = api.url.rstrip("/")
         token = api.token.get_secret_value()
@@ -60,7 +61,7 @@ class Client:
                 "(`kalla token create` makes one)."
             )
         self._http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=seconds
         )
 
     def __enter__(self) -> Self:
@@ -85,6 +86,20 @@ class Client:
                     raise
                 time.sleep(0.3)
         raise AssertionError("unreachable")
+
+    def download(self, path: str, file: Path, **query: Any) -> None:
+        """Write an answer to a file as it comes, however long it is."""
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=given) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise _refusal(answer, self.url)
+                with file.open("wb") as target:
+                    for chunk in answer.iter_bytes():
+                        target.write(chunk)
+        except httpx.TransportError as error:
+            raise Unavailable(f"The API at {self.url} broke off ({error}): try again.") from None
 
     def _send(self, request: httpx.Request) -> Any:
         try:

@@ -15,7 +15,7 @@ from kalla.cli import reconcile
 from kalla.cli.report import print_report
 from kalla.local import ports
 from kalla.local.postgres import Postgres
-from kalla.reconcile import reading
+from kalla.reconcile import reading, report
 from kalla.reconcile.demo import RECIPE, invoices, payments
 
 _VARIABLE = "KALLA_SECRET_DEMO"
@@ -51,7 +51,8 @@ def command(
         finally:
             os.environ.pop(_VARIABLE, None)
             postgres.stop()
-    print_report(run)
+    see_more = f"make up, and beside it: .venv/bin/kalla runs import {run.folder}"
+    print_report(report.of_evidence(str(run.folder)), see_more)
     typer.echo(f"The recipe is {recipe_file}, the invoices are {file}.")
 
 

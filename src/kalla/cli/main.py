@@ -26,8 +26,12 @@ COMMANDS = {
     "queues": ("kalla.cli.queues", "Show queues, pause and resume them."),
     "workers": ("kalla.cli.workers", "Show the workers."),
     "reconcile": ("kalla.cli.reconcile", "Match two sources by a recipe, alone, on this machine."),
+    "runs": ("kalla.cli.runs", "Submit, list, show, watch, cancel, export and compare runs."),
     "demo": ("kalla.cli.demo", "Reconcile made-up invoices and payments, and show the report."),
-    "recipe": ("kalla.cli.recipe", "Check a recipe and tell every problem in it."),
+    "recipe": ("kalla.cli.recipe", "Check recipes, save them, list and show what is saved."),
+    "sources": ("kalla.cli.sources", "Register sources, test them and look into them."),
+    "destinations": ("kalla.cli.destinations", "Register the addresses that callbacks may go to."),
+    "secret": ("kalla.cli.secret", "Store, list and remove secrets, encrypted."),
     "token": ("kalla.cli.tokens", "Create, list and revoke tokens."),
 }
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +32,9 @@ from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import Run, carry_out
 from kalla.reconcile.sources import Limits
 from kalla.redaction import scrub
+from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
+from kalla.settings import load
 from kalla.spark.session import connect
 
 if TYPE_CHECKING:
@@ -54,11 +57,11 @@ def command(
     """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
     try:
         recipe = reading.read(recipe_text(file), given_values(given or []), left=left, right=right)
-        sources.refuse_unbuilt(recipe)
         if dry_run:
             _print_plan(recipe, style)
             return
         run = reconcile(recipe, output, Console(stderr=True, highlight=False))
+        made = report.of_evidence(str(run.folder))
     except KallaError as error:
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
         typer.echo("\n".join(lines), err=True)
@@ -68,18 +71,20 @@ def command(
         typer.echo(f"The run failed: {scrub(said)}", err=True)
         raise typer.Exit(2) from error
     if style == "json":
-        typer.echo(json.dumps(report.as_document(run), indent=2, ensure_ascii=False))
+        typer.echo(made.model_dump_json(indent=2))
     else:
-        print_report(run)
+        print_report(made, f"kalla runs import {run.folder}")
     raise typer.Exit(1 if run.has_exceptions else 0)
 
 
 def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
     """Start a Spark, carry the recipe out, and stop it again."""
     folder = _folder(recipe, output)
+    settings = load().settings
+    limits = replace(Limits.of(settings), threads=_cores())  # alone: all of them
     for side in SIDES:  # what is wrong with a source is said before Spark takes its time to start
         if not sources.is_staged(recipe.sources[side]):
-            sources.look(recipe.sources[side], side)
+            sources.look(recipe.sources[side], side, storage=limits.storage)
     with _bar(console) as progress:
         start = progress.add_task("start Spark", total=1)
         with private_spark() as session:
@@ -89,7 +94,7 @@ def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
             def tell(name: str, done: int, of: int) -> None:
                 progress.update(tasks[name], completed=done, total=of)
 
-            return carry_out(session, recipe, folder, Limits(threads=_cores()), tell)
+            return carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
 
 
 @contextmanager
@@ -137,14 +142,16 @@ def _bar(console: Console) -> Progress:
 
 
 def _print_plan(recipe: Recipe, style: str) -> None:
+    settings = load().settings
+    limits = Limits.of(settings)
+    resolve = Vault(settings).resolve
     inputs = {
-        side: sources.preview(recipe.sources[side], side, recipe.time_zone)
+        side: sources.preview(recipe.sources[side], side, recipe.time_zone, resolve=resolve)
         if sources.is_staged(recipe.sources[side])
-        else sources.look(recipe.sources[side], side)
+        else sources.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
-    made = plan.make(recipe, inputs)
-    document = _plan_document(recipe, made)
+    document = _plan_document(recipe, plan.make(recipe, inputs), limits)
     if style == "json":
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
@@ -162,13 +169,13 @@ def _print_plan(recipe: Recipe, style: str) -> None:
         typer.echo(f"         checks: {', '.join(rule['checks']) or 'none'}")
 
 
-def _plan_document(recipe: Recipe, made: Plan) -> dict[str, Any]:
+def _plan_document(recipe: Recipe, made: Plan, limits: Limits) -> dict[str, Any]:
     def described(source: Source, given: Input) -> dict[str, Any]:
         staged = sources.is_staged(source)
-        chunks = sources.chunks_wanted(source, given.rows or 0, Limits())
+        chunks = sources.chunks_wanted(source, given.rows or 0, limits)
         return {
             "uri": source.uri,
-            "kind": f"{'staged' if staged else 'native'} {given.format}",
+            "kind": f"{source.read if staged else 'native'} {given.format}",
             "rows": "rows unknown" if given.rows is None else f"about {given.rows:,} rows",
             "bytes": given.bytes,
             "chunks": chunks if staged else len(given.files),

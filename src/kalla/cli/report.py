@@ -8,75 +8,59 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kalla.reconcile import report
-from kalla.reconcile.kernel import STATES, Tally
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.run import Run
+from kalla.reconcile.report import Figures, Report, percent
 
 _WIDTH = 120
 
 
-def print_report(run: Run) -> None:
+def print_report(report: Report, see_more: str) -> None:
+    """The report, and below it the command that shows the evidence."""
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, _WIDTH)  # a figure cut short is no figure
-    rate = report.match_rate(run)
-    console.print(f"\n[bold]{escape(run.plan.recipe)}[/]: {rate:.2%} of all rows matched\n")
-    console.print(_figures(run))
-    _print_trouble(console, run)
-    found = report.largest(run)
-    if found:
+    console.print(
+        f"\n[bold]{escape(report.recipe)}[/]: {percent(report.match_rate)} % of all rows matched\n"
+    )
+    console.print(_figures(report))
+    for trouble in report.troubles:
+        console.print(f"  {trouble}", markup=False)
+    if report.largest_exceptions:
         console.print("\nThe largest exceptions:")
-        for each in found:
+        for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {_money(each.amount)}"
-            console.print(
-                f"  {each.side} {each.record_key}{amount}: {each.sentence()}", markup=False
-            )
-    console.print(f"\nEvidence for every row: {run.folder}", markup=False)
-    console.print(f"  {run.seconds:.1f} s", markup=False)
+            console.print(f"  {each.side} {each.record_key}{amount}: {each.reason}", markup=False)
+    console.print(f"\nEvidence for every row: {report.evidence}", markup=False)
+    console.print(f"To see it in the pages: {see_more}", markup=False)
+    console.print(f"  {report.seconds:.1f} s", markup=False)
 
 
-def _figures(run: Run) -> Table:
+def _figures(report: Report) -> Table:
     """By rule, then by what became of the rows."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for column in ("rule", ""):
         table.add_column(column, no_wrap=True)
     for column in ("matches", "left rows", "left sum", "right rows", "right sum", "ambiguous"):
         table.add_column(column, justify="right", no_wrap=True)
-    for rule in run.facts.rules:
+    for rule in report.rules:
         table.add_row(
             escape(rule.name),
             rule.cardinality,
             f"{rule.matches:,}",
             *_cells(rule.left),
             *_cells(rule.right),
-            f"{rule.ambiguous_left + rule.ambiguous_right:,}",
+            f"{rule.ambiguous:,}",
         )
     table.add_row()
-    for state in STATES:
-        tallies = [run.facts.sides[side].states[state] for side in SIDES]
-        if any(tally.rows for tally in tallies) or state == "matched":
-            cells = (cell for tally in tallies for cell in _cells(tally))
+    for state in report.sides["left"]:
+        figures = [report.sides[side][state] for side in SIDES]
+        if any(each.rows for each in figures) or state == "matched":
+            cells = (cell for each in figures for cell in _cells(each))
             table.add_row(state, "", "", *cells)
     return table
 
 
-def _print_trouble(console: Console, run: Run) -> None:
-    """What was odd about the sources, in a line each."""
-    for side in SIDES:
-        loaded = run.facts.sides[side].loaded
-        if loaded.doubled_keys:
-            console.print(
-                f"  {side}: {loaded.doubled_keys:,} rows have a key that is not unique, or null"
-            )
-        for column, kind, rows, examples in loaded.unreadable:
-            said = ", ".join(map(repr, examples))
-            console.print(
-                f"  {side}: {rows:,} values of {column} are no {kind}, such as {said}", markup=False
-            )
-
-
-def _cells(tally: Tally) -> tuple[str, str]:
-    return f"{tally.rows:,}", "" if tally.amount is None else _money(tally.amount)
+def _cells(figures: Figures) -> tuple[str, str]:
+    return f"{figures.rows:,}", "" if figures.amount is None else _money(figures.amount)
 
 
 def _money(amount: Decimal) -> str:

@@ -16,7 +16,9 @@ from kalla.web.tokens import ROLES, Role
 from tests.web_kit import Site
 
 OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/logout")}
-VALUES = {"job_id": "999", "queue": "exec", "token_id": "999"}
+VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
+    "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
+}  # fmt: skip
 
 
 def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
@@ -28,8 +30,12 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
 def needed(method: str, path: str) -> Role | None:
     if (method, path) in OPEN or path == "/static":
         return None
-    if path.startswith("/api/tokens"):
+    if path.startswith("/api/tokens") or path == "/api/runs/import":
         return "admin"
+    if path == "/api/recipes/validate":
+        return "viewer"
+    if path.startswith(("/api/sources", "/api/destinations")) and method != "GET":
+        return "operator" if path.endswith("/test") else "admin"
     return "viewer" if method == "GET" else "operator"
 
 

@@ -1,0 +1,240 @@
+"""A run as jobs: plan a side's staging, stage a chunk, match. What moves rows is `run`'s.
+
+A payload holds the recipe as it was submitted, so that `run` needs no database; passwords are in it
+by name only, and are looked up at the last moment.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from kalla.database import Connection
+from kalla.errors import InvalidInput, Permanent
+from kalla.reconcile import direct, reading, report, run, sources, store
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import Input
+from kalla.reconcile.report import Report
+from kalla.reconcile.sources import Limits
+from kalla.settings import Settings
+from kalla.spark.connectors.connector import Connector, Slice
+from kalla.spark.placing import place
+from kalla.spark.session import SparkSessions
+from kalla.spark.staging import Staged, stage_to
+from kalla.storage import Storage, is_s3, join
+from kalla.work.handler import Context, Stateless
+from kalla.work.job import Job, NewJob, Outcome
+
+STAGED = "staged"  # the gate before the match
+
+_AT_ONCE = 4  # slices that are placed together while a snapshot is held
+
+
+class Asked(BaseModel):
+    """The recipe as YAML, its parameters and sources filled in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+
+
+class AskedSide(Asked):
+    side: Side
+
+
+class AskedChunk(AskedSide):
+    part: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the handlers of this room stand on."""
+
+    settings: Settings
+    spark: SparkSessions
+    secret: Callable[[str], SecretStr]
+
+    @property
+    def limits(self) -> Limits:
+        return Limits.of(self.settings)
+
+    @property
+    def storage(self) -> Storage:
+        return Storage.of(self.settings.storage)
+
+
+def attempt_of(job: Job) -> tuple[str, str]:
+    """Where this attempt may write: nobody reads it before its outcome is settled."""
+    return f"run-{job.run_id}", f"{job.job_id}-{job.fence}-{uuid4().hex[:12]}"
+
+
+def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[str, list[NewJob]]]:
+    """The jobs a run begins with, and those behind its gate."""
+    text = reading.write(recipe.model_copy(update={"parameters": {}}))
+    match = NewJob("exec", {"recipe": text}, priority=priority)
+    plans = [
+        NewJob("stage_plan", {"recipe": text, "side": side}, priority=priority, gate=STAGED)
+        for side in SIDES
+        if sources.is_staged(recipe.sources[side]) and recipe.sources[side].read == "staged"
+    ]
+    return (plans, {STAGED: [match]}) if plans else ([match], {})
+
+
+class StagePlan(Stateless):
+    """Cuts a table into key ranges, a job each; under a snapshot it stages them itself."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = AskedSide.model_validate(job.payload)
+        recipe = reading.read(asked.recipe)
+        source = recipe.sources[asked.side]
+        ground = self._ground
+        with sources.connector(
+            source, asked.side, recipe.time_zone, resolve=ground.secret
+        ) as connector:
+            estimate = connector.estimate()
+            parts = connector.split(sources.chunks_wanted(source, estimate.rows, ground.limits))
+            result = {
+                "side": asked.side,
+                "rows_expected": estimate.rows,
+                "notes": list(estimate.notes),
+                "chunks": len(parts),
+            }
+            if source.consistency != "snapshot":
+                return Outcome(result, tuple(_chunk_job(job, each) for each in parts))
+            return self._stage_all(job, context, connector, parts, result)
+
+    def _stage_all(
+        self,
+        job: Job,
+        context: Context,
+        connector: Connector,
+        parts: Sequence[Slice],
+        result: dict[str, Any],
+    ) -> Outcome:
+        """While the snapshot is held by the caller; a few at a time, so that progress is told."""
+        written: list[Staged] = []
+        kernel = _stager(self._ground, job, connector, result["side"])
+        with self._ground.spark.session(job, context) as session:
+            while len(written) < len(parts):
+                context.check()
+                batch = parts[len(written) : len(written) + _AT_ONCE]
+                written += place(session, kernel, batch)
+                rows = sum(each.rows for each in written)
+                context.progress(**result, chunks_done=len(written), rows=rows)
+        facts = {"chunks_done": len(written), "files": [each.path for each in written]}
+        return Outcome(result | facts | {"rows": rows}, rows=rows)
+
+
+class StageChunk(Stateless):
+    """One key range of a table to one Parquet file."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = AskedChunk.model_validate(job.payload)
+        recipe = reading.read(asked.recipe)
+        part = Slice.from_json(asked.part)
+        with sources.connector(
+            recipe.sources[asked.side], asked.side, recipe.time_zone, resolve=self._ground.secret
+        ) as connector:
+            kernel = _stager(self._ground, job, connector, asked.side)
+            with self._ground.spark.session(job, context) as session:
+                (staged,) = place(session, kernel, [part])
+        result = {
+            "side": asked.side,
+            "files": [staged.path],
+            "rows": staged.rows,
+            "bytes": staged.bytes,
+            "checksum": staged.checksum,
+        }
+        return Outcome(result, rows=staged.rows)
+
+
+class Exec:
+    """The match, and its evidence."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        recipe = reading.read(Asked.model_validate(job.payload).recipe)
+        began = datetime.now(UTC)
+        ground = self._ground
+        names = attempt_of(job)
+        url = join(ground.settings.evidence_url, *names)
+        # On disk the evidence is made where it stays; for S3 it is made here and sent when whole.
+        folder = ground.settings.work_folder.joinpath(*names) if is_s3(url) else Path(url)
+        folder.mkdir(parents=True)
+
+        def tell(stage: str, done: int, of: int) -> None:
+            context.check()
+            context.progress(stage=stage, parts=of, parts_done=done)
+
+        def tell_tasks(done: int, of: int) -> None:
+            context.progress(tasks=of, tasks_done=done)
+
+        with ExitStack() as held:
+            if is_s3(url):
+                held.callback(shutil.rmtree, folder, ignore_errors=True)
+            inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
+            session = held.enter_context(ground.spark.session(job, context, tell_tasks))
+            found = run.match(session, recipe, inputs, folder, ground.limits, tell, began)
+            if is_s3(url):
+                ground.storage.put(folder, url)
+        made = report.of_evidence(url, ground.storage)
+        rows = sum(side.loaded.rows for side in found.facts.sides.values())
+        return Outcome({"evidence": url, "match_rate": made.match_rate}, rows=rows, facts=made)
+
+    async def settle(self, connection: Connection, job: Job, outcome: Outcome) -> None:
+        if job.run_id is None or not isinstance(outcome.facts, Report):
+            raise Permanent("a match belongs to a run: submit one with `kalla runs submit`")
+        await store.settle(connection, job.run_id, outcome.facts)
+
+    def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
+        source, ground = recipe.sources[side], self._ground
+        if not sources.is_staged(source):
+            return sources.look(source, side, storage=ground.storage)
+        if source.read == "direct":
+            connector = held.enter_context(
+                sources.connector(source, side, recipe.time_zone, resolve=ground.secret)
+            )
+            return held.enter_context(direct.open_input(connector, source, side, ground.limits))
+        told = [each for each in context.inputs if each["side"] == side]
+        files = [file for each in told for file in each.get("files", ())]
+        notes = [note for each in told for note in each.get("notes", ())]
+        try:
+            return sources.staged(source, side, files, notes, storage=ground.storage)
+        except InvalidInput as error:
+            raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
+
+
+def _chunk_job(plan: Job, part: Slice) -> NewJob:
+    payload = plan.payload | {"part": part.as_json()}
+    return NewJob("stage_chunk", payload, priority=plan.priority, gate=STAGED)
+
+
+def _stager(
+    ground: Ground, job: Job, connector: Connector, side: Side
+) -> Callable[[Slice], Staged]:
+    """The kernel that stages a slice, with all it needs to know of this machine."""
+    storage = ground.storage
+    folder = join(ground.settings.staging_url, *attempt_of(job))
+
+    def kernel(part: Slice) -> Staged:
+        # Spark may run a task twice, and at once.
+        name = f"{side}-{part.number:05}-{uuid4().hex[:8]}.parquet"
+        return stage_to(storage, connector, part, None, join(folder, name))
+
+    return kernel

@@ -1,0 +1,222 @@
+"""REST of runs: submit, list, show, cancel, retry, and take in evidence made elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from kalla.database import Connection
+from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
+from kalla.reconcile import library, notation, reading, report, store
+from kalla.reconcile.handlers import first_jobs
+from kalla.reconcile.library import RecipeVersion
+from kalla.reconcile.model import SIDES
+from kalla.reconcile.plan import recipe_hash
+from kalla.reconcile.store import Callback, NewReconciliation, RunDetail, RunPage
+from kalla.storage import Storage, is_s3
+from kalla.web.access import GuardedRoute, needs
+from kalla.web.commands import Command, Commanded
+from kalla.web.parts import Whole
+from kalla.web.storable import Document, Text
+from kalla.work import runs
+from kalla.work.job import RunStatus
+
+router = APIRouter(prefix="/api", route_class=GuardedRoute, tags=["runs"])
+
+RunId = Annotated[int, Path(ge=1, le=2**63 - 1)]
+KIND = "reconcile"
+
+_LOOK_SECONDS = 30
+_MOST_LOOKERS = 4  # each holds a connection of the pool
+_lookers = 0
+
+
+class RunSubmission(BaseModel):
+    """A recipe, saved before or given here, and what it is filled with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: Text | Document | None = Field(
+        None, description="a recipe as YAML or JSON text, or as an object"
+    )
+    recipe_id: Text | None = Field(None, max_length=200, description="or one that is saved")
+    version: int | None = Field(None, ge=1, description="of the saved one; the latest unless said")
+    parameters: dict[Text, Text | int | float | bool] = Field({}, max_length=100)
+    left: Text | None = Field(None, max_length=2000, description="another left source")
+    right: Text | None = Field(None, max_length=2000, description="another right source")
+    callback_url: Text | None = Field(
+        None, max_length=2000, description="told of the ending; below a registered destination"
+    )
+    priority: int = 0
+
+
+class Adoption(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Text = Field(max_length=2000, description="of the API's machine, or s3://")
+
+
+@router.post("/runs", status_code=201)
+async def submit_run(
+    parts: Whole, command: Commanded, request: Request, response: Response, asked: RunSubmission
+) -> RunDetail:
+    """Validate the recipe and start a run of it, all in one transaction."""
+    connection = command.connection
+    exact = await asyncio.to_thread(_exactly, await request.body())
+    text = await _text(connection, asked, exact)
+    known = await library.known_sources(connection)
+    async with _looking(connection):
+        recipe = await library.prepare(text, exact.parameters, asked.left, asked.right, known)
+    callback = await _callback(connection, asked.callback_url)
+    kept = await _kept(command, asked, text)
+    new = NewReconciliation(
+        name=recipe.name,
+        recipe_id=kept.recipe_id,
+        recipe_version=kept.version,
+        recipe_hash=recipe_hash(recipe),
+        recipe=reading.write(recipe.model_copy(update={"parameters": {}})),
+        sources={side: recipe.sources[side].uri for side in SIDES},
+        submitted_by=command.caller.name,
+        callback=callback,
+    )
+    jobs, gates = first_jobs(recipe, asked.priority)
+    limit = parts.settings.run.total_timeout_seconds
+    run_id, woken = await runs.create(connection, parts.kinds, KIND, jobs, gates, limit)
+    await store.create(connection, run_id, new)
+    command.woken += woken
+    response.headers["Location"] = f"/api/runs/{run_id}"
+    return await store.get(connection, run_id)
+
+
+@router.get("/runs")
+async def list_runs(
+    parts: Whole,
+    status: Annotated[RunStatus | None, Query()] = None,
+    recipe_id: Annotated[Text | None, Query(max_length=200)] = None,
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> RunPage:
+    """Runs, newest first; pass `next_before` as `before` to get the next page."""
+    async with parts.database.transaction() as connection:
+        return await store.listing(connection, status, recipe_id, before, limit)
+
+
+@router.get("/runs/{run_id}")
+async def show_run(parts: Whole, run_id: RunId) -> RunDetail:
+    """A run with its progress, and its report once it has one."""
+    async with parts.database.transaction() as connection:
+        return await store.get(connection, run_id)
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel_run(command: Commanded, run_id: RunId) -> RunDetail:
+    """End a run and all its jobs."""
+    detail = await store.get(command.connection, run_id)
+    if detail.status != "running":
+        raise Conflict(f"run {run_id} is {detail.status} already")
+    await runs.cancel(command.connection, run_id, f"cancelled by {command.caller.name}")
+    command.alarm = True
+    return await store.get(command.connection, run_id)
+
+
+@router.post("/runs/{run_id}/retry")
+async def retry_run(parts: Whole, command: Commanded, run_id: RunId) -> RunDetail:
+    """Let a failed or cancelled run go on: what was staged stays, the rest is tried again."""
+    await store.get(command.connection, run_id)
+    limit = parts.settings.run.total_timeout_seconds
+    command.woken += await runs.revive(command.connection, run_id, limit)
+    return await store.get(command.connection, run_id)
+
+
+@router.post("/runs/import", status_code=201)
+@needs("admin")
+async def import_run(
+    parts: Whole, command: Commanded, response: Response, asked: Adoption
+) -> RunDetail:
+    """Show evidence that `kalla reconcile` wrote, as a run."""
+    if not (is_s3(asked.folder) or FilePath(asked.folder).is_absolute()):
+        raise InvalidInput(Problem("folder", f"must be an absolute path, got {asked.folder!r}"))
+    storage = Storage.of(parts.settings.storage)
+    async with _looking(command.connection):
+        made = await asyncio.to_thread(report.of_evidence, asked.folder, storage)
+        document = await asyncio.to_thread(report.recipe_of, asked.folder, storage)
+    recipe = json.dumps(document, indent=2)
+    run_id = await store.adopt(command.connection, made, recipe, command.caller.name)
+    response.headers["Location"] = f"/api/runs/{run_id}"
+    return await store.get(command.connection, run_id)
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """What floats would not keep: every digit of the amounts in a body."""
+
+    recipe: str | None
+    parameters: dict[str, str]
+
+
+def _exactly(body: bytes) -> _Exact:
+    document = notation.parse(body.decode()).value
+    if not isinstance(document, dict):
+        return _Exact(None, {})
+    recipe, given = document.get("recipe"), document.get("parameters")
+    return _Exact(
+        recipe if isinstance(recipe, str) or recipe is None else notation.write(recipe),
+        {str(name): _as_text(value) for name, value in given.items()}
+        if isinstance(given, dict)
+        else {},
+    )
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def _text(connection: Connection, asked: RunSubmission, exact: _Exact) -> str:
+    if (asked.recipe is None) == (asked.recipe_id is None):
+        raise InvalidInput(Problem("recipe", "give a recipe, or the recipe_id of a saved one"))
+    if asked.recipe_id is not None:
+        return (await library.recipe_version(connection, asked.recipe_id, asked.version)).text
+    if asked.version is not None:
+        raise InvalidInput(Problem("version", "is that of a saved recipe: give its recipe_id"))
+    return exact.recipe or ""
+
+
+async def _kept(command: Command, asked: RunSubmission, text: str) -> RecipeVersion:
+    """The version under which the recipe is kept: a run names the one it used."""
+    if asked.recipe_id is not None:
+        return await library.recipe_version(command.connection, asked.recipe_id, asked.version)
+    return await library.save_recipe(command.connection, text, command.caller.name)
+
+
+@asynccontextmanager
+async def _looking(connection: Connection) -> AsyncIterator[None]:
+    """While files are looked at, which may be many; bounded in time, and few at once."""
+    global _lookers
+    if _lookers >= _MOST_LOOKERS:
+        raise Unavailable("too many recipes are being looked at: try again in a moment")
+    await connection.execute(store.sql.be_patient)
+    _lookers += 1
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            yield
+    except TimeoutError:
+        raise InvalidInput(
+            Problem("sources", f"could not be looked at within {_LOOK_SECONDS} seconds")
+        ) from None
+    finally:
+        _lookers -= 1
+
+
+async def _callback(connection: Connection, url: str | None) -> Callback | None:
+    if url is None:
+        return None
+    destination = await library.destination_for(connection, url)
+    return Callback(url, destination.secret)

@@ -1,0 +1,298 @@
+"""Moves a reconciliation's state: asked, under way, ended. Typed rows over `store.sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from kalla.database import Connection
+from kalla.errors import Conflict, NotFound
+from kalla.reconcile.model import SIDES
+from kalla.reconcile.report import Report
+from kalla.redaction import scrub
+from kalla.statements import load
+from kalla.work.job import RunStatus
+
+sql = load("kalla.reconcile", "store.sql")
+
+
+# A failed run may be retried, for which its staged rows are needed.
+KEPT_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Callback:
+    """Whom to tell of a run's ending, and the name of the secret that signs the call."""
+
+    url: str
+    secret: str
+
+
+@dataclass(frozen=True)
+class NewReconciliation:
+    """What a run was asked to do."""
+
+    name: str
+    recipe_id: str
+    recipe_version: int
+    recipe_hash: str
+    recipe: str
+    sources: Mapping[str, str]
+    submitted_by: str
+    callback: Callback | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in a list."""
+
+    run_id: int
+    name: str
+    recipe_id: str
+    recipe_version: int | None
+    recipe_hash: str
+    sources: dict[str, str]
+    submitted_by: str
+    created_at: datetime
+    status: RunStatus
+    error: str | None
+    finished_at: datetime | None
+    match_rate: float | None
+    exceptions: int | None
+
+
+@dataclass(frozen=True)
+class SideProgress:
+    """How far the staging of one side is."""
+
+    side: str
+    planned: bool
+    chunks: int
+    chunks_done: int
+    rows: int
+    rows_expected: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. A side that is read where it lies has no entry."""
+
+    stage: str  # waiting, staging, matching, ended
+    staging: tuple[SideProgress, ...] = ()
+    spark_tasks: int | None = None
+    spark_tasks_done: int | None = None
+    rows_per_second: float | None = None
+    seconds_left: float | None = None
+    share: float = 1.0  # from 0 to 1, for a bar
+
+
+@dataclass(frozen=True)
+class RunDetail(RunSummary):
+    """A run with its progress, and its report once there is one."""
+
+    recipe: str = ""
+    evidence_url: str | None = None
+    report: Report | None = None
+    progress: Progress = field(default_factory=lambda: Progress("ended"))
+
+
+@dataclass(frozen=True)
+class RunPage:
+    runs: list[RunSummary]
+    next_before: int | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run whose ending has not been concluded."""
+
+    run_id: int
+    name: str
+    callback: Callback | None
+    evidence_url: str | None
+    report: Report | None
+    status: RunStatus
+    finished_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Untidy:
+    """An ended run, the evidence that counts, and the highest fence that any attempt had so far."""
+
+    run_id: int
+    evidence_url: str | None
+    fence: int
+
+
+async def create(connection: Connection, run_id: int, new: NewReconciliation) -> None:
+    callback = new.callback and Jsonb({"url": new.callback.url, "secret": new.callback.secret})
+    values = vars(new) | {"run_id": run_id, "sources": Jsonb(dict(new.sources))}
+    await connection.execute(sql.create, values | {"callback": callback})
+
+
+async def adopt(connection: Connection, report: Report, recipe: str, by: str) -> int:
+    """Take in evidence that was made elsewhere, by its report; returns its number as a run."""
+    cursor = await connection.execute(
+        sql.adopt,
+        {
+            "name": report.name,
+            "recipe_id": report.recipe,
+            "recipe_hash": report.recipe_hash,
+            "recipe": recipe,
+            "sources": Jsonb(report.sources),
+            "submitted_by": by,
+            "created_at": report.started_at,
+            "finished_at": report.finished_at,
+            "evidence_url": report.evidence,
+            "report": Jsonb(report.model_dump(mode="json")),
+        },
+    )
+    (row,) = await cursor.fetchall()
+    run_id: int = row["run_id"]
+    return run_id
+
+
+async def settle(connection: Connection, run_id: int, report: Report) -> None:
+    """The match is done: where its evidence is, and the report a person reads first."""
+    values = {"run_id": run_id, "evidence_url": report.evidence}
+    document = Jsonb(report.model_dump(mode="json"))
+    await connection.execute(sql.settle, values | {"report": document})
+
+
+async def listing(
+    connection: Connection,
+    status: RunStatus | None = None,
+    recipe_id: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> RunPage:
+    """Runs, newest first."""
+    which = {"status": status, "recipe_id": recipe_id, "before": before, "run_id": None}
+    # One more than asked for tells whether there is a next page.
+    cursor = await connection.execute(sql.listing, which | {"limit": limit + 1})
+    found = [RunSummary(**_shown(row)) for row in await cursor.fetchall()]
+    more = len(found) > limit
+    return RunPage(found[:limit], found[limit - 1].run_id if more else None)
+
+
+async def get(connection: Connection, run_id: int) -> RunDetail:
+    which = {"status": None, "recipe_id": None, "before": None, "run_id": run_id, "limit": 1}
+    row = await (await connection.execute(sql.listing, which)).fetchone()
+    if row is None:
+        raise NotFound(f"there is no run {run_id}")
+    kept = await (await connection.execute(sql.kept, {"run_id": run_id})).fetchone()
+    cursor = await connection.execute(sql.jobs, {"run_id": run_id})
+    progress = (
+        _progress(await cursor.fetchall()) if row["status"] == "running" else Progress("ended")
+    )
+    return RunDetail(**_shown(row), **_reported(kept or {}), progress=progress)
+
+
+async def evidence_url(connection: Connection, run_id: int) -> str:
+    """Where a run's evidence is; Conflict while there is none."""
+    detail = await get(connection, run_id)
+    if detail.evidence_url is None:
+        raise Conflict(f"run {run_id} is {detail.status} and has no evidence")
+    return detail.evidence_url
+
+
+async def ended(connection: Connection, limit: int = 20) -> list[Ended]:
+    """Runs that have ended and were not concluded, their rows held until the transaction ends."""
+    await connection.execute(sql.reopen)
+    cursor = await connection.execute(sql.ended, {"limit": limit})
+    return [
+        Ended(**_reported(row) | {"callback": row["callback"] and Callback(**row["callback"])})
+        for row in await cursor.fetchall()
+    ]
+
+
+async def conclude(connection: Connection, run: Ended) -> None:
+    """Keep how the run ended, for its jobs will be removed one day."""
+    values = {"status": run.status, "error": run.error, "finished_at": run.finished_at}
+    await connection.execute(sql.conclude, values | {"run_id": run.run_id, "kept": KEPT_SECONDS})
+
+
+async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
+    """Ended runs whose attempts left something behind for long enough."""
+    cursor = await connection.execute(sql.untidy, {"limit": limit, "kept": KEPT_SECONDS})
+    return [Untidy(**row) for row in await cursor.fetchall()]
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "error": None if row["error"] is None else scrub(row["error"])}
+
+
+def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    report = row.get("report")
+    return {**row, "report": report and Report.model_validate(report)}
+
+
+def _progress(jobs: list[dict[str, Any]]) -> Progress:
+    by_type = {kind: [job for job in jobs if job["type"] == kind] for kind in _TYPES}
+    staging = tuple(
+        _side(side, plans, [job for job in by_type["stage_chunk"] if job["side"] == side])
+        for side in SIDES
+        if (plans := [job for job in by_type["stage_plan"] if job["side"] == side])
+    )
+    rate, left = _rate(by_type["stage_chunk"], staging)
+    current: dict[str, Any] = {}
+    stage = "waiting"
+    if by_type["exec"]:
+        (match,) = by_type["exec"]
+        current = match["progress"] or {}
+        stage, rate, left = ("matching" if match["claimed_at"] else "waiting"), None, None
+    elif any(job["claimed_at"] for job in jobs):
+        stage = "staging"
+    tasks, done = current.get("tasks"), current.get("tasks_done")
+    share = _share(stage, staging, done / tasks if tasks and done else 0.0)
+    return Progress(stage, staging, tasks, done, rate, left, share)
+
+
+_TYPES = ("stage_plan", "stage_chunk", "exec")
+
+
+def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) -> SideProgress:
+    """A plan that holds a snapshot stages all chunks itself, and tells of them as it goes."""
+    plan = plans[0]
+    told = {**(plan["progress"] or {}), **(plan["result"] or {})}
+    done = [job["result"] for job in chunks if job["status"] == "completed"]
+    return SideProgress(
+        side,
+        plan["status"] == "completed",
+        len(chunks) or told.get("chunks", 0),
+        len(done) or told.get("chunks_done", 0),
+        sum(each["rows"] for each in done) or told.get("rows", 0),
+        told.get("rows_expected"),
+    )
+
+
+def _share(stage: str, staging: tuple[SideProgress, ...], matched: float) -> float:
+    """Staging counts for the first half, where there is any."""
+    if not staging:
+        return matched
+    if stage == "matching":
+        return 0.5 + matched / 2
+    chunks = sum(side.chunks for side in staging)
+    return sum(side.chunks_done for side in staging) / chunks / 2 if chunks else 0.0
+
+
+def _rate(
+    chunks: list[dict[str, Any]], staging: tuple[SideProgress, ...]
+) -> tuple[float | None, float | None]:
+    """Rows a second since the first chunk began, and how long the rest takes at that rate."""
+    began = min((job["claimed_at"] for job in chunks if job["claimed_at"]), default=None)
+    rows = sum(side.rows for side in staging)
+    if began is None or not rows:
+        return None, None
+    last = max((job["finished_at"] or job["now"]) for job in chunks)
+    seconds = max((last - began).total_seconds(), 0.001)
+    rate = rows / seconds
+    if any(side.rows_expected is None for side in staging):
+        return rate, None
+    expected = sum(side.rows_expected or 0 for side in staging)
+    return rate, max(expected - rows, 0) / rate

@@ -1,0 +1,455 @@
+"""Runs through the API and a worker: staged, matched, concluded, told, tidied."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from kalla.reconcile import store
+from kalla.reconcile.conclusion import Conclusions
+from kalla.spark.session import SparkSessions
+from tests.runs_kit import RunsSite, open_runs, spark_settings
+from tests.servers import PostgresServer, S3Server, SparkServer
+from tests.web_kit import Bell
+from tests.worker_kit import eventually
+
+pytestmark = pytest.mark.spark
+
+ROWS = 1_000
+SIGNING_KEY = "a key for tests"
+
+
+@pytest.fixture(scope="module")
+def bank(postgres_server: PostgresServer) -> Iterator[str]:
+    name = postgres_server.create()
+    url = postgres_server.url(name)
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "CREATE TABLE payments (id bigint PRIMARY KEY, ref text, amount numeric(12, 2))"
+        )
+        connection.execute(
+            "INSERT INTO payments SELECT n, 'INV-' || n, n + CASE WHEN n % 10 = 0 THEN 5 ELSE 0 END"
+            f" FROM generate_series(1, {ROWS}) AS n".encode()
+        )
+    yield url
+    postgres_server.drop(name)
+
+
+@pytest.fixture(scope="module")
+def spark(spark_server: SparkServer) -> Iterator[SparkSessions]:
+    sessions = SparkSessions(spark_settings(spark_server))
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture
+async def site(
+    database_url: str,
+    spark_server: SparkServer,
+    spark: SparkSessions,
+    bank: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[RunsSite]:
+    async with open_runs(database_url, spark_server, spark, tmp_path / "data") as site:
+        await furnish(site, bank, monkeypatch)
+        yield site
+
+
+async def furnish(site: RunsSite, bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a table and a folder of files, and set the secrets they need."""
+    lines = [f"{n},INV-{n},{n}.00" for n in range(1, ROWS + 1)]
+    files = site.settings.data_dir.parent / "files"
+    await asyncio.to_thread(files.mkdir)
+    (files / "invoices.csv").write_text("\n".join(["id,ref,amount", *lines]) + "\n")
+    parts = urlsplit(bank)
+    monkeypatch.setenv("KALLA_SECRET_BANK", parts.password or "")
+    monkeypatch.setenv("KALLA_SECRET_HOOK", SIGNING_KEY)
+    table = {
+        "uri": f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}",
+        "table": "public.payments",
+        "password": "secret://bank",
+        "primary_key": ["id"],
+    }
+    await site.post("/api/sources", {"name": "payments", "source": table})
+    await site.post("/api/sources", {"name": "files", "source": {"uri": str(files)}})
+
+
+def recipe(site: RunsSite, **right: Any) -> dict[str, Any]:
+    file = str(site.settings.data_dir.parent / "files" / "invoices.csv")
+    return {
+        "name": "invoices and payments",
+        "parameters": {"slack": {"type": "number", "default": 0}},
+        "sources": {
+            "left": {"uri": file, "primary_key": ["id"], "amount": "amount"},
+            "right": {"uri": "source://payments", "primary_key": ["id"], "amount": "amount"}
+            | right,
+        },
+        "rules": [
+            {
+                "name": "by reference",
+                "conditions": [
+                    {"left": "ref", "op": "eq", "right": "ref"},
+                    {
+                        "left": "amount",
+                        "op": "tolerance",
+                        "right": "amount",
+                        "absolute": "${slack}",
+                    },
+                ],
+            }
+        ],
+    }
+
+
+@dataclass
+class Hook:
+    """A destination that remembers its calls; the first of them it answers with these codes."""
+
+    codes: list[int] = field(default_factory=list)
+    calls: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    hook = Hook()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hook.calls.append((dict(self.headers), body))
+            self.send_response(hook.codes.pop(0) if hook.codes else 204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    hook.url = f"http://127.0.0.1:{server.server_port}/hooks"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield hook
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_a_table_is_staged_in_chunks_matched_and_reported(site: RunsSite) -> None:
+    async with site.worker():
+        run = await site.post("/api/runs", {"recipe": recipe(site)})
+        assert run["status"] == "running"
+        assert (run["recipe_id"], run["recipe_version"]) == ("invoices-and-payments", 1)
+        ended = await site.until(run["run_id"], "completed", "failed")
+    assert ended["status"] == "completed", ended["error"]
+    assert ended["report"]["sides"]["right"]["matched"]["rows"] == ROWS * 9 // 10
+    assert ended["exceptions"] == ROWS // 10 * 2
+    jobs = await site.rows("SELECT type, payload::text, result::text FROM kalla.jobs")
+    assert sum(job["type"] == "stage_chunk" for job in jobs) == 4
+    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
+    assert metadata["datasets"]["unmatched_left"]["rows"] == ROWS // 10
+
+
+async def test_parameters_and_saved_versions_are_what_a_run_is_made_of(site: RunsSite) -> None:
+    first = await site.post("/api/runs", {"recipe": recipe(site)})
+    again = await site.post(
+        "/api/runs",
+        {"recipe_id": first["recipe_id"], "version": 1, "parameters": {"slack": "5.00"}},
+    )
+    assert again["recipe_version"] == 1
+    assert again["recipe_hash"] != first["recipe_hash"]
+    async with site.worker():
+        ended = await site.until(again["run_id"], "completed", "failed")
+    assert ended["exceptions"] == 0
+    listed = await site.get("/api/runs", recipe_id=first["recipe_id"])
+    assert [run["run_id"] for run in listed["runs"]] == [again["run_id"], first["run_id"]]
+
+
+async def test_under_a_snapshot_one_job_stages_every_slice(site: RunsSite) -> None:
+    async with site.worker():
+        run = await site.post("/api/runs", {"recipe": recipe(site, consistency="snapshot")})
+        ended = await site.until(run["run_id"], "completed", "failed")
+    assert ended["status"] == "completed", ended["error"]
+    jobs = await site.rows("SELECT type, result FROM kalla.jobs ORDER BY job_id")
+    assert [job["type"] for job in jobs if job["type"].startswith("stage")] == ["stage_plan"]
+    (plan,) = (job["result"] for job in jobs if job["type"] == "stage_plan")
+    assert (plan["chunks"], plan["chunks_done"], plan["rows"]) == (4, 4, ROWS)
+
+
+async def test_two_runs_of_the_same_give_the_same_digests(site: RunsSite) -> None:
+    async with site.worker():
+        ids = [
+            (await site.post("/api/runs", {"recipe": recipe(site, **right)}))["run_id"]
+            for right in ({}, {"chunk_threshold_rows": 90})
+        ]
+        ended = [await site.until(each, "completed", "failed") for each in ids]
+    metadata = [
+        json.loads((Path(each["evidence_url"]) / "metadata.json").read_text()) for each in ended
+    ]
+    one, other = (
+        {name: facts["digest"] for name, facts in each["datasets"].items()} for each in metadata
+    )
+    assert one == other
+
+
+async def test_a_table_that_is_read_direct_is_not_staged(site: RunsSite) -> None:
+    async with site.worker():
+        run = await site.post("/api/runs", {"recipe": recipe(site, read="direct")})
+        ended = await site.until(run["run_id"], "completed", "failed")
+    assert ended["status"] == "completed", ended["error"]
+    assert ended["exceptions"] == ROWS // 10 * 2
+    jobs = await site.rows("SELECT type FROM kalla.jobs WHERE run_id = %s", run["run_id"])
+    assert [job["type"] for job in jobs] == ["exec"]
+
+
+async def test_rows_are_staged_and_evidence_is_kept_on_s3(
+    database_url: str,
+    spark_server: SparkServer,
+    spark: SparkSessions,
+    s3_server: S3Server,
+    bucket: str,
+    bank: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    urls = {"staging": f"{bucket}/staging", "evidence": f"{bucket}/evidence"}
+    storage = s3_server.settings.model_copy(update=urls)
+    async with open_runs(database_url, spark_server, spark, tmp_path / "data", storage) as site:
+        await furnish(site, bank, monkeypatch)
+        async with site.worker():
+            run = await site.post("/api/runs", {"recipe": recipe(site)})
+            ended = await site.until(run["run_id"], "completed", "failed")
+            assert ended["status"] == "completed", ended["error"]
+
+            async def tidied() -> bool:
+                return s3_server.storage.folders(f"{bucket}/staging") == []
+
+            await eventually(tidied, 60)
+        staged = await site.rows("SELECT result FROM kalla.jobs WHERE type = 'stage_chunk'")
+    assert ended["evidence_url"].startswith(f"{bucket}/evidence/run-{run['run_id']}/")
+    assert s3_server.storage.holds(f"{ended['evidence_url']}/metadata.json")
+    assert ended["report"]["sides"]["right"]["matched"]["rows"] == ROWS * 9 // 10
+    assert len(ended["report"]["largest_exceptions"]) == 5
+    assert all(row["result"]["files"][0].startswith(bucket) for row in staged)
+
+
+async def test_staged_rows_are_removed_and_the_evidence_that_counts_stays(site: RunsSite) -> None:
+    run = await site.post("/api/runs", {"recipe": recipe(site)})
+    run_id = run["run_id"]
+    evidence = Path(site.settings.evidence_url) / f"run-{run_id}"
+    lost, later = evidence / "1-1-lost", evidence / "1-99-later"
+    for folder in (lost, later):
+        await asyncio.to_thread(folder.mkdir, parents=True)
+    async with site.worker():
+        ended = await site.until(run_id, "completed", "failed")
+        await tidied(site)
+    assert not (Path(site.settings.staging_url) / f"run-{run_id}").exists()
+    assert (Path(ended["evidence_url"]) / "metadata.json").exists()
+    assert not lost.exists()
+    assert later.exists(), "an attempt that began after the look is not the look's business"
+
+
+async def test_a_retried_run_keeps_its_evidence_when_the_first_ending_is_tidied(
+    site: RunsSite,
+) -> None:
+    body = recipe(site)
+    file = Path(body["sources"]["left"]["uri"])
+    elsewhere = file.with_suffix(".away")
+    await asyncio.to_thread(file.rename, elsewhere)
+    async with site.worker():
+        run_id = (await site.post("/api/runs", {"recipe": body}))["run_id"]
+        await site.until(run_id, "failed")
+        await asyncio.to_thread(elsewhere.rename, file)
+        await site.post(f"/api/runs/{run_id}/retry", status=200)
+        ended = await site.until(run_id, "completed")
+        await tidied(site)
+        # A day later what the first ending had in mind comes due.
+        await site.rows(
+            "UPDATE kalla.reconciliations SET tidy_at = kalla.clock() - interval '1 day',"
+            " finished_at = finished_at - interval '2 days' RETURNING run_id"
+        )
+        await tidied(site, 2)
+    assert (Path(ended["evidence_url"]) / "metadata.json").exists()
+
+
+async def tidied(site: RunsSite, times: int = 1) -> None:
+    async def done() -> bool:
+        rows = await site.rows("SELECT status FROM kalla.jobs WHERE type = 'tidy'")
+        return [row["status"] for row in rows] == ["completed"] * times
+
+    await eventually(done, 60)
+
+
+async def test_an_ending_is_told_once_signed_and_until_it_is_heard(
+    site: RunsSite, hook: Hook
+) -> None:
+    await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
+    hook.codes = [500, 302]
+    async with site.worker(), site.worker():
+        body = {"recipe": recipe(site), "callback_url": f"{hook.url}/kalla"}
+        run = await site.post("/api/runs", body)
+        await site.until(run["run_id"], "completed", "failed")
+
+        async def heard() -> bool:
+            rows = await site.rows("SELECT status FROM kalla.jobs WHERE type = 'callback'")
+            return [row["status"] for row in rows] == ["completed"]
+
+        await eventually(heard, 60)
+    assert len(hook.calls) == 3
+    headers, body_sent = hook.calls[-1]
+    told = json.loads(body_sent)
+    assert (told["run_id"], told["status"]) == (run["run_id"], "completed")
+    assert told["exceptions"] == ROWS // 10 * 2
+    at, signature = (each.partition("=")[2] for each in headers["Kalla-Signature"].split(","))
+    expected = hmac.new(SIGNING_KEY.encode(), f"{at}.".encode() + body_sent, hashlib.sha256)
+    assert hmac.compare_digest(signature, expected.hexdigest())
+    assert len({headers["Kalla-Delivery"] for headers, _ in hook.calls}) == 1
+    assert SIGNING_KEY not in str(await site.rows("SELECT payload::text FROM kalla.jobs"))
+
+
+async def test_nobody_but_a_registered_destination_is_called(site: RunsSite, hook: Hook) -> None:
+    body = {"recipe": recipe(site), "callback_url": hook.url}
+    problem = await site.post("/api/runs", body, status=422)
+    assert "callback_url" in str(problem)
+    assert await site.rows("SELECT FROM kalla.runs") == []
+
+
+async def test_a_cancelled_run_stops_its_jobs_and_says_so(
+    site: RunsSite, bank: str, hook: Hook
+) -> None:
+    await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
+    async with await psycopg.AsyncConnection.connect(bank) as holder, site.worker():
+        await holder.execute("LOCK TABLE payments IN ACCESS EXCLUSIVE MODE")
+        body = {"recipe": recipe(site), "callback_url": hook.url}
+        run_id = (await site.post("/api/runs", body))["run_id"]
+
+        async def staging() -> bool:
+            run = await site.get(f"/api/runs/{run_id}")
+            return bool(run["progress"]["stage"] == "staging")
+
+        await eventually(staging, 60)
+        await site.post(f"/api/runs/{run_id}/cancel", status=200)
+        await holder.rollback()
+        ended = await site.until(run_id, "cancelled")
+        assert ended["error"] == "cancelled by admin"
+
+        async def told() -> bool:
+            return bool(hook.calls)
+
+        await eventually(told, 60)
+    assert json.loads(hook.calls[0][1])["status"] == "cancelled"
+    assert (await site.post(f"/api/runs/{run_id}/cancel", status=409))["status"] == 409
+
+
+async def test_a_run_that_fails_says_why_and_can_be_retried(site: RunsSite) -> None:
+    body = recipe(site)
+    file = Path(body["sources"]["left"]["uri"])
+    elsewhere = file.with_suffix(".away")
+    await asyncio.to_thread(file.rename, elsewhere)
+    async with site.worker():
+        run_id = (await site.post("/api/runs", {"recipe": body}))["run_id"]
+        failed = await site.until(run_id, "failed")
+        assert "invoices.csv does not exist" in failed["error"]
+        await asyncio.to_thread(elsewhere.rename, file)
+        again = await site.post(f"/api/runs/{run_id}/retry", status=200)
+        assert (again["status"], again["error"]) == ("running", None)
+        ended = await site.until(run_id, "completed")
+    assert ended["error"] is None
+    staged = await site.rows("SELECT fence FROM kalla.jobs WHERE type = 'stage_chunk'")
+    assert {row["fence"] for row in staged} == {1}, "what was staged is not staged again"
+
+
+async def test_an_ending_is_concluded_once_by_however_many_look(site: RunsSite, hook: Hook) -> None:
+    await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
+    body = {"recipe": recipe(site), "callback_url": hook.url}
+    run_id = (await site.post("/api/runs", body))["run_id"]
+    await site.post(f"/api/runs/{run_id}/cancel", status=200)
+    duties = [Conclusions(site.database, site.kinds, Bell()) for _ in range(4)]
+    await asyncio.gather(*(duty.tick() for duty in duties))
+    for duty in duties:
+        await duty.tick()
+    calls = "SELECT payload FROM kalla.jobs WHERE type = 'callback'"
+    assert len(await site.rows(calls)) == 1
+    await site.post(f"/api/runs/{run_id}/retry", status=200)
+    await site.post(f"/api/runs/{run_id}/cancel", status=200)
+    await asyncio.gather(*(duty.tick() for duty in duties))
+    deliveries = {row["payload"]["delivery"] for row in await site.rows(calls)}
+    assert len(deliveries) == 2, "a second ending is told too"
+    await site.rows("DELETE FROM kalla.runs RETURNING run_id")
+    assert (await site.get(f"/api/runs/{run_id}"))["status"] == "cancelled", "it outlives its jobs"
+
+
+async def test_an_error_that_looks_like_a_secret_stops_no_conclusion(
+    site: RunsSite, hook: Hook
+) -> None:
+    await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
+    body = {"recipe": recipe(site), "callback_url": hook.url}
+    run_id = (await site.post("/api/runs", body))["run_id"]
+    await site.rows(
+        "UPDATE kalla.runs SET status = 'failed', finished_at = kalla.clock(),"
+        " error = 'line 3: Bearer abcdefgh12345678 https://x:y@z' RETURNING run_id"
+    )
+    await Conclusions(site.database, site.kinds, Bell()).tick()
+    assert (await site.get(f"/api/runs/{run_id}"))["status"] == "failed"
+    (call,) = await site.rows("SELECT payload FROM kalla.jobs WHERE type = 'callback'")
+    assert call["payload"]["body"]["status"] == "failed"
+    assert "abcdefgh" not in str(call)
+
+
+async def test_what_a_run_is_made_of_is_not_submitted_past_it(site: RunsSite) -> None:
+    for kind in ("stage_plan", "stage_chunk", "exec", "callback", "tidy"):
+        problem = await site.post("/api/jobs", {"type": kind, "payload": {}}, status=422)
+        assert "not submitted by themselves" in str(problem)
+
+
+async def test_a_run_whose_jobs_vanished_is_failed_not_running_for_ever(site: RunsSite) -> None:
+    run_id = (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"]
+    await site.rows("DELETE FROM kalla.runs RETURNING run_id")
+    await Conclusions(site.database, site.kinds, Bell()).tick()
+    run = await site.get(f"/api/runs/{run_id}")
+    assert (run["status"], run["finished_at"] is not None) == ("failed", True)
+
+
+async def test_no_secret_is_in_a_job_a_row_or_the_evidence(
+    site: RunsSite, bank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Postgres here trusts anybody, so any value will do; it must be nowhere but in the environment.
+    secret = urlsplit(bank).password or "hunter2-in-the-clear"
+    monkeypatch.setenv("KALLA_SECRET_BANK", secret)
+    body = recipe(site, uri=f"postgresql://reader:{secret}@127.0.0.1/bank")
+    problem = await site.post("/api/runs", {"recipe": body}, status=422)
+    assert secret not in str(problem)
+    async with site.worker():
+        run_id = (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"]
+        ended = await site.until(run_id, "completed", "failed")
+    assert ended["status"] == "completed", ended["error"]
+    for table in ("jobs", "reconciliations", "recipes", "sources"):
+        rows = await site.rows(f"SELECT t::text FROM kalla.{table} t")
+        assert rows
+        assert secret not in str(rows)
+    assert secret not in (Path(ended["evidence_url"]) / "metadata.json").read_text()
+
+
+async def test_evidence_made_elsewhere_is_shown_as_a_run(site: RunsSite) -> None:
+    async with site.worker():
+        run = await site.post("/api/runs", {"recipe": recipe(site)})
+        ended = await site.until(run["run_id"], "completed", "failed")
+    taken = await site.post("/api/runs/import", {"folder": ended["evidence_url"]})
+    assert taken["run_id"] != run["run_id"]
+    assert taken["report"]["sides"] == ended["report"]["sides"]
+    async with site.database.transaction() as connection:
+        assert await store.evidence_url(connection, taken["run_id"]) == ended["evidence_url"]
+    assert (await site.post("/api/runs/import", {"folder": "/nowhere"}, status=404))[
+        "status"
+    ] == 404
