@@ -5,7 +5,7 @@ UV := $(BIN)/uv
 INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test unit check format chaos lock clean bench-jobs
+.PHONY: help setup dev up demo test unit check format chaos lock clean bench-jobs bench-reconcile
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,3 +72,9 @@ clean: ## remove .venv; the data in .kalla stays
 
 bench-jobs: .venv/.dev ## jobs/s and wake-up latency against procrastinate
 	@$(BIN)/python -m bench.jobs
+
+# Sizes, repetitions, and whatever else `python -m bench.reconcile --help` offers.
+BENCH_OPTIONS ?=
+
+bench-reconcile: .venv/.dev ## rows/s from sources to evidence against DuckDB, datacompy and Spark SQL
+	@$(BIN)/python -m bench.reconcile $(BENCH_OPTIONS)

@@ -40,7 +40,7 @@ def reconcile(recipe: Recipe, left: Table, right: Table) -> Result:
 
 
 def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path) -> Facts:
-    inputs = {side: _write(tables[side], folder / f"{side}.parquet") for side in SIDES}
+    inputs = {side: write(tables[side], folder / f"{side}.parquet") for side in SIDES}
     resources = Resources("500MB", 1, folder / "temp")
     made = plan.make(recipe, inputs)
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -96,7 +96,7 @@ def read(folder: Path) -> Result:
     return Result.of(*found)
 
 
-def _write(table: Table, path: Path) -> plan.Input:
+def write(table: Table, path: Path) -> plan.Input:
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in table.columns.items()])
     rows = [
         {name: _fitted(row[name], table.columns[name]) for name in table.columns}

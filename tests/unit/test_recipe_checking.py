@@ -403,10 +403,10 @@ def test_the_columns_of_a_parquet_file_have_its_types(tmp_path: Path) -> None:
     assert checking.columns_of(source(tmp_path, format="parquet")) == wanted
 
 
-def test_the_columns_of_json_lines_are_read(tmp_path: Path) -> None:
+def test_the_columns_of_json_lines_are_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": 1, "name": "a"}\n{"id": 2, "name": "b"}\n')
-    assert checking.columns_of(source(path)) == {"id": "integer", "name": "text"}
+    assert checking.columns_of(source(path)) == {"id": "text", "name": "text"}
 
 
 def test_what_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:

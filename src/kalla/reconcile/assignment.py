@@ -81,8 +81,8 @@ class _Flow:
         self.potential = dict.fromkeys(component.rows, 0) | {_SOURCE: 0, _SINK: 0}
 
     def fill(self) -> None:
-        while self._augment():
-            pass
+        while self._approach():
+            self._augment()
 
     def fixed(self) -> set[int]:
         """The classes whose part is the same in every optimal assignment.
@@ -126,10 +126,9 @@ class _Flow:
     def _reduced(self, start: int, end: int, cost: int) -> int:
         return cost + self.potential[start] - self.potential[end]
 
-    def _augment(self) -> bool:
-        """Dijkstra over reduced costs; then as much as the cheapest path carries."""
+    def _approach(self) -> bool:
+        """Dijkstra over reduced costs: afterwards the cheapest ways to the sink cost nothing."""
         reached = {_SOURCE: 0}
-        before: dict[int, int] = {}
         done: set[int] = set()
         heap = [(0, _SOURCE)]
         while heap:
@@ -137,28 +136,60 @@ class _Flow:
             if node in done:
                 continue
             done.add(node)
+            if node == _SINK:  # what is left in the heap is no nearer
+                break
             for end, cost in self._residual(node):
                 further = far + self._reduced(node, end, cost)
                 if end not in done and further < reached.get(end, further + 1):
                     reached[end] = further
-                    before[end] = node
                     heapq.heappush(heap, (further, end))
         if _SINK not in reached:
             return False
+        # All others would rise by as much as the sink; that changes no difference between them.
         furthest = reached[_SINK]
-        for node in self.potential:
-            self.potential[node] += min(reached.get(node, furthest), furthest)
-        self._push(before)
+        for node in done:
+            self.potential[node] -= furthest - reached[node]
         return True
 
-    def _push(self, before: Mapping[int, int]) -> None:
-        path = [_SINK]
-        while path[-1] != _SOURCE:
-            path.append(before[path[-1]])
-        path.reverse()
-        first, last = path[1], path[-2]
+    def _augment(self) -> None:
+        """As much as ways that cost nothing carry: many at once, for a search is dear."""
+        closed: set[int] = set()
+        for left in self.lefts:
+            while self.used[left] < self.rows[left] and not self._reduced(_SOURCE, left, 0):
+                path = self._free_way(left, closed)
+                if not path:
+                    break
+                self._push(path)
+                closed.difference_update(path)
+
+    def _free_way(self, left: int, closed: set[int]) -> list[int]:
+        """From a left class to a right one that has room, by way of nodes that are not closed.
+
+        Closes what leads nowhere.
+        """
+        path = [left]
+        ways = [self._residual(left)]
+        closed.add(left)
+        while path:
+            node = path[-1]
+            for end, cost in ways[-1]:
+                if end in closed or end == _SOURCE or self._reduced(node, end, cost):
+                    continue
+                if end == _SINK:
+                    return path
+                closed.add(end)
+                path.append(end)
+                ways.append(self._residual(end))
+                break
+            else:
+                path.pop()
+                ways.pop()
+        return []
+
+    def _push(self, path: Sequence[int]) -> None:
+        first, last = path[0], path[-1]
         room = min(self.rows[first] - self.used[first], self.rows[last] - self.used[last])
-        steps = list(pairwise(path[1:-1]))
+        steps = list(pairwise(path))
         for start, end in steps:
             if not self._is_left(start):
                 room = min(room, self.carried[end, start])

@@ -8,25 +8,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
-from pathlib import Path as FilePath
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import duckdb
 
-from kalla.errors import Unavailable
+from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile import fitting
 from kalla.reconcile.fitting import Columns
 from kalla.reconcile.model import (
     DATABASES,
-    ENDINGS,
     SIDES,
     Condition,
     DatePart,
     DateWindow,
     Filter,
     Fuzzy,
-    Native,
     Recipe,
     Regex,
     Rule,
@@ -38,8 +36,11 @@ from kalla.reconcile.model import (
 from kalla.reconcile.problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
 
+if TYPE_CHECKING:
+    from kalla.reconcile.bounds import Bounds
+    from kalla.storage import Storage
+
 _SCHEMES = ("file", "s3", "postgresql", "postgres", "source")
-_CSV_OPTIONS = {"header": "header", "delim": "delimiter", "quote": "quote", "encoding": "encoding"}
 _MOST_DIGITS = 38
 _MOST_DERIVATIONS = 20
 _LOOKS_AROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:[=!]|<[=!])")
@@ -49,6 +50,11 @@ _LOOKS_BACK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?P=)")
 def check(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> list[RecipeProblem]:
     """Every problem of a recipe of sound structure; with `columns`, also of its columns."""
     return [each.told() for each in findings(recipe, columns)]
+
+
+def check_source(source: Source) -> list[RecipeProblem]:
+    """Every problem of a source by itself."""
+    return [each.told() for each in _source(source, ())]
 
 
 def findings(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> Iterator[Finding]:
@@ -61,52 +67,33 @@ def findings(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> I
         yield from fitting.findings(recipe, columns)
 
 
-def columns_of(source: Source) -> dict[str, str]:
-    """The columns of a file on this machine with their types; Unavailable says why there are none.
+def columns_of(
+    source: Source,
+    *,
+    storage: Storage | None = None,
+    lines: int | None = None,
+    bounds: Bounds | None = None,
+) -> dict[str, str]:
+    """The columns of a source's files with their types; Unavailable says why there are none.
 
-    A CSV has no types: its values are text that is read as what it meets.
+    CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
+    line is looked at, unless the first few `lines` will do.
     """
-    path, kind = _local_path(source)
-    values: dict[str, object] = {"path": path}
-    options = ""
-    if kind == "csv":
-        # The relation API refuses every encoding but UTF-8; SQL does not.
-        options = ", " + ", ".join(f"{name} = ${name}" for name in _CSV_OPTIONS)
-        values |= {name: getattr(source.csv, of) for name, of in _CSV_OPTIONS.items()}
-        options += ", all_varchar = true"
+    # Recipes are read in many places, of which few look at files: Arrow takes its time to load.
+    from kalla.reconcile import native
+    from kalla.storage import LOCAL
+
+    if _scheme(source.uri) in (*DATABASES, "source"):
+        raise Unavailable(f"{source.uri} is not looked at before the run")
     try:
-        with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
-            rows = connection.execute(f"DESCRIBE FROM read_{kind}($path{options})", values)
-            return {name: _word(type_) for name, type_, *_ in rows.fetchall()}
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise Unavailable(f"{source.uri} cannot be read: {reason}") from None
+        seen = native.look(source, storage=storage or LOCAL, lines=lines, bounds=bounds)
+    except InvalidInput as error:
+        raise Unavailable("; ".join(each.message for each in error.problems)) from None
+    return {name: word_of(type_) for name, type_ in seen.types.items()}
 
 
-def _local_path(source: Source) -> tuple[str, Native]:
-    scheme = _scheme(source.uri)
-    if scheme not in (None, "file"):
-        raise Unavailable(f"{scheme}:// is not looked at before the run")
-    path = unquote(source.uri.removeprefix("file://")) if scheme else source.uri
-    kind = _native(source, path)
-    if FilePath(path).is_dir():
-        return f"{path.rstrip('/')}/**/*.{kind}", kind
-    if not FilePath(path).is_file() and not any(sign in path for sign in "*?["):
-        raise Unavailable(f"{path} does not exist here")
-    return path, kind
-
-
-def _native(source: Source, path: str) -> Native:
-    if source.format in ("csv", "parquet", "json"):
-        return source.format
-    endings = [suffix.lower() for suffix in FilePath(path).suffixes[-2:]]
-    found = [ENDINGS[ending] for ending in endings if ending in ENDINGS]
-    if source.format is not None or not found:
-        raise Unavailable(f"{path} is not looked at before the run")
-    return found[-1]
-
-
-def _word(type_: str) -> str:
+def word_of(type_: str) -> str:
+    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
     for heads, word in (
         (("VARCHAR", "ENUM", "UUID"), "text"),
         (("DECIMAL",), "decimal"),

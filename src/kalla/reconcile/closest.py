@@ -6,6 +6,9 @@ a set number of others, always the same ones.
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+
 from kalla.reconcile import values
 from kalla.reconcile.conditions import Check
 from kalla.reconcile.model import Side
@@ -13,9 +16,15 @@ from kalla.reconcile.plan import RulePlan
 from kalla.reconcile.values import literal
 from kalla.reconcile.workbench import Workbench, conjunction, key_columns
 
+# With more currencies than this, rows are not looked up currency by currency.
+_CURRENCIES = 20
 
-def search(bench: Workbench, side: Side) -> None:
-    """Fill `{side}_near` and `{side}_tried`, the rules that met it, for every unmatched row."""
+
+def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
+    """Fill `{side}_near` and `{side}_tried`, the rules that met it, for every unmatched row.
+
+    Of a bucket only the keys can be searched: what is nearest by value may be in another.
+    """
     other: Side = "right" if side == "left" else "left"
     bench.run(
         f"CREATE TEMP TABLE {side}_near (rid BIGINT, rule INTEGER, satisfied INTEGER, other BIGINT,"
@@ -26,14 +35,14 @@ def search(bench: Workbench, side: Side) -> None:
     for rule in bench.plan.rules:
         looking = _looking(bench, rule, side)
         bench.run(f"INSERT INTO {side}_tried SELECT rid, {rule.number} FROM {looking}")
-        if rule.key:
+        if rule.key and by_key:
             _same_key(bench, rule, side, other)
     bench.run(
         f"CREATE TEMP TABLE {side}_lonely AS SELECT rid FROM {side}_unmatched"
         f" WHERE rid NOT IN (SELECT rid FROM {side}_near)"
     )
     (lonely,) = bench.row(f"SELECT count(*) FROM {side}_lonely")
-    for rule in bench.plan.rules if lonely else ():
+    for rule in bench.plan.rules if lonely and by_value else ():
         _nearest(bench, rule, side, other)
 
 
@@ -55,7 +64,6 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None
         "CREATE OR REPLACE TEMP TABLE within AS"
         f" SELECT t.* FROM {rows} t SEMI JOIN looking u ON {same}"
     )
-    bench.keys_table(other, "SELECT rid FROM within", "within_keys")
     most = bench.plan.bounds.closest_candidates
     shared = ", ".join(keys)
     crowd = (
@@ -66,9 +74,10 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None
         if bench.row(crowd)[0]
         else ""
     )
+    key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
         "CREATE OR REPLACE TEMP TABLE offered AS"
-        f" SELECT t.*, k.key FROM within t JOIN within_keys k USING (rid){bounded}"
+        f" SELECT t.*, {key} AS key FROM within t {join}{bounded}"
     )
     own, their = ("l", "r") if side == "left" else ("r", "l")
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
@@ -92,28 +101,27 @@ def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
     )
     currency = ", t.cur" if rule.currency else ""
     equal = ["u.cur = o.cur"] if rule.currency else []
-    steps = f"SELECT DISTINCT {theirs} AS x{currency} FROM {rows} t WHERE t.v{place} IS NOT NULL"
     bench.run(
         f"CREATE OR REPLACE TEMP TABLE wanted AS SELECT t.rid, {mine} AS x{currency} FROM looking t"
         f" WHERE t.v{place} IS NOT NULL"
     )
-    bench.run(f"CREATE OR REPLACE TEMP TABLE steps AS {steps}")
+    around = _around(
+        bench, rule, f"SELECT {theirs} AS x, t.* FROM {rows} t WHERE t.v{place} IS NOT NULL", place
+    )
+    bench.run(f"CREATE OR REPLACE TEMP TABLE steps AS SELECT DISTINCT x{currency} FROM {around} t")
     found = " UNION ALL ".join(
         f"SELECT u.rid AS seeker, o.* FROM wanted u ASOF JOIN steps o"
         f" ON {conjunction([*equal, f'u.x {sign} o.x'])}"
         for sign in (">=", "<")
     )
     bench.run(f"CREATE OR REPLACE TEMP TABLE nearby AS {found}")
-    here = conjunction([f"{theirs} = n.x", *(["t.cur = n.cur"] if rule.currency else [])])
-    bench.run(
-        f"CREATE OR REPLACE TEMP TABLE within AS SELECT t.*, {theirs} AS x FROM {rows} t"
-        f" SEMI JOIN nearby n ON {here}"
-    )
-    bench.keys_table(other, "SELECT rid FROM within", "within_keys")
+    here = conjunction(["t.x = n.x", *(["t.cur = n.cur"] if rule.currency else [])])
     shared = "x, cur" if rule.currency else "x"
+    key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
-        "CREATE OR REPLACE TEMP TABLE offered AS SELECT t.*, k.key FROM within t"
-        f" JOIN within_keys k USING (rid) QUALIFY row_number() OVER (PARTITION BY {shared}"
+        f"CREATE OR REPLACE TEMP TABLE offered AS SELECT t.*, {key} AS key FROM"
+        f" (SELECT * FROM {around} t SEMI JOIN nearby n ON {here}) t {join}"
+        f" QUALIFY row_number() OVER (PARTITION BY {shared}"
         f" ORDER BY key) <= {bench.plan.bounds.closest_candidates}"
     )
     own, their = ("l", "r") if side == "left" else ("r", "l")
@@ -124,6 +132,46 @@ def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
         side,
         f"JOIN nearby n ON n.seeker = {own}.rid JOIN offered {their} ON {conjunction(together)}",
     )
+
+
+def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
+    """Of rows (x, cur, …) those that can be nearest to a wanted one: to sort all of them is slow.
+
+    Numbers are looked up as doubles, two steps to each side, since a double may be a little off;
+    the exact search goes on among what is found.
+    """
+    kind = rule.checks[place].left.kind
+    double = {
+        "number": "CAST(x AS DOUBLE)",
+        "date": "CAST(x - DATE '1970-01-01' AS DOUBLE)",
+        "timestamp": "CAST(epoch_us(x) AS DOUBLE)",
+    }[kind]
+    currencies: list[str | None] = [None]
+    if rule.currency:
+        found = bench.rows("SELECT DISTINCT cur FROM wanted WHERE cur IS NOT NULL")
+        currencies = [currency for (currency,) in found]
+    if len(currencies) > _CURRENCIES:
+        bench.run(f"CREATE OR REPLACE TEMP TABLE around AS {rows}")
+        return "around"
+    schema = pa.schema([("d", pa.float64()), ("cur", pa.string())])
+    tables = [schema.empty_table()]
+    for currency in currencies:
+        where = "" if currency is None else f" WHERE cur = {literal(currency)}"
+        steps = np.unique(bench.column(f"SELECT {double} FROM ({rows}){where}"))
+        wanted = bench.column(f"SELECT {double} FROM wanted{where}")
+        at = np.searchsorted(steps, wanted)
+        near = np.zeros(len(steps) + 5, np.bool_)  # two places more on each side
+        for offset in range(5):
+            near[at + offset] = True
+        chosen = steps[near[2 : len(steps) + 2]]
+        tables.append(pa.table([chosen.tolist(), [currency] * len(chosen)], schema=schema))
+    bench.table("lookups", pa.concat_tables(tables))
+    same = f"{double} = u.d" + (" AND t.cur = u.cur" if rule.currency else "")
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE around AS SELECT * FROM ({rows}) t"
+        f" SEMI JOIN lookups u ON {same}"
+    )
+    return "around"
 
 
 def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:

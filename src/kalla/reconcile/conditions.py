@@ -65,7 +65,9 @@ class Bound:
     def difference(self, left: str, right: str, scale: int) -> str:
         """How much the right amount is above the left one, as text."""
         left, right = self.signed(left, right)
-        return values.shown(Value("", "number", scale), f"({right} - {left})")
+        shown = values.shown(Value("", "number", scale), f"({right} - {left})")
+        # Most rows that match differ by nothing, which needs no formatting.
+        return f"CASE WHEN {right} = {left} THEN '0' ELSE {shown} END"
 
     def signed(self, left: str, right: str) -> tuple[str, str]:
         return (

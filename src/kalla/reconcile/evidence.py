@@ -17,6 +17,11 @@ from kalla.reconcile.workbench import Workbench
 DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
 _SEPARATOR = "chr(31)"
+_COMMA = "chr(30)"
+_STATUSES = "ENUM ('confirmed', 'suggested')"
+_CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
+# High-cardinality columns gain nothing by a dictionary, whose building takes long.
+_PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
 _CONFIDENCE = (
     "CASE WHEN status = 'suggested' THEN 0.5 WHEN fifo THEN 0.75 ELSE 1.0 END::DECIMAL(3, 2)"
 )
@@ -46,14 +51,22 @@ class Evidence:
         left, left_join = self._bench.keyed("left", "l", "lrid")
         right, right_join = self._bench.keyed("right", "r", "rrid")
         differences = [rule.checks[place].difference for place in rule.pair_checks]
-        rows = (
-            f"SELECT {left} AS left_key, {right} AS right_key, {literal(rule.name)} AS rule,"
-            " 'confirmed' AS status, '1:1' AS cardinality,"
-            f" {_list(differences)} AS differences, interchangeable, fifo"
+        names = [f"d{place}" for place in range(len(differences))]
+        named = "".join(
+            f", {text} AS {name}" for text, name in zip(differences, names, strict=True)
+        )
+        keyed = (
+            f"SELECT {left} AS left_key, {right} AS right_key, interchangeable, fifo{named}"
             f" FROM {pairs} {left_join} {right_join}"
         )
-        keys = f"left_key, {_SEPARATOR}, right_key"
-        self._matched(rule, f"SELECT {self._match_id(rule, keys)} AS match_id, * FROM ({rows})")
+        match_id = self._match_id(rule, f"left_key, {_SEPARATOR}, right_key")
+        rows = (
+            f"SELECT {match_id} AS match_id, left_key, right_key, 'confirmed' AS status,"
+            f" '1:1' AS cardinality, {_list(names)} AS differences, interchangeable, fifo"
+            f" FROM ({keyed})"
+        )
+        said = _said(rule, "left_key", "right_key", "'confirmed'", "'1:1'", _joined(names))
+        self._matched(rule, rows, f"SELECT concat({said}) AS said FROM ({keyed})")
 
     def groups(self, rule: RulePlan, groups: str) -> None:
         differences = [
@@ -86,10 +99,7 @@ class Evidence:
         one_right = "cardinality IN ('1:1', 'N:1')"
         one_left = "cardinality IN ('1:1', '1:N')"
         match_id = self._match_id(rule, keys)
-        rest = (
-            f"{literal(rule.name)} AS rule, status, cardinality, differences,"
-            " false AS interchangeable, false AS fifo"
-        )
+        rest = "status, cardinality, differences, false AS interchangeable, false AS fifo"
         # The single row of a side stands in every row of its match; in M:N each row names one key.
         shapes = (
             ("unnest(lefts)", "rights[1]", one_right),
@@ -97,12 +107,22 @@ class Evidence:
             ("unnest(lefts)", "NULL", "cardinality = 'M:N'"),
             ("NULL", "unnest(rights)", "cardinality = 'M:N'"),
         )
-        rows = " UNION ALL ".join(
+        written = " UNION ALL ".join(
             f"SELECT {match_id} AS match_id, {left} AS left_key, {right} AS right_key, {rest}"
             f" FROM grouped WHERE {which}"
             for left, right, which in shapes
         )
-        self._matched(rule, rows)
+        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS {written}")
+        said = _said(
+            rule,
+            "coalesce(left_key, '∅')",
+            "coalesce(right_key, '∅')",
+            "status",
+            "cardinality",
+            f"array_to_string(differences, {_COMMA})",
+            f"CASE WHEN cardinality <> '1:1' THEN {_SEPARATOR} || match_id::VARCHAR END",
+        )
+        self._matched(rule, "SELECT * FROM written", f"SELECT concat({said}) AS said FROM written")
 
     def ambiguous(self) -> None:
         names = _names(self._bench.plan)
@@ -111,26 +131,26 @@ class Evidence:
             rows = (
                 f"SELECT {key} AS record_key, '{side}' AS side, {names}[rule + 1] AS rule,"
                 " candidates, candidate_count, reason"
-                f" FROM {side}_ambiguous a JOIN {side}_rows t USING (rid) {join}"
-                f" WHERE rid NOT IN (SELECT rid FROM {side}_gone)"
+                f" FROM {side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
             )
-            self._write("ambiguous", side, rows)
+            self._write_whole("ambiguous", side, rows)
 
     def unmatched(self, side: Side) -> None:
         bench, other = self._bench, "right" if side == "left" else "left"
         names = _names(bench.plan)
         key, join = bench.keyed(side, "t", "t.rid")
-        near = (
-            f"SELECT * FROM {side}_near"
-            " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
-        )
+        near = f"SELECT * FROM {side}_near"
+        if len(bench.plan.rules) > 1:
+            near += (
+                " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
+            )
         tried = (
             f"SELECT rid, list_transform(list_sort(list(rule)), lambda n: {names}[n + 1]) AS rules"
             f" FROM {side}_tried GROUP BY rid"
         )
         status = (
-            "CASE WHEN g.status IS NOT NULL THEN g.status WHEN a.rid IS NOT NULL THEN 'ambiguous'"
-            " WHEN n.other IS NOT NULL THEN 'unmatched' END"
+            "CASE WHEN g.status IS NOT NULL THEN g.status::VARCHAR"
+            " WHEN a.rid IS NOT NULL THEN 'ambiguous' WHEN n.other IS NOT NULL THEN 'unmatched' END"
         )
         reason = (
             "CASE WHEN tried.rules IS NULL THEN 'not_attempted'"
@@ -139,7 +159,7 @@ class Evidence:
         )
         amount = bench.plan.sides[side].amount
         shown_amount = amount.sql if amount else "NULL"
-        self._write(
+        self._write_whole(
             f"unmatched_{side}",
             "rows",
             f"SELECT {key} AS record_key, {shown_amount} AS amount,"
@@ -147,10 +167,11 @@ class Evidence:
             f" {status} AS candidate_status, {names}[n.rule + 1] AS rule,"
             " n.failing AS failing_condition, n.left_value, n.right_value, n.difference,"
             f" {reason} AS rejection_reason"
-            f" FROM {side}_unmatched u JOIN {side}_rows t USING (rid) {join}"
+            f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
             f" LEFT JOIN ({near}) n ON n.rid = u.rid"
             f" LEFT JOIN ({tried}) tried ON tried.rid = u.rid"
-            f" LEFT JOIN {other}_gone g ON g.rid = n.other"
+            f" LEFT JOIN (SELECT * FROM {other}_gone"
+            f" WHERE rid IN (SELECT other FROM {side}_near)) g ON g.rid = n.other"
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
         )
 
@@ -159,28 +180,35 @@ class Evidence:
         head = literal(f"{self._bench.plan.recipe}\x1f{rule.name}\x1f")
         return f"md5_number(concat({head}, {keys}))::UUID"
 
-    def _matched(self, rule: RulePlan, rows: str) -> None:
+    def _matched(self, rule: RulePlan, rows: str, said: str) -> None:
+        # What has few values is written as an enum: its dictionary is there already.
         full = (
-            f"SELECT match_id, left_key, right_key, rule, status, cardinality, differences,"
-            f" interchangeable, fifo, {_CONFIDENCE} AS confidence FROM ({rows})"
+            f"SELECT match_id, left_key, right_key,"
+            f" {literal(rule.name)}::ENUM ({literal(rule.name)}) AS rule,"
+            f" status::{_STATUSES} AS status, cardinality::{_CARDINALITIES} AS cardinality,"
+            f" differences, interchangeable, fifo, {_CONFIDENCE} AS confidence,"
+            f" TIMESTAMPTZ {literal(self._matched_at)} AS matched_at FROM ({rows})"
         )
-        extra = f"TIMESTAMPTZ {literal(self._matched_at)} AS matched_at"
-        self._write("matched", f"rule-{rule.number}", full, extra)
+        self._write("matched", f"rule-{rule.number}", full, said)
 
-    def _write(self, dataset: str, name: str, rows: str, unhashed: str | None = None) -> None:
-        """Write a file, and hash each row in a text form: what the digest is the sum of."""
+    def _write_whole(self, dataset: str, name: str, rows: str) -> None:
+        """Rows of which every column counts; few enough to be held, and computed once."""
+        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS {rows}")
+        columns = self._bench.rows("SELECT column_name FROM (DESCRIBE written)")
+        said = f", {_SEPARATOR}, ".join(
+            f"coalesce(CAST({column} AS VARCHAR), '∅')" for (column,) in columns
+        )
+        self._write(
+            dataset, name, "SELECT * FROM written", f"SELECT concat({said}) AS said FROM written"
+        )
+
+    def _write(self, dataset: str, name: str, rows: str, said: str) -> None:
+        """Write a file; `said` is a query of its rows' texts, whose hashes make the digest."""
         folder = self._folder / dataset
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.parquet"
-        columns = [
-            str(column) for column, *_ in self._bench.rows(f"DESCRIBE SELECT * FROM ({rows})")
-        ]
-        picked = "*" if unhashed is None else f"*, {unhashed}"
-        (count,) = self._bench.row(
-            f"COPY (SELECT {picked} FROM ({rows})) TO {literal(str(path))}"
-            " (FORMAT parquet, COMPRESSION zstd)"
-        )
-        digest = _digest(self._bench, rows, columns) if count else 0
+        (count,) = self._bench.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
+        digest = _digest(self._bench, said) if count else 0
         self.written.append(Written(dataset, str(path), count, path.stat().st_size, digest))
 
 
@@ -188,15 +216,34 @@ def combined(digests: Sequence[int]) -> str:
     return f"{sum(digests) % 2**128:032x}"
 
 
-def _digest(bench: Workbench, rows: str, columns: Sequence[str]) -> int:
-    text = f", {_SEPARATOR}, ".join(
-        f"coalesce(CAST({column} AS VARCHAR), '∅')" for column in columns
-    )
+def _said(rule: RulePlan, left: str, right: str, status: str, cardinality: str, *more: str) -> str:
+    """A row of `matched` as the text that is hashed."""
+    # Constants side by side are put together beforehand: each part is a copy for every row.
+    mark = "CASE WHEN interchangeable THEN 'i' WHEN fifo THEN 'f' END"
+    first, *last = more
+    parts = [
+        f"{literal(rule.name)} || {_SEPARATOR}",
+        left,
+        _SEPARATOR,
+        right,
+        f"{_SEPARATOR} || {status} || {_SEPARATOR} || {cardinality} || {_SEPARATOR}",
+        first,
+        mark,
+    ]
+    return ", ".join([*parts, *last])
+
+
+def _digest(bench: Workbench, said: str) -> int:
+    """The sum of the md5 of every row's text, which `docs/reconcile.md` defines."""
     high, low = bench.row(
         "SELECT sum((h >> 64)::UBIGINT), sum((h & 18446744073709551615::UHUGEINT)::UBIGINT)"
-        f" FROM (SELECT md5_number(concat({text})) AS h FROM ({rows}))"
+        f" FROM (SELECT md5_number(said) AS h FROM ({said}))"
     )
     return (int(high) << 64) + int(low)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return f", {_COMMA}, ".join(texts) if texts else "''"
 
 
 def _names(plan: Plan) -> str:

@@ -42,7 +42,7 @@ def match(bench: Workbench, rule: RulePlan) -> str:
         for status in ("matched", "suggested"):
             word = "confirmed" if status == "matched" else status
             rids = f"SELECT rid FROM {groups} WHERE side = '{side}' AND status = '{word}'"
-            bench.settle(side, rids, status)
+            bench.settle(side, rids, status, rule.number)
     _keep_pairs(bench, rule, groups)
     return groups
 

@@ -6,17 +6,18 @@ A plain function: no Spark, no Postgres, no settings.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, localcontext
 from pathlib import Path
 
 import duckdb
 
-from kalla.errors import Permanent
-from kalla.reconcile import closest, groups, pairs
+from kalla.reconcile import closest, complaints, components, direct, groups, pairs
+from kalla.reconcile.components import PairFacts
 from kalla.reconcile.evidence import Evidence, Written
 from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.plan import Plan
+from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.workbench import Loaded, Resources, Workbench
 
 STATES = ("matched", "suggested", "ambiguous", "unmatched", "filtered")
@@ -56,102 +57,181 @@ class Facts:
     rules: tuple[RuleFacts, ...]
     written: tuple[Written, ...]
     seconds: dict[str, float]  # by stage
+    statement: PairFacts | None = None  # of match_sql
 
 
-def match(plan: Plan, folder: Path, resources: Resources, matched_at: str) -> Facts:
-    """Match both sides by the plan's rules and write the evidence into the folder."""
+def match(
+    plan: Plan,
+    folder: Path,
+    resources: Resources,
+    matched_at: str,
+    found_pairs: str | None = None,
+) -> Facts:
+    """Match both sides by the plan's rules, or by pairs that are found already (a pattern of their
+    files), and write the evidence into the folder."""
     bench = Workbench(plan, resources)
     try:
-        return _match(bench, Evidence(bench, folder, matched_at))
+        for side in SIDES:
+            if plan.sides[side].input.connector is not None:
+                direct.fetch(bench.connection, plan.sides[side].input, resources.threads)
+        return _match(bench, Evidence(bench, folder, matched_at), found_pairs)
     except duckdb.Error as error:  # the same again: it would fail in the same way
-        said = " ".join(line.strip() for line in str(error).splitlines()[:3])
-        raise Permanent(f"the match failed: {said}") from error
+        raise complaints.of_matching(error) from error
     finally:
         bench.close()
 
 
-def _match(bench: Workbench, evidence: Evidence) -> Facts:
-    clock = _Clock()
+def _match(bench: Workbench, evidence: Evidence, found_pairs: str | None) -> Facts:
+    clock = Clock()
     loaded = {side: bench.load(side) for side in SIDES}
+    for side in SIDES:
+        direct.drop(bench.connection, bench.plan.sides[side].input)
     clock.lap("load")
-    rules = []
-    for rule in bench.plan.rules:
+    if found_pairs is None:
+        tables = carry_out(bench, bench.plan.rules)
+    else:
         began = time.monotonic()
-        room = pairs if rule.cardinality == "1:1" else groups
-        table = room.match(bench, rule)
-        rules.append((rule, table, time.monotonic() - began))
+        (rule,) = bench.plan.rules
+        table, statement = components.match(bench, rule, found_pairs)
+        tables = [Carried(rule, table, time.monotonic() - began)]
     clock.lap("match")
     for side in SIDES:
-        bench.run(
-            f"CREATE TEMP TABLE {side}_unmatched AS SELECT rid FROM {side}_rows"
-            f" WHERE rid NOT IN (SELECT rid FROM {side}_gone)"
-            f" AND rid NOT IN (SELECT rid FROM {side}_ambiguous)"
-        )
+        find_unmatched(bench, side)
     for side in SIDES:
         closest.search(bench, side)
     clock.lap("closest")
-    facts = []
-    for rule, table, seconds in rules:
-        if rule.cardinality == "1:1":
-            evidence.pairs(rule, table)
-        else:
-            evidence.groups(rule, table)
-        facts.append(_rule_facts(bench, rule.number, table, seconds))
+    facts = write_matched(bench, evidence, tables)
     evidence.ambiguous()
     for side in SIDES:
         evidence.unmatched(side)
     clock.lap("evidence")
-    states = {side: SideFacts(loaded[side], _states(bench, side, loaded[side])) for side in SIDES}
+    states = {
+        side: SideFacts(
+            loaded[side],
+            states_of(bench, side)
+            | {"filtered": Tally(loaded[side].filtered, loaded[side].filtered_amount)},
+        )
+        for side in SIDES
+    }
+    facts = with_doubts(facts, {side: doubts(bench, side) for side in SIDES})
     clock.lap("conservation")
-    return Facts(states, tuple(facts), tuple(evidence.written), clock.laps)
+    return Facts(
+        states,
+        facts,
+        tuple(evidence.written),
+        clock.laps,
+        None if found_pairs is None else statement,
+    )
 
 
-def _rule_facts(bench: Workbench, number: int, table: str, seconds: float) -> RuleFacts:
-    rule = bench.plan.rules[number]
+@dataclass(frozen=True)
+class Carried:
+    """A rule that was carried out: the table of its pairs or groups."""
+
+    rule: RulePlan
+    table: str
+    seconds: float
+
+
+def carry_out(bench: Workbench, rules: Sequence[RulePlan]) -> list[Carried]:
+    """The rules in turn, each on what the ones before it left."""
+    found = []
+    for rule in rules:
+        began = time.monotonic()
+        room = pairs if rule.cardinality == "1:1" else groups
+        table = room.match(bench, rule)
+        found.append(Carried(rule, table, time.monotonic() - began))
+    return found
+
+
+def find_unmatched(bench: Workbench, side: Side) -> None:
+    bench.run(
+        f"CREATE TEMP TABLE {side}_unmatched AS SELECT rid FROM {bench.left_over(side)}"
+        f" WHERE rid NOT IN (SELECT rid FROM {side}_ambiguous)"
+    )
+
+
+def write_matched(
+    bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
+) -> tuple[RuleFacts, ...]:
+    """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
+    facts = []
+    for each in carried:
+        if each.rule.cardinality == "1:1":
+            evidence.pairs(each.rule, each.table)
+        else:
+            evidence.groups(each.rule, each.table)
+        facts.append(_rule_facts(bench, each))
+    return tuple(facts)
+
+
+def _rule_facts(bench: Workbench, carried: Carried) -> RuleFacts:
+    rule, table = carried.rule, carried.table
     one_to_one = rule.cardinality == "1:1"
     count = "count(*)" if one_to_one else "count(DISTINCT gid)"
     (matches,) = bench.row(f"SELECT {count} FROM {table}")
-    tallies = {}
-    for side, rid in zip(SIDES, ("lrid", "rrid"), strict=True):
-        rids = f"SELECT {rid} FROM {table}" if one_to_one else (
-            f"SELECT rid FROM {table} WHERE side = '{side}'"
-        )  # fmt: skip
-        tallies[side] = Tally(
-            *bench.row(
-                f"SELECT count(*), {_amount(bench, side)} FROM {side}_rows WHERE rid IN ({rids})"
-            )
-        )
-    doubts = {
-        side: bench.row(
-            f"SELECT count(*) FROM {side}_ambiguous WHERE rule = {number}"
-            f" AND rid NOT IN (SELECT rid FROM {side}_gone)"
-        )[0]
-        for side in SIDES
-    }
+    tallies = {side: _settled(bench, side, rule.number) for side in SIDES}
     return RuleFacts(
         rule.name,
         rule.cardinality,
         matches,
         tallies["left"],
         tallies["right"],
-        doubts["left"],
-        doubts["right"],
-        round(seconds, 3),
+        0,
+        0,
+        round(carried.seconds, 3),
     )
 
 
-def _states(bench: Workbench, side: Side, loaded: Loaded) -> dict[str, Tally]:
+def doubts(bench: Workbench, side: Side) -> dict[int, int]:
+    """How many rows are ambiguous in the end, by the number of the rule that found them so."""
+    return dict(
+        bench.rows(
+            f"SELECT rule, count(*) FROM {side}_ambiguous"
+            f" WHERE rid IN (SELECT rid FROM {bench.left_over(side)}) GROUP BY rule"
+        )
+    )
+
+
+def with_doubts(
+    facts: Sequence[RuleFacts], found: Mapping[Side, Mapping[int, int]]
+) -> tuple[RuleFacts, ...]:
+    return tuple(
+        replace(
+            each,
+            ambiguous_left=found["left"].get(number, 0),
+            ambiguous_right=found["right"].get(number, 0),
+        )
+        for number, each in enumerate(facts)
+    )
+
+
+def states_of(bench: Workbench, side: Side) -> dict[str, Tally]:
     """Each row's state, counted anew from the rows themselves: what conservation is checked on."""
-    rows = bench.rows(
-        f"SELECT state, count(*), {_amount(bench, side)} FROM {side}_rows JOIN ("
-        f" SELECT rid, status AS state FROM {side}_gone"
-        f" UNION ALL SELECT rid, 'ambiguous' FROM {side}_ambiguous"
-        f" WHERE rid NOT IN (SELECT rid FROM {side}_gone)"
-        f" UNION ALL SELECT rid, 'unmatched' FROM {side}_unmatched) USING (rid) GROUP BY state"
-    )
-    found = {state: Tally(count, amount) for state, count, amount in rows}
-    found["filtered"] = Tally(loaded.filtered, loaded.filtered_amount)
+    open_rows = {
+        "ambiguous": f"SELECT rid FROM {side}_ambiguous",
+        "unmatched": f"SELECT rid FROM {side}_unmatched",
+    }
+    found = {
+        state: Tally(
+            *bench.row(
+                f"SELECT count(*), {_amount(bench, side)} FROM {bench.left_over(side)}"
+                f" WHERE rid IN ({rids})"
+            )
+        )
+        for state, rids in open_rows.items()
+    }
+    for (status, _), (count, amount) in bench.tallies(side).items():
+        if status in ("matched", "suggested"):
+            before = found.get(status, Tally())
+            found[status] = Tally(before.rows + count, total([before.amount, amount]))
     return {state: found.get(state, Tally()) for state in STATES}
+
+
+def _settled(bench: Workbench, side: Side, rule: int) -> Tally:
+    tallies = [bench.tallies(side).get((status, rule)) for status in ("matched", "suggested")]
+    found = [each for each in tallies if each]
+    return Tally(sum(rows for rows, _ in found), total([amount for _, amount in found]))
 
 
 def _amount(bench: Workbench, side: Side) -> str:
@@ -159,7 +239,14 @@ def _amount(bench: Workbench, side: Side) -> str:
     return f"sum({amount.sql})" if amount else "NULL"
 
 
-class _Clock:
+def total(amounts: Sequence[Decimal | None]) -> Decimal | None:
+    """Exact: the everyday decimal context would round at 28 digits. Of nothing, nothing."""
+    given = [each for each in amounts if each is not None]
+    with localcontext(prec=100):
+        return sum(given, Decimal(0)) if given else None
+
+
+class Clock:
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
         self._last = time.monotonic()

@@ -20,6 +20,7 @@ ENDINGS: Mapping[str, Native] = {
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
     ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
+COMPRESSIONS: Mapping[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 DATABASES = ("postgresql", "postgres")  # the schemes of sources that are no files
 
 Column = Annotated[str, Field(min_length=1, max_length=255)]

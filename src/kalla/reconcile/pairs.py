@@ -1,4 +1,4 @@
-"""1:1 rules. Keys that are unique on both sides are one join; the crowded ones are solved exactly.
+"""1:1 rules. Pairs whose rows have no other partner come from one join; the rest is solved exactly.
 
 Crowded rows are first put into classes of interchangeable ones, so that a hot key with many equal
 rows is a single edge. Work on a key is bounded; what is too large is ambiguous and says so.
@@ -12,11 +12,11 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from kalla.reconcile.assignment import Component, solve
+from kalla.reconcile.fates import Rids, as_column, numbers
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 from kalla.reconcile.workbench import (
@@ -34,18 +34,30 @@ SHOWN_CANDIDATES = 20
 _HOT_PAIRS = 1_000_000
 _HOT_EDGES = 200_000
 
+# Keys are counted by their hashes, of at most so many bits; those of a bucket that makes more pairs
+# than this are not joined row by row.
+_MOST_BITS = 22
+_BUCKET_PAIRS = 10_000
+# More pairs than so many times the rows are not joined row by row either, however they are spread.
+_PAIRS_A_ROW = 50
+
 
 def match(bench: Workbench, rule: RulePlan) -> str:
     """Carry a 1:1 rule out. Returns the table of its pairs, whose rows have left."""
     left, right = bench.admit(rule, "left"), bench.admit(rule, "right")
     pairs = f"pairs_{rule.number}"
-    crowded = _find_crowded(bench, rule, left, right)
-    _pair_unique(bench, rule, pairs, left, right, crowded)
-    if crowded:
-        _solve_crowded(bench, rule, pairs, left, right)
+    hot = _find_hot(bench, rule, left, right)
+    _join(bench, rule, pairs, left, right, hot)
+    rids = _rids(bench, pairs)
+    doubtful = _without_others(rids, [bench.fates[side].rows for side in SIDES])
+    if hot or doubtful.any():
+        _set_aside(bench, pairs, [each[doubtful] for each in rids], (left, right), hot)
+        _number_keys(bench, rule)
+        _solve_crowded(bench, rule, pairs)
         bench.run("DROP TABLE crowded")
-    for side, rid in zip(SIDES, ("lrid", "rrid"), strict=True):
-        bench.settle(side, f"SELECT {rid} FROM {pairs}", "matched")
+        rids = _rids(bench, pairs)
+    for side, settled in zip(SIDES, rids, strict=True):
+        bench.settle_rids(side, settled, "matched", rule.number)
     return pairs
 
 
@@ -56,48 +68,107 @@ def row_struct(bench: Workbench, rule: RulePlan, side: Side, alias: str) -> str:
     return "{" + ", ".join(f"'{part}': {alias}.{part}" for part in parts) + "}"
 
 
-def _find_crowded(bench: Workbench, rule: RulePlan, left: str, right: str) -> bool:
-    """The keys that more than one row of a side has. A rule without a key is one such key."""
-    keys = key_columns(rule)
-    if not keys:
-        bench.run("CREATE TEMP TABLE crowded AS SELECT 0::BIGINT AS kid")
-        return True
-    shared = ", ".join(keys)
-    both = " UNION ".join(
-        f"SELECT {shared} FROM {side} GROUP BY {shared} HAVING count(*) > 1"
-        for side in (left, right)
-    )
-    bench.run(f"CREATE TEMP TABLE crowded AS SELECT *, row_number() OVER () AS kid FROM ({both})")
-    (count,) = bench.row("SELECT count(*) FROM crowded")
-    if not count:
-        bench.run("DROP TABLE crowded")
-    return bool(count)
+def _find_hot(bench: Workbench, rule: RulePlan, left: str, right: str) -> str:
+    """A condition over a row: whether its key may have too many pairs for a join; none is empty."""
+    if not key_columns(rule):
+        return "true"
+    if any(_is_primary(bench, rule, side) for side in SIDES):
+        return ""
+    # Equal numbers of different types have different hashes, but are the same as doubles.
+    parts = [
+        f"CAST(v{place} AS DOUBLE)" if rule.checks[place].left.kind == "number" else f"v{place}"
+        for place in rule.key
+    ] + (["cur"] if rule.currency else [])
+    rows_in = sum(bench.fates[side].rows for side in SIDES)
+    bits = min(_MOST_BITS, 1 + rows_in.bit_length())
+    bucket = f"(hash({', '.join(parts)}) >> {64 - bits})"
+    counts = []
+    for rows in (left, right):
+        count = np.zeros(1 << bits, np.int64)
+        for batch in bench.batches(f"SELECT CAST({bucket} AS UINTEGER) FROM {rows}", len(count)):
+            count += np.bincount(numbers(batch.column(0)), minlength=len(count))
+        counts.append(count)
+    pairs = counts[0] * counts[1]
+    most = _BUCKET_PAIRS
+    if pairs[pairs <= most].sum() > _PAIRS_A_ROW * (counts[0].sum() + counts[1].sum()):
+        most = 1
+    hot = np.flatnonzero(pairs > most)
+    if not len(hot):
+        return ""
+    bench.table("hot_buckets", pa.table({"bucket": hot}))
+    return f"{bucket} IN (SELECT bucket FROM hot_buckets)"
 
 
-def _pair_unique(
-    bench: Workbench, rule: RulePlan, pairs: str, left: str, right: str, crowded: bool
-) -> None:
-    if not rule.key and not rule.currency:
-        condition = "false"
-    else:
-        checks = [rule.checks[place].holds for place in rule.pair_checks]
-        condition = conjunction([*same_key(rule), *checks])
-    if crowded and key_columns(rule):
-        in_crowd = conjunction(same_key(rule, "l", "c"))
-        left = f"(SELECT * FROM {left} l ANTI JOIN crowded c ON {in_crowd})"
+def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:
+    """Whether a rule's key holds the primary key of a side, of which no two rows are alike."""
+    compared = {
+        (check.left if side == "left" else check.right).sql for check in rule.checks if check.is_key
+    }
+    primary = {value.sql for value in bench.plan.sides[side].primary_key}
+    return primary <= compared and bench.ordinals.get(side) is False
+
+
+def _join(bench: Workbench, rule: RulePlan, pairs: str, left: str, right: str, hot: str) -> None:
+    """The table of all pairs of rows that satisfy key and checks, but for hot keys."""
+    checks = [rule.checks[place].holds for place in rule.pair_checks]
+    condition = conjunction([*same_key(rule), *checks]) if key_columns(rule) else "false"
     structs = ", ".join(
         f"{row_struct(bench, rule, side, alias)} AS {alias}"
         for side, alias in zip(SIDES, ("l", "r"), strict=True)
     )
+    cool = f"(SELECT * FROM {left} WHERE NOT ({hot}))" if hot else left
     bench.run(
         f"CREATE TEMP TABLE {pairs} AS SELECT l.rid AS lrid, r.rid AS rrid, {structs},"
-        f" false AS interchangeable, false AS fifo FROM {left} l JOIN {right} r ON {condition}"
+        f" false AS interchangeable, false AS fifo FROM {cool} l JOIN {right} r ON {condition}"
     )
 
 
-def _solve_crowded(bench: Workbench, rule: RulePlan, pairs: str, left: str, right: str) -> None:
-    for side, rows in zip(SIDES, (left, right), strict=True):
-        _make_classes(bench, rule, side, rows)
+def _rids(bench: Workbench, pairs: str) -> list[Rids]:
+    return bench.columns(f"SELECT lrid, rrid FROM {pairs}")
+
+
+def _without_others(rids: list[Rids], rows: list[int]) -> npt.NDArray[np.bool_]:
+    """Which pairs have a row that is in another pair too: the others are a component each."""
+    doubtful = np.zeros(len(rids[0]), np.bool_)
+    for each, count in zip(rids, rows, strict=True):
+        seen = np.zeros(count, np.bool_)
+        seen[each] = True
+        if np.count_nonzero(seen) < len(each):
+            doubtful |= np.bincount(each, minlength=count)[each] > 1
+    return doubtful
+
+
+def _set_aside(
+    bench: Workbench, pairs: str, doubtful: list[Rids], rows: tuple[str, str], hot: str
+) -> None:
+    """`{side}_crowd`: the rows of doubtful pairs, which leave the pairs, and of hot keys."""
+    for side, given, rids in zip(SIDES, rows, doubtful, strict=True):
+        chosen = np.zeros(bench.fates[side].rows, np.bool_)
+        chosen[rids] = True
+        bench.table("doubtful", as_column(np.flatnonzero(chosen)))
+        if side == "left" and len(rids):
+            bench.run(f"DELETE FROM {pairs} WHERE lrid IN (SELECT rid FROM doubtful)")
+        which = [f"({hot})"] if hot else []
+        which += ["rid IN (SELECT rid FROM doubtful)"] if len(rids) else []
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {side}_crowd AS SELECT * FROM {given}"
+            f" WHERE {' OR '.join(which)}"
+        )
+
+
+def _number_keys(bench: Workbench, rule: RulePlan) -> None:
+    """`crowded`: a number for each key of the rows set aside. Without a key, all have the same."""
+    if keys := ", ".join(key_columns(rule)):
+        both = " UNION ".join(f"SELECT {keys} FROM {side}_crowd" for side in SIDES)
+        numbered = f"SELECT *, row_number() OVER () AS kid FROM ({both})"
+    else:
+        numbered = "SELECT 0::BIGINT AS kid"
+    bench.run(f"CREATE TEMP TABLE crowded AS {numbered}")
+
+
+def _solve_crowded(bench: Workbench, rule: RulePlan, pairs: str) -> None:
+    for side in SIDES:
+        _make_classes(bench, rule, side, f"{side}_crowd")
     too_large = _find_edges(bench, rule)
     _decide(bench, rule)
     _pair_classes(bench, rule, pairs)
@@ -170,6 +241,10 @@ def _decide(bench: Workbench, rule: RulePlan) -> None:
     }
     split = len(counts["left"])
     nodes = split + len(counts["right"])
+    # Here, where a crowded key needs it: it takes longer to import than most matches take.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     graph = coo_array((np.ones(len(lefts)), (lefts, rights + split)), shape=(nodes, nodes))
     labels = connected_components(graph, directed=False)[1] if nodes else np.empty(0, np.int64)
     component = labels[lefts]
@@ -275,7 +350,7 @@ def _pair_classes(bench: Workbench, rule: RulePlan, pairs: str) -> None:
         " FROM solved s JOIN left_ranked a ON a.class = s.l"
         " JOIN right_ranked b ON b.class = s.r AND b.place = a.place"
         " JOIN left_class c ON c.class = s.l"
-        " JOIN left_rule lv ON lv.rid = a.rid JOIN right_rule rv ON rv.rid = b.rid"
+        " JOIN left_crowd lv ON lv.rid = a.rid JOIN right_crowd rv ON rv.rid = b.rid"
     )
 
 

@@ -25,11 +25,20 @@ from kalla.reconcile.model import (
     Source,
 )
 from kalla.reconcile.values import Columns, Value, held, literal
+from kalla.spark.connectors.connector import Connector, Slice
+
+# What SQL of a user calls the two sources.
+VIEWS: Mapping[Side, str] = {"left": "left_src", "right": "right_src"}
+MATCH_SQL = "match_sql"  # the name of the one rule that a recipe with SQL of its own has
+
+_UNPACKED = 4  # how much larger rows are in memory than in a file
+_TOGETHER = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Input:
-    """The files of one side as they lie, with the types DuckDB reads them by."""
+    """The rows of one side, with the types DuckDB reads them by: files as they lie, or slices of a
+    table that are read when they are needed."""
 
     format: str
     files: tuple[str, ...]
@@ -39,6 +48,11 @@ class Input:
     bytes: int = 0
     notes: tuple[str, ...] = ()
     filtered: bool = False  # the source has applied its filters itself
+    marks: tuple[Mapping[str, str | int | None], ...] = ()  # of each file: its name, size and time
+    relation: str | None = None  # the FROM of files that are not simply read one after the other
+    connector: Connector | None = None  # of a direct read; there are no files then
+    slices: tuple[Slice, ...] = ()
+    table: str = ""  # the table of the match that these are read into
 
 
 @dataclass(frozen=True)
@@ -92,10 +106,11 @@ class Plan:
     bounds: Bounds
     time_zone: str
     accept_suggested: bool
+    statement: str | None = None  # match_sql as Spark may see it
 
 
 def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
-    """Decide how a recipe of rules is carried out over these inputs."""
+    """Decide how a recipe is carried out over these inputs."""
     columns = {
         side: Columns(inputs[side].types, recipe.sources[side].csv, recipe.time_zone)
         for side in SIDES
@@ -105,6 +120,13 @@ def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
         _rule(number, rule, recipe, (columns["left"], columns["right"]))
         for number, rule in enumerate(recipe.rules_in_order)
     )
+    statement = None
+    if recipe.match_sql is not None:
+        from kalla.spark import sandbox  # a parser that only these recipes need
+
+        tables = {VIEWS[side]: list(inputs[side].types) for side in SIDES}
+        statement = sandbox.hold(recipe.match_sql, tables)
+        rules = (RulePlan(0, MATCH_SQL, "M:N", (), None, (None, None)),)
     return Plan(
         recipe=recipe.recipe_id or recipe.name,
         recipe_hash=recipe_hash(recipe),
@@ -113,12 +135,26 @@ def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
         bounds=recipe.bounds,
         time_zone=recipe.time_zone,
         accept_suggested=recipe.accept_suggested,
+        statement=statement,
     )
 
 
+def buckets(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
+    """Over how many buckets a match is spread on a cluster of so many cores.
+
+    Small data stays together; otherwise each core gets one, and no more than its memory holds.
+    """
+    size = sum(given.bytes for given in inputs.values()) * _UNPACKED
+    if size <= _TOGETHER:
+        return 1
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
+    room = int(Decimal(memory[:-2]) * units[memory[-2:]])
+    return max(cores, -(-size // room))
+
+
 def recipe_hash(recipe: Recipe) -> str:
-    """The same for the same meaning: defaults are filled in, the order of fields is none."""
-    document = recipe.model_dump(mode="json", exclude={"output", "description"})
+    """The same for the same meaning: defaults and parameters are filled in, order is none."""
+    document = recipe.model_dump(mode="json", exclude={"output", "description", "parameters"})
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

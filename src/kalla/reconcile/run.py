@@ -8,22 +8,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from kalla.errors import Permanent
-from kalla.reconcile import kernel, plan, sources
+from kalla.reconcile import buckets, direct, kernel, plan, sources, statement
+from kalla.reconcile.buckets import Found, Task
 from kalla.reconcile.evidence import DATASETS, combined
-from kalla.reconcile.kernel import Facts, SideFacts, Tally
+from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.sources import Chunk, Limits
+from kalla.reconcile.sources import Chunk, Limits, Resolve
 from kalla.reconcile.workbench import Resources
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage
@@ -59,38 +61,130 @@ class Run:
 
 
 def carry_out(
-    session: SparkSession, recipe: Recipe, folder: Path, limits: Limits, progress: Progress
+    session: SparkSession,
+    recipe: Recipe,
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    resolve: Resolve | None = None,
 ) -> Run:
     """One run from sources to evidence; raises if any row is unaccounted for."""
-    sources.refuse_unbuilt(recipe)
     began = datetime.now(UTC)
-    work = folder / ".work"
+    staging = folder / ".staged"
     try:
-        inputs = read(session, recipe, work / "staged", limits, progress)
-        made = plan.make(recipe, inputs)
-        progress("match", 0, 1)
-        resources = Resources(limits.memory, limits.threads, work / "temp")
-        when = began.isoformat(timespec="seconds")
+        with ExitStack() as held:
+            inputs = dict(read(session, recipe, staging, limits, progress, resolve))
+            for side in SIDES:
+                source = recipe.sources[side]
+                if sources.is_staged(source) and source.read == "direct":
+                    opened = sources.connector(source, side, recipe.time_zone, resolve=resolve)
+                    connector = held.enter_context(opened)
+                    inputs[side] = held.enter_context(
+                        direct.open_input(connector, source, side, limits)
+                    )
+            return match(session, recipe, inputs, folder, limits, progress, began)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
-        def match(task: Plan) -> Facts:
-            return kernel.match(task, work / "evidence", resources, when)
 
-        (facts,) = place(session, match, [made])
-        progress("match", 1, 1)
+def match(
+    session: SparkSession,
+    recipe: Recipe,
+    inputs: Mapping[Side, Input],
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    began: datetime,
+) -> Run:
+    """From inputs to evidence in the folder."""
+    work = folder / ".work"
+    made = plan.make(recipe, inputs)
+    try:
+        facts = _match(session, recipe, made, work, limits, progress, began)
         check_conservation(facts.sides)
-        for each in (work / "evidence").iterdir():
-            each.rename(folder / each.name)
-    finally:  # it holds the sources' rows, and evidence of which nobody knows whether it is whole
+        for each in facts.written:
+            path = Path(each.path)
+            (folder / each.dataset).mkdir(parents=True, exist_ok=True)
+            path.rename(folder / each.dataset / path.name)
+    finally:  # evidence of which nobody knows whether it is whole
         shutil.rmtree(work, ignore_errors=True)
     run = Run(folder, made, facts, (datetime.now(UTC) - began).total_seconds())
     _write_metadata(run, recipe, began)
     return run
 
 
+def _match(
+    session: SparkSession,
+    recipe: Recipe,
+    made: Plan,
+    work: Path,
+    limits: Limits,
+    progress: Progress,
+    began: datetime,
+) -> Facts:
+    """The match by Spark tasks: one, or one for each bucket; evidence below the work folder."""
+    resources = Resources(limits.memory, limits.threads, work / "temp", limits.storage)
+    when = began.isoformat(timespec="seconds")
+    count = 1 if made.statement is not None else _buckets(session, made, limits)
+    if count > 1:
+        told = _Told(session, progress)
+        narrow = dataclasses.replace(resources, threads=1)  # as many tasks as cores
+        return buckets.match(made, count, work / "evidence", narrow, when, told)
+    progress("match", 0, 1)
+    pairs = None
+    if made.statement is not None:
+        pairs = statement.find_pairs(session, recipe, made, work, resources)
+
+    def kernel_of(task: Plan) -> Facts:
+        own = uuid4().hex  # a task may run twice, even at once
+        temp = dataclasses.replace(resources, temp=resources.temp / own)
+        return kernel.match(task, work / "evidence" / own, temp, when, pairs)
+
+    (facts,) = place(session, kernel_of, [made])
+    progress("match", 1, 1)
+    return facts
+
+
+def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
+    """One on one machine, which has all its cores and memory in one task."""
+    if limits.buckets is not None:
+        return limits.buckets
+    inputs = {side: made.sides[side].input for side in SIDES}
+    if plan.buckets(inputs, limits.memory, 2) == 1:
+        return 1
+    if (session.conf.get("spark.master") or "").startswith("local"):
+        return 1
+    cores = session.range(100_000).selectExpr("spark_partition_id() AS part").distinct().count()
+    return plan.buckets(inputs, limits.memory, cores)
+
+
+class _Told:
+    """Places kernels, and tells how many of those that are known are done."""
+
+    def __init__(self, session: SparkSession, progress: Progress) -> None:
+        self._session, self._progress = session, progress
+        self._done = self._known = 0
+
+    def __call__(
+        self, kernel: Callable[[Task], Found], tasks: Sequence[Task], /
+    ) -> Sequence[Found]:
+        self._known += len(tasks)
+        self._progress("match", self._done, self._known)
+        found = place(self._session, kernel, tasks)
+        self._done += len(tasks)
+        self._progress("match", self._done, self._known)
+        return found
+
+
 def read(
-    session: SparkSession, recipe: Recipe, folder: Path, limits: Limits, progress: Progress
+    session: SparkSession,
+    recipe: Recipe,
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    resolve: Resolve | None = None,
 ) -> Mapping[Side, Input]:
-    """Both sides as files: native ones where they lie, the others staged, all slices at once."""
+    """The sides that are files: native ones where they lie, staged ones, all slices at once."""
     found: dict[Side, Input] = {}
     cut: list[Chunk] = []
     notes: dict[Side, list[str]] = {}
@@ -98,9 +192,13 @@ def read(
         for side in SIDES:
             source = recipe.sources[side]
             if not sources.is_staged(source):
-                found[side] = sources.look(source, side)
+                found[side] = sources.look(source, side, storage=limits.storage)
                 continue
-            connector = held.enter_context(sources.connector(source, side, recipe.time_zone))
+            if source.read == "direct":
+                continue
+            connector = held.enter_context(
+                sources.connector(source, side, recipe.time_zone, resolve=resolve)
+            )
             parts, notes[side] = sources.chunks(connector, source, side, folder, limits)
             cut += parts
         progress("stage", 0, len(cut))
@@ -126,19 +224,13 @@ def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
                 f"conservation failed: of {rows:,} {side} rows {placed:,} are accounted for,"
                 f" a difference of {placed - rows:,}"
             )
-        amount = _total([facts.loaded.amount, facts.loaded.filtered_amount])
-        counted = _total([tally.amount for tally in facts.states.values()])
+        amount = total([facts.loaded.amount, facts.loaded.filtered_amount]) or Decimal(0)
+        counted = total([tally.amount for tally in facts.states.values()]) or Decimal(0)
         if amount != counted:
             raise Permanent(
                 f"conservation failed: the {side} rows sum up to {amount}, those accounted for"
                 f" to {counted}, a difference of {counted - amount}"
             )
-
-
-def _total(amounts: list[Decimal | None]) -> Decimal:
-    """Exact: the everyday decimal context would round at 28 digits."""
-    with localcontext(prec=100):
-        return sum((each for each in amounts if each is not None), Decimal(0))
 
 
 def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
@@ -161,6 +253,7 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
                 ],
                 "filters": [each.model_dump(mode="json") for each in recipe.sources[side].filters],
                 "notes": list(run.plan.sides[side].input.notes),
+                "marks": [dict(each) for each in run.plan.sides[side].input.marks],
                 "states": {
                     state: _tally(tally) for state, tally in facts.sides[side].states.items()
                 },
@@ -171,6 +264,7 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
             dataclasses.asdict(rule) | {"left": _tally(rule.left), "right": _tally(rule.right)}
             for rule in facts.rules
         ],
+        **({"match_sql": dataclasses.asdict(facts.statement)} if facts.statement else {}),
         "datasets": {
             name: {
                 "rows": sum(each.rows for each in facts.written if each.dataset == name),

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from glob import glob
 from math import ceil
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TypeAlias
+from urllib.parse import urlsplit
 
-import duckdb
 import pyarrow.parquet as pq
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.model import DATABASES, ENDINGS, SIDES, Native, Recipe, Side, Source
+from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.reconcile import native
+from kalla.reconcile.model import DATABASES, Side, Source
 from kalla.reconcile.plan import Input
-from kalla.reconcile.workbench import listed, scan
+from kalla.secrets import variable_of
+from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.storage import LOCAL, File, Storage
+
+Resolve: TypeAlias = Callable[[str], SecretStr]
+"""From a secret's name to its value; raises if there is none."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,19 @@ class Limits:
     threads: int = 2
     chunk_threshold_rows: int = 250_000
     max_parallel_chunks: int = 16
+    buckets: int | None = None  # that a match is spread over; None: by the data and the cluster
+    storage: Storage = LOCAL  # where native sources may lie
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(
+            settings.matching.memory,
+            settings.matching.threads,
+            settings.staging.chunk_threshold_rows,
+            settings.staging.max_parallel_chunks,
+            settings.matching.buckets or None,
+            Storage.of(settings.storage),
+        )
 
 
 @dataclass(frozen=True)
@@ -45,44 +62,29 @@ class Chunk:
     path: str
 
 
-def refuse_unbuilt(recipe: Recipe) -> None:
-    """What a recipe may say, but no run can do yet."""
-    problems = []
-    if recipe.match_sql is not None:
-        problems.append(Problem("match_sql", "cannot be run yet: write rules instead"))
-    for side in SIDES:
-        source = recipe.sources[side]
-        if is_staged(source) and source.read == "direct":
-            problems.append(
-                Problem(f"sources.{side}.read", "direct reads cannot be run yet: say staged")
-            )
-    if problems:
-        raise InvalidInput(*problems)
-
-
 def is_staged(source: Source) -> bool:
     """Whether the source is a database, from which rows are staged."""
     return urlsplit(source.uri).scheme in DATABASES
 
 
-def look(source: Source, side: Side) -> Input:
-    """The files of a native source, with the columns and types that DuckDB sees in them."""
-    files = _files(source, side)
-    return _seen(source, side, _format(source, side, files[0]), files)
+def look(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
+    """The files of a native source, with their columns and types."""
+    return native.look(source, f"sources.{side}", storage)
 
 
-def preview(source: Source, side: Side, time_zone: str) -> Input:
+def preview(source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None) -> Input:
     """What a table would be staged to, without reading a row of it."""
-    connector = _connector(source, side, time_zone)
+    connector = _connector(source, side, time_zone, resolve)
     estimate = connector.estimate()
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "schema.parquet")
+        file = Path(folder) / "schema.parquet"
         pq.write_table(arrow_schema(connector.schema(), None).empty_table(), file)
-        seen = _seen(source, side, "parquet", [file])
+        seen = native.seen("parquet", [File(str(file), 0)])
     return replace(
         seen,
         filtered=True,
         files=(),
+        marks=(),
         rows=estimate.rows,
         bytes=estimate.bytes,
         notes=tuple(estimate.notes),
@@ -90,9 +92,11 @@ def preview(source: Source, side: Side, time_zone: str) -> Input:
 
 
 @contextmanager
-def connector(source: Source, side: Side, time_zone: str) -> Iterator[PostgresConnector]:
+def connector(
+    source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None
+) -> Iterator[PostgresConnector]:
     """The source's table; with `consistency: snapshot` as it is now, while this is held."""
-    found = _connector(source, side, time_zone)
+    found = _connector(source, side, time_zone, resolve)
     if source.consistency == "snapshot":
         with found.held_snapshot() as snapshot:
             yield found.at(snapshot)
@@ -118,130 +122,40 @@ def chunks_wanted(source: Source, rows: int, limits: Limits) -> int:
     return max(1, min(source.max_parallel_chunks or limits.max_parallel_chunks, wanted))
 
 
-def staged(source: Source, side: Side, files: list[str], notes: list[str]) -> Input:
+def staged(
+    source: Source, side: Side, files: list[str], notes: list[str], *, storage: Storage = LOCAL
+) -> Input:
     """What was staged, as the input it now is."""
-    return replace(_seen(source, side, "parquet", files, tuple(notes)), filtered=True)
+    with native.problems_at(f"sources.{side}", "uri"):
+        found = [storage.info(file) for file in files]
+        seen = native.seen("parquet", found, source.csv, storage, tuple(notes))
+    return replace(seen, filtered=True, marks=())  # staged files do not mark the table
 
 
-def _connector(source: Source, side: Side, time_zone: str) -> PostgresConnector:
+def from_environment(name: str) -> SecretStr:
+    """A secret from the variable KALLA_SECRET_ and its name: what works without any store."""
+    variable = variable_of(name)
+    if variable not in os.environ:
+        raise NotFound(f"there is no secret {name!r}: set {variable}")
+    return SecretStr(os.environ[variable])
+
+
+def _connector(
+    source: Source, side: Side, time_zone: str, resolve: Resolve | None
+) -> PostgresConnector:
     if not source.table:
         raise InvalidInput(Problem(f"sources.{side}.table", "a database source names its table"))
+    with native.problems_at(f"sources.{side}", "password"):
+        password = password_of(source.password, resolve or from_environment)
     return PostgresConnector(
         source.uri,
         source.table,
-        _password(source, side),
+        password,
         source.partition_key,
         tuple(Predicate(each.column, each.op, each.value, time_zone) for each in source.filters),
     )
 
 
-def _password(source: Source, side: Side) -> SecretStr:
-    """From the environment: the variable KALLA_SECRET_ and the secret's name."""
-    if source.password is None:
-        return SecretStr("")
-    name = source.password.removeprefix("secret://")
-    variable = "KALLA_SECRET_" + "".join(c if c.isalnum() else "_" for c in name).upper()
-    if variable not in os.environ:
-        raise InvalidInput(
-            Problem(f"sources.{side}.password", f"there is no secret {name!r}: set {variable}")
-        )
-    return SecretStr(os.environ[variable])
-
-
-def _files(source: Source, side: Side) -> list[str]:
-    field = f"sources.{side}.uri"
-    scheme = urlsplit(source.uri).scheme
-    if scheme not in ("", "file"):
-        raise InvalidInput(Problem(field, f"sources of {scheme}:// cannot be read yet"))
-    path = unquote(source.uri.removeprefix("file://")) if scheme else source.uri
-    place = Path(path)
-    if place.is_dir():
-        found = [
-            str(each)
-            for each in place.rglob("*")
-            if each.is_file()
-            and each.suffix.lower() in ENDINGS
-            and not any(part.startswith((".", "_")) for part in each.relative_to(place).parts)
-        ]
-    elif place.is_file():
-        found = [str(place)]
-    else:
-        found = [each for each in glob(path, recursive=True) if Path(each).is_file()]  # noqa: PTH207 -- absolute patterns too
-    if not found:
-        raise InvalidInput(Problem(field, f"{path} does not exist, or holds no file of rows"))
-    return sorted(str(Path(each).absolute()) for each in found)
-
-
-def _format(source: Source, side: Side, file: str) -> Native:
-    if source.format in ("csv", "parquet", "json"):
-        return source.format
-    if source.format is not None:
-        raise InvalidInput(Problem(f"sources.{side}.format", f"{source.format} cannot be read yet"))
-    suffix = Path(file).suffix.lower()
-    if suffix not in ENDINGS:
-        raise InvalidInput(
-            Problem(f"sources.{side}.format", f"{file} does not say by its name what it is")
-        )
-    return ENDINGS[suffix]
-
-
-def _seen(
-    source: Source, side: Side, kind: Native, files: list[str], notes: tuple[str, ...] = ()
-) -> Input:
-    size = sum(Path(file).stat().st_size for file in files)
-    given = Input(kind, tuple(files), {}, source.csv, bytes=size, notes=notes)
-    if kind == "csv":
-        return replace(given, types=dict.fromkeys(_header(source, side, files), "VARCHAR"))
-    options = "union_by_name=true, hive_partitioning=false"
-    if kind == "json":  # every line, for a column may come late
-        options += ", format='newline_delimited', sample_size=-1, maximum_sample_files=-1"
-    try:
-        with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
-            described = connection.execute(
-                f"DESCRIBE FROM read_{kind}({listed(files)}, {options})"
-            ).fetchall()
-            if kind == "json":  # read as text, for a number in JSON would become a float
-                return replace(given, types={str(name): "VARCHAR" for name, *_ in described})
-            given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
-            (rows,) = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
-    except duckdb.Error as error:
-        said = str(error).strip().splitlines()[0]
-        raise InvalidInput(
-            Problem(f"sources.{side}.uri", f"{source.uri} cannot be read: {said}")
-        ) from None
-    return replace(given, rows=int(rows[0]))
-
-
-def _header(source: Source, side: Side, files: list[str]) -> list[str]:
-    """The columns of CSV files, which must be the same in all: read here, never guessed."""
-    headers = {file: _first_line(source, side, file) for file in files}
-    first = headers[files[0]]
-    for file, header in headers.items():
-        if header != first:
-            raise InvalidInput(
-                Problem(f"sources.{side}.uri", f"{file} has other columns than {files[0]}")
-            )
-    lowered = [name.lower() for name in first]  # DuckDB does not tell them apart
-    doubled = sorted({name for name in first if lowered.count(name.lower()) > 1})
-    if doubled or "" in first:
-        fault = (
-            f"has several columns {', '.join(doubled)}" if doubled else "has a column without name"
-        )
-        raise InvalidInput(Problem(f"sources.{side}.uri", f"{files[0]} {fault}"))
-    return first
-
-
-def _first_line(source: Source, side: Side, file: str) -> list[str]:
-    written = source.csv
-    encoding = "utf-8-sig" if written.encoding == "utf-8" else written.encoding
-    try:
-        with Path(file).open(encoding=encoding, newline="") as opened:
-            lines = csv.reader(opened, delimiter=written.delimiter, quotechar=written.quote)
-            line = next(lines, [])
-    except (UnicodeError, csv.Error) as error:
-        raise InvalidInput(
-            Problem(f"sources.{side}.uri", f"{file} is not {written.encoding}: {error}")
-        ) from None
-    if not any(line):
-        raise InvalidInput(Problem(f"sources.{side}.uri", f"{file} is empty"))
-    return line if written.header else [f"column{number}" for number in range(len(line))]
+def password_of(given: str | None, resolve: Resolve) -> SecretStr:
+    """The password that `secret://name` stands for; a source may have none."""
+    return SecretStr("") if given is None else resolve(given.removeprefix("secret://"))

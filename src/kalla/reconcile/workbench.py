@@ -1,8 +1,9 @@
 """The DuckDB that a match runs in: both sides loaded once, and what became of each row so far.
 
 Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs), `{side}_gone` (rows
-that are settled), `{side}_ambiguous`, `{side}_ordinals` (keys that are not unique). A rid is a
-number for joins; nothing that leaves the kernel depends on it.
+that are settled), `{side}_open` (the others, once some are), `{side}_ambiguous`, `{side}_ordinals`
+(keys that are not unique). A rid is a number from zero; nothing that leaves the kernel depends on
+it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from duckdb.func import PythonUDFType
 from rapidfuzz import process
 from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtein
 
-from kalla.errors import Permanent
-from kalla.reconcile import values
+from kalla.reconcile import complaints, ordinals, values
 from kalla.reconcile.conditions import FUZZY
+from kalla.reconcile.fates import Fates, Rids, as_column, as_decimal, numbers
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.values import Value, held, literal, quote
+from kalla.storage import LOCAL, Storage
 
 _SIMILARITY = {
     "jaro_winkler": JaroWinkler,
@@ -43,6 +46,7 @@ class Resources:
     memory: str
     threads: int
     temp: Path
+    storage: Storage = LOCAL
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,14 @@ class Workbench:
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self.plan = plan
         self.ordinals: dict[Side, bool] = {}
-        self._gone: dict[Side, bool] = dict.fromkeys(SIDES, False)
+        self.fates: dict[Side, Fates] = {}
+        # What a rule looks at, and whether rows of it have left since it was made.
+        self._left_over: dict[Side, str] = {side: f"{side}_rows" for side in SIDES}
+        self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
+        self._kinds: dict[str, str] = {}
+        self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
+        # DuckDB would make the folder when it spills, but not the one above it.
+        resources.temp.mkdir(parents=True, exist_ok=True)
         self.connection = duckdb.connect(
             config={
                 "memory_limit": resources.memory,
@@ -72,7 +83,10 @@ class Workbench:
                 "autoload_known_extensions": False,
             }
         )
+        resources.storage.register(self.connection)
         self.run("SET TimeZone = 'UTC'")
+        self.run("SET enable_progress_bar = false")
+        self.run("CREATE TYPE settled AS ENUM ('matched', 'suggested')")
         self.connection.create_function(
             FUZZY,
             _similarity,
@@ -97,6 +111,23 @@ class Workbench:
     def arrays(self, sql: str) -> dict[str, Any]:
         return self.connection.execute(sql).fetchnumpy()
 
+    def column(self, sql: str) -> npt.NDArray[Any]:
+        """The one column of a query, without nulls."""
+        (found,) = self.columns(sql)
+        return found
+
+    def columns(self, sql: str) -> list[npt.NDArray[Any]]:
+        """Numbers of several columns, without nulls."""
+        found = self.connection.sql(sql).to_arrow_table()
+        return [
+            np.concatenate([np.empty(0, each.type.to_pandas_dtype()), *map(numbers, each.chunks)])
+            for each in found.columns
+        ]
+
+    def batches(self, sql: str, rows: int = 500_000) -> Iterable[pa.RecordBatch]:
+        found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
+        return found
+
     def table(self, name: str, columns: pa.Table) -> None:
         """A table of our own making, as a table there."""
         self.connection.register("given", columns)
@@ -105,22 +136,30 @@ class Workbench:
 
     # Reading
 
-    def load(self, side: Side) -> Loaded:
+    def load(self, side: Side, *, whole: bool = True) -> Loaded:
+        """Read a side; one that is not `whole` says nothing of keys that occur twice."""
         plan = self.plan.sides[side]
         keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
-        columns = [held(name) for name in plan.columns]
+        # A key that is a column as it is has two names, but is held once.
+        again = {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
+        columns = [held(name) for name in plan.columns if held(name) not in again]
+        aliases = [
+            f"{again[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in again
+        ]
         where = f"WHERE {plan.filters}" if plan.filters else ""
         try:
             self.run(
-                f"CREATE TABLE {side}_rows AS SELECT row_number() OVER () AS rid,"
-                f" {', '.join(keys + columns)} FROM {reader(plan.input)} {where}"
+                f"CREATE TABLE {side}_held AS SELECT {', '.join(keys + columns)}"
+                f" FROM {reader(plan.input)} {where}"
             )
-        except (duckdb.ConversionException, duckdb.InvalidInputException) as error:
-            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
-            files = ", ".join(plan.input.files[:3])
-            raise Permanent(f"the {side} source ({files}) cannot be read: {said}") from None
+            self.run(
+                f"CREATE VIEW {side}_rows AS SELECT {', '.join(['rowid AS rid', '*', *aliases])}"
+                f" FROM {side}_held"
+            )
+        except duckdb.Error as error:
+            raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
         for name, extra in (
-            ("gone", "status VARCHAR"),
+            ("gone", "status settled"),
             (
                 "ambiguous",
                 "rule INTEGER, reason VARCHAR, candidates VARCHAR[], candidate_count BIGINT",
@@ -135,68 +174,9 @@ class Workbench:
                 f"SELECT count(*), {amount} FROM {reader(plan.input)} WHERE NOT ({plan.filters})"
             )
         rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
-        return Loaded(
-            rows, filtered, total, filtered_amount, self._number(plan), self._unreadable(plan)
-        )
-
-    def _number(self, plan: SidePlan) -> int:
-        """Give rows whose key is not unique, or has a null, their ordinals."""
-        side = plan.side
-        parts = ", ".join(f"p{place}" for place in range(len(plan.primary_key)))
-        null = " OR ".join(f"p{place} IS NULL" for place in range(len(plan.primary_key)))
-        # One number is its own text; several parts may collide once they are joined.
-        apart = len(plan.primary_key) == 1 and plan.primary_key[0].kind == "number"
-        key = parts if apart else self.plain_key(side, "")
-        doubled = f"SELECT {key} AS k FROM {side}_rows GROUP BY k HAVING count(*) > 1"
-        self.run(
-            f"CREATE TEMP TABLE doubled AS SELECT rid FROM {side}_rows"
-            f" WHERE {null} OR {key} IN ({doubled})"
-        )
-        (count,) = self.row("SELECT count(*) FROM doubled")
-        self.ordinals[side] = bool(count)
-        if count:
-            self._order_doubled(plan)
-        self.run("DROP TABLE doubled")
-        return int(count)
-
-    def _order_doubled(self, plan: SidePlan) -> None:
-        """By all columns, of which we hold only some: so the doubled rows are read once more.
-
-        Rows alike in all that we hold are the same row to the matching: any of them may take any of
-        their ordinals.
-        """
-        side = plan.side
-        keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
-        kept = [f"p{place}" for place in range(len(keys))] + [held(name) for name in plan.columns]
-        where = f"WHERE {plan.filters}" if plan.filters else ""
-        every = [f"CAST({held(name)} AS VARCHAR) NULLS FIRST" for name in sorted(plan.input.types)]
-        text = self.plain_key(side, "")
-        self.run(
-            f"""
-            CREATE TEMP TABLE in_order AS
-            WITH again AS (
-                SELECT *, {", ".join(keys)} FROM {reader(plan.input)} {where}),
-            numbered AS (
-                SELECT {", ".join(kept)},
-                       row_number() OVER (
-                           PARTITION BY {text} ORDER BY {", ".join(every)}) AS ordinal
-                FROM again
-                WHERE {text} IN (SELECT {self.plain_key(side, "t")}
-                                 FROM {side}_rows t JOIN doubled USING (rid)))
-            SELECT *, row_number() OVER (PARTITION BY {", ".join(kept)} ORDER BY ordinal) AS twin
-            FROM numbered
-            """
-        )
-        same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept)
-        twins = (
-            f"SELECT t.*, row_number() OVER (PARTITION BY {', '.join(kept)}) AS twin"
-            f" FROM {side}_rows t JOIN doubled USING (rid)"
-        )
-        self.run(
-            f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal"
-            f" FROM ({twins}) a JOIN in_order b ON a.twin = b.twin AND {same}"
-        )
-        self.run("DROP TABLE in_order")
+        self.fates[side] = Fates(side, rows)
+        doubled = ordinals.number(self, plan, f"{reader(plan.input)} {where}") if whole else 0
+        return Loaded(rows, filtered, total, filtered_amount, doubled, self._unreadable(plan))
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
@@ -214,7 +194,7 @@ class Workbench:
     def plain_key(self, side: Side, alias: str) -> str:
         """The record key without its ordinal, from p0… of a row or a struct of that name."""
         parts = [
-            _key_part(value, f"{alias}.p{place}" if alias else f"p{place}")
+            key_part(value, f"{alias}.p{place}" if alias else f"p{place}")
             for place, value in enumerate(self.plan.sides[side].primary_key)
         ]
         return parts[0] if len(parts) == 1 else f"concat_ws('|', {', '.join(parts)})"
@@ -264,22 +244,43 @@ class Workbench:
             needed.append("amount")
         admits = rule.filters[place]
         where = [admits] if admits else []
-        if self._gone[side] and not settled:
-            where.append(f"rid NOT IN (SELECT rid FROM {side}_gone)")
-        inner = f"SELECT rid, {', '.join(columns)} FROM {side}_rows"
+        rows = f"{side}_rows" if settled else self.left_over(side)
+        inner = f"SELECT rid, {', '.join(columns)} FROM {rows}"
         if where:
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         bare = all(value.sql.startswith('"=') for value in found) and not where
-        self.run(f"DROP {self._kind(name)} IF EXISTS {name}")
-        kind = "VIEW" if bare else "TABLE"
-        self.run(f"CREATE TEMP {kind} {name} AS SELECT * FROM ({inner}) WHERE {outer}")
+        self._make("VIEW" if bare else "TABLE", name, f"SELECT * FROM ({inner}) WHERE {outer}")
         return name
 
-    def settle(self, side: Side, rids: str, status: str) -> None:
+    def left_over(self, side: Side) -> str:
+        """The rows that no rule has settled yet, with all that we hold of them."""
+        if self._stale[side]:
+            self._stale[side] = False
+            rids = self.fates[side].open()
+            self.table(f"{side}_rids", as_column(rids))
+            # Few are copied, so that nobody goes through all rows again; most stay where they are.
+            few = len(rids) * 2 < self.fates[side].rows
+            self._make(
+                "TABLE" if few else "VIEW",
+                f"{side}_open",
+                f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)",
+            )
+            self._left_over[side] = f"{side}_open"
+        return self._left_over[side]
+
+    def settle(self, side: Side, rids: str, status: str, rule: int = 0) -> None:
         """These rows (a query of rids) leave; later rules do not see them."""
-        self.run(f"INSERT INTO {side}_gone SELECT rid, {literal(status)} FROM ({rids}) AS s(rid)")
-        self._gone[side] = True
+        self.settle_rids(side, self.column(rids), status, rule)
+
+    def settle_rids(self, side: Side, rids: Rids, status: str, rule: int) -> None:
+        if len(rids):
+            self.fates[side].settle(rids, status, rule)
+            self.connection.register("given", as_column(rids))
+            self.run(f"INSERT INTO {side}_gone SELECT rid, {literal(status)} FROM given")
+            self.connection.unregister("given")
+            self._stale[side] = True
+            self._tallied.pop(side, None)
 
     def doubt(self, side: Side, rows: str) -> None:
         """Rows (rid, rule, reason, candidates, candidate_count) are ambiguous, unless they were."""
@@ -288,9 +289,25 @@ class Workbench:
             f" WHERE d.rid NOT IN (SELECT rid FROM {side}_ambiguous)"
         )
 
-    def _kind(self, name: str) -> str:
-        found = self.rows(f"SELECT 1 FROM duckdb_views() WHERE view_name = {literal(name)}")
-        return "VIEW" if found else "TABLE"
+    def tallies(self, side: Side) -> dict[tuple[str, int], tuple[int, Decimal | None]]:
+        """Rows and sums of amounts by status and rule, counted anew from the rows themselves."""
+        if side not in self._tallied:
+            amount = self.plan.sides[side].amount
+            scale = amount.scale if amount else 0
+            exact = f"CAST({amount.sql if amount else 0} AS {values.amount_type(scale)})"
+            rows = self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows")
+            self._tallied[side] = {
+                place: (count, as_decimal(units, scale) if amount else None)
+                for place, (count, units) in self.fates[side].count(rows).items()
+            }
+        return self._tallied[side]
+
+    def _make(self, kind: str, name: str, sql: str) -> None:
+        """Anew, as a table or a view, whichever it was before."""
+        if before := self._kinds.get(name):
+            self.run(f"DROP {before} {name}")
+        self._kinds[name] = kind
+        self.run(f"CREATE TEMP {kind} {name} AS {sql}")
 
 
 def reader(given: Input) -> str:
@@ -305,8 +322,12 @@ def listed(files: Iterable[str]) -> str:
 
 
 def scan(given: Input) -> str:
+    if given.table:  # read into it already
+        return quote(given.table)
+    if given.relation is not None:
+        return given.relation
     files = listed(given.files)
-    if given.format == "parquet":
+    if given.format in ("parquet", "delta"):
         return f"read_parquet({files}, union_by_name=true, hive_partitioning=false)"
     types = "{" + ", ".join(f"{literal(name)}: 'VARCHAR'" for name in given.types) + "}"
     if given.format == "json":
@@ -359,7 +380,7 @@ def conjunction(parts: Iterable[str]) -> str:
     return " AND ".join(parts) or "true"
 
 
-def _key_part(value: Value, sql: str) -> str:
+def key_part(value: Value, sql: str) -> str:
     text = values.shown(value, sql)
     if value.kind == "text":
         text = f"replace({text}, '#', '##')"

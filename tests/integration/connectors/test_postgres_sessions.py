@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -11,7 +13,7 @@ from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.local import ports
-from kalla.spark.connectors.connector import Predicate
+from kalla.spark.connectors.connector import Predicate, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
 from tests.integration.connectors.conformance import read_all, rows_of
 from tests.integration.connectors.postgres_shelf import PostgresShelf
@@ -115,6 +117,32 @@ def test_the_passwords_of_the_worker_are_not_tried_on_a_source(
     monkeypatch.setenv("PGPASSWORD", shelf.secret)
     with pytest.raises(InvalidInput, match="refuses"):
         PostgresConnector(shelf.uri, "t").schema()
+
+
+def test_what_a_database_knows_of_itself_is_not_read(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE SCHEMA kalla")
+    shelf.run("CREATE TABLE kalla.secrets (id int)")
+    shelf.run(f"ALTER DATABASE {urlsplit(shelf.url).path[1:]} SET search_path = kalla, public")
+    for name in (
+        "pg_authid",
+        "pg_catalog.pg_class",
+        "information_schema.tables",
+        "kalla.secrets",
+        "secrets",
+    ):
+        with pytest.raises(InvalidInput, match="which is no source of rows"):
+            shelf.connector(name).schema()
+
+
+def test_a_hurried_session_waits_for_no_lock(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int PRIMARY KEY)")
+    hurried = replace(shelf.connector("t"), seconds=0.1)
+    with psycopg.connect(shelf.url) as other:
+        other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        for ask in (hurried.schema, hurried.estimate, lambda: list(hurried.read(Slice(0, 1)))):
+            with pytest.raises(Unavailable, match="broke off: canceling"):
+                ask()
+    assert hurried.estimate().rows == 0
 
 
 def test_a_server_that_is_away_is_unavailable() -> None:

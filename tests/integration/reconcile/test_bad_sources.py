@@ -204,9 +204,3 @@ def test_a_filter_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     filters = (Filter(column="id", op="gt", value="much"),)
     with pytest.raises(InvalidInput, match="'much' is no number"):
         matched(tmp_path, given.model_copy(update={"filters": filters}), given, conditions=[BY_ID])
-
-
-def test_a_source_nobody_can_read_yet_says_so() -> None:
-    source = Source(uri="s3://bucket/key.parquet", primary_key=("id",))
-    with pytest.raises(InvalidInput, match="cannot be read yet"):
-        sources.look(source, "left")

@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.run import Run, carry_out
 from kalla.reconcile.sources import Limits
@@ -130,11 +129,3 @@ def test_the_number_of_slices_does_not_change_the_digests(
         assert ("stage", slices, slices) in told
         digests.append({name: part["digest"] for name, part in metadata["datasets"].items()})
     assert digests[0] == digests[1]
-
-
-def test_what_no_run_can_do_yet_is_refused_before_anything_is_read(
-    session: SparkSession, bank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = table(bank, monkeypatch, read="direct")
-    with pytest.raises(InvalidInput, match="direct reads cannot be run yet"):
-        run(session, recipe(invoices(tmp_path), right), tmp_path / "out")

@@ -1,0 +1,45 @@
+"""The most memory that this process and all below it hold at once, sampled."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+import psutil
+
+_BETWEEN = 0.1
+
+
+class Peak:
+    """Summed over processes, so that pages they share count more than once: never too little."""
+
+    def __init__(self) -> None:
+        self.mebibytes = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        own = psutil.Process()
+        while True:
+            total = 0
+            for process in (own, *own.children(recursive=True)):
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue  # it ended between being listed and being asked
+            self.mebibytes = max(self.mebibytes, total >> 20)
+            if self._done.wait(_BETWEEN):
+                return

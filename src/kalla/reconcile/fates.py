@@ -1,0 +1,107 @@
+"""What became of each row: a number a row, held in memory, so that no join is needed to ask.
+
+A row is settled once. Who settles it again has lost count of the rows, and the match fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal, localcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kalla.errors import Permanent
+
+Rids = npt.NDArray[np.int64]
+
+_SETTLED = ("matched", "suggested")
+_OPEN = 0
+
+
+class Fates:
+    """Of one side, whose rows are numbered from zero."""
+
+    def __init__(self, side: str, rows: int) -> None:
+        self._side = side
+        self._codes = np.zeros(rows, np.uint16)
+
+    @property
+    def rows(self) -> int:
+        return len(self._codes)
+
+    def settle(self, rids: Rids, status: str, rule: int) -> None:
+        already = int(np.count_nonzero(self._codes))
+        code = 1 + _SETTLED.index(status) + len(_SETTLED) * rule
+        self._codes[rids] = code
+        now = int(np.count_nonzero(self._codes))
+        if now - already != len(rids):
+            raise Permanent(
+                f"conservation failed: {len(rids) - now + already:,} {self._side} rows were matched"
+                " more than once"
+            )
+
+    def open(self) -> Rids:
+        return np.flatnonzero(self._codes == _OPEN).astype(np.int64)
+
+    def count(self, amounts: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Rows and the sum of their amounts, by status and rule, from rows of (rid, amount).
+
+        Amounts are decimals of 38 digits; a sum is in units of their last place.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for batch in amounts:
+            codes = self._codes[numbers(batch.column(0))]
+            halves = _halves(batch.column(1))
+            for code in np.flatnonzero(np.bincount(codes)):
+                here = codes == code
+                rows, total = found.get(int(code), (0, 0))
+                found[int(code)] = (
+                    rows + int(np.count_nonzero(here)),
+                    total + _sum(halves[here]),
+                )
+        return {
+            ("open", 0)
+            if code == _OPEN
+            else (_SETTLED[(code - 1) % len(_SETTLED)], (code - 1) // len(_SETTLED)): counted
+            for code, counted in found.items()
+        }
+
+
+def numbers(given: pa.Array) -> npt.NDArray[Any]:
+    """The numbers of a column without nulls, where they lie; Arrow's own way asks pandas first."""
+    if not len(given):  # of nothing there is not even a buffer
+        return np.empty(0, given.type.to_pandas_dtype())
+    whole: npt.NDArray[Any] = np.frombuffer(given.buffers()[1], given.type.to_pandas_dtype())
+    return np.asarray(whole[given.offset : given.offset + len(given)])
+
+
+def as_column(rids: npt.NDArray[Any]) -> pa.Table:
+    """The same way back: a table of one column, `rid`."""
+    held = np.ascontiguousarray(rids, np.int64)
+    column = pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
+    return pa.table({"rid": column})
+
+
+def as_decimal(units: int, scale: int) -> Decimal:
+    with localcontext(prec=100):
+        return Decimal(units).scaleb(-scale)
+
+
+def _halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
+    """The two words of each 128-bit decimal, low one first."""
+    words: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
+    first = 2 * amounts.offset
+    return np.asarray(words[first : first + 2 * len(amounts)]).reshape(-1, 2)
+
+
+def _sum(halves: npt.NDArray[np.uint64]) -> int:
+    """Exact: no word is added up in one piece, for it would overflow."""
+    low, high = halves[:, 0], halves[:, 1].view(np.int64)
+    return _sum_of_words(low) + (_sum_of_words(high) << 64)
+
+
+def _sum_of_words(words: npt.NDArray[Any]) -> int:
+    return int((words & 0xFFFFFFFF).sum()) + (int((words >> 32).sum()) << 32)

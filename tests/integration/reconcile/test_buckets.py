@@ -1,0 +1,250 @@
+"""The match in several buckets: the evidence is that of one, digest by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import Permanent
+from kalla.reconcile import buckets, exchange, kernel, plan
+from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import Input, Plan
+from kalla.reconcile.run import check_conservation
+from kalla.reconcile.workbench import Resources
+from tests.reference import matcher, through_kernel
+from tests.reference.strategies import Chance
+
+pytestmark = pytest.mark.timeout(600)
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("ref", pa.string()),
+        ("day", pa.date32()),
+        ("cur", pa.string()),
+        ("amount", pa.decimal128(12, 2)),
+        ("note", pa.string()),
+    ]
+)
+TYPES = {"id": "BIGINT", "ref": "VARCHAR", "day": "DATE", "cur": "VARCHAR",
+         "amount": "DECIMAL(12,2)", "note": "VARCHAR"}  # fmt: skip
+WHEN = "2026-01-01 00:00:00Z"
+REF = {"left": "ref", "op": "eq", "right": "ref"}
+LOOSE = {"left": "ref", "op": "eq", "right": "ref", "derive": ["digits"]}
+DAY = {"left": "day", "op": "eq", "right": "day"}
+UNLIKE = {"left": "note", "op": "ne", "right": "note"}
+CENTS = {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "0.02"}
+
+Row = tuple[Any, ...]
+
+
+def one_after_the_other(run: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    return [run(task) for task in tasks]
+
+
+def recipe(*rules: dict[str, Any]) -> Recipe:
+    side = {"uri": "-", "primary_key": ["id"], "amount": "amount", "currency": "cur"}
+    named = [{"name": f"rule {number}"} | rule for number, rule in enumerate(rules)]
+    document = {"name": "test", "sources": {"left": side, "right": side}, "rules": named}
+    return Recipe.model_validate(document)
+
+
+RECIPES = {
+    "one key, all cardinalities": recipe(
+        {"conditions": [REF, CENTS]},
+        {"conditions": [REF, CENTS], "cardinality": "1:N"},
+        {"conditions": [REF, CENTS], "cardinality": "N:1", "subset": "confirm"},
+        {"conditions": [REF, CENTS], "cardinality": "M:N"},
+    ),
+    "other keys, and none": recipe(
+        {"conditions": [REF, DAY, CENTS]},
+        {"conditions": [LOOSE, CENTS], "cardinality": "1:N"},
+        {
+            "conditions": [{"left": "amount", "op": "eq", "right": "amount"}, DAY],
+            "ties": "first_in_first_out",
+            "left_order": "id",
+            "right_order": "id",
+            "left_filters": [{"column": "note", "op": "eq", "value": "x"}],
+        },
+        {"conditions": [{"left": "day", "op": "date_window", "right": "day", "days": 1}, UNLIKE]},
+    ),
+}
+TWO_KEYS = recipe({"conditions": [REF, CENTS]}, {"conditions": [DAY, CENTS]})
+PLAIN = recipe({"conditions": [REF, UNLIKE]})
+
+
+def rows(count: int, seed: int) -> list[Row]:
+    """Few values for many rows: ties, groups that sum up, keys that are doubled or null."""
+    chance = Random(seed)
+
+    def some(*values: Any) -> Any:
+        return chance.choice(values)
+
+    return [
+        (
+            None if chance.random() < 0.02 else chance.randrange(count * 9 // 10),
+            None if chance.random() < 0.05 else f"{some('R', 'r-')}{chance.randrange(count // 3)}",
+            19_000 + chance.randrange(4),
+            some("EUR", "EUR", "USD", None),
+            None if chance.random() < 0.05 else Decimal(chance.randrange(1, 9)) / 100,
+            some("x", "y", None),
+        )
+        for _ in range(count)
+    ]
+
+
+def write(given: Sequence[Row], folder: Path, files: int) -> Input:
+    folder.mkdir(parents=True)
+    paths = []
+    for number in range(files):
+        part = given[number::files]
+        columns = list(zip(*part, strict=True)) if part else [()] * len(SCHEMA)
+        arrays = [pa.array(values, each.type) for values, each in zip(columns, SCHEMA, strict=True)]
+        paths.append(str(folder / f"{number}.parquet"))
+        pq.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), paths[-1])
+    return Input("parquet", tuple(paths), TYPES)
+
+
+def match(made: Plan, folder: Path, count: int) -> Facts:
+    resources = Resources("500MB", 1, folder / "temp")
+    if count == 1:
+        return kernel.match(made, folder / "evidence", resources, WHEN)
+    return buckets.match(made, count, folder / "evidence", resources, WHEN, one_after_the_other)
+
+
+def told(facts: Facts) -> dict[str, Any]:
+    """All that must not depend on the buckets."""
+    check_conservation(facts.sides)
+    return {
+        "digests": {
+            name: combined([each.digest for each in facts.written if each.dataset == name])
+            for name in DATASETS
+        },
+        "rows": {
+            name: sum(each.rows for each in facts.written if each.dataset == name)
+            for name in DATASETS
+        },
+        "sides": facts.sides,
+        "rules": [
+            (each.name, each.matches, each.left, each.right, each.ambiguous_left,
+             each.ambiguous_right)
+            for each in facts.rules
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_buckets_files_and_the_order_of_rows_change_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "_ASKING", 20)  # so that several tasks explain
+    given: Mapping[Side, list[Row]] = {"left": rows(300, 1), "right": rows(300, 2)}
+    first: dict[str, Any] = {}
+    for count, files in ((1, 1), (3, 4), (7, 2)):
+        folder = tmp_path / str(count)
+        shuffled = {side: Random(count).sample(given[side], 300) for side in SIDES}
+        inputs = {side: write(shuffled[side], folder / side, files) for side in SIDES}
+        found = told(match(plan.make(RECIPES[name], inputs), folder, count))
+        first = first or found
+        assert found == first
+    assert all(first["rows"][name] > 20 for name in ("unmatched_left", "unmatched_right"))
+    assert first["sides"]["left"].loaded.doubled_keys > 20
+    assert first["rows"]["matched"] > 20
+    assert first["rows"]["ambiguous"] > 5
+
+
+def in_buckets(wanted: Recipe, left: Any, right: Any, folder: Path, count: int) -> Any:
+    tables = {"left": left, "right": right}
+    inputs: dict[Side, Input] = {
+        side: through_kernel.write(tables[side], folder / f"{side}.parquet") for side in SIDES
+    }
+    check_conservation(match(plan.make(wanted, inputs), folder, count).sides)
+    return through_kernel.read(folder)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_buckets_agree_with_the_reference(seed: int, tmp_path: Path) -> None:
+    sample = Chance(Random(seed).randrange).sample()
+    expected = matcher.reconcile(sample.recipe, sample.left, sample.right)
+    assert in_buckets(sample.recipe, sample.left, sample.right, tmp_path, 3) == expected
+
+
+def test_rules_that_share_a_key_need_one_spreading() -> None:
+    given = Input("parquet", ("-",), TYPES)
+    inputs: dict[Side, Input] = {"left": given, "right": given}
+
+    def shape(wanted: Recipe) -> list[tuple[int, int]]:
+        made = plan.make(wanted, inputs)
+        return [(len(each.rules), each.buckets) for each in buckets.stages(made.rules, 5)]
+
+    same, other = RECIPES.values()
+    assert shape(same) == [(4, 5)]
+    assert shape(other) == [(1, 5), (1, 5), (1, 5), (1, 1)]
+    narrower = recipe({"conditions": [REF, CENTS]}, {"conditions": [REF, DAY, CENTS]})
+    assert shape(narrower) == [(2, 5)]
+
+
+def test_a_large_file_is_read_in_ranges_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_PIECE_ROWS", 100)
+    inputs = {side: write(rows(250, 3), tmp_path / side, 1) for side in SIDES}
+    made = plan.make(PLAIN, inputs)
+    assert len(exchange.pieces(made, 8)) == 6
+    facts = match(made, tmp_path, 2)
+    assert told(facts)["sides"]["left"].loaded.rows == 250
+    assert told(facts)["digests"] == told(match(made, tmp_path / "one", 1))["digests"]
+
+
+def test_what_an_earlier_attempt_left_is_not_read(tmp_path: Path) -> None:
+    """Every task is run twice, as Spark may do; only what the second found counts."""
+    inputs = {side: write(rows(100, seed), tmp_path / side, 2) for seed, side in enumerate(SIDES)}
+    made = plan.make(TWO_KEYS, inputs)
+
+    def twice(run: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        one_after_the_other(run, tasks)
+        return one_after_the_other(run, tasks)
+
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    found = buckets.match(made, 3, tmp_path / "evidence", resources, WHEN, twice)
+    assert told(found) == told(match(made, tmp_path / "one", 1))
+    for name in DATASETS:
+        listed = {path.name for path in (tmp_path / "evidence" / name).iterdir()}
+        assert listed == {Path(each.path).name for each in found.written if each.dataset == name}
+
+
+def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None:
+    inputs = {side: write(rows(100, seed), tmp_path / side, 1) for seed, side in enumerate(SIDES)}
+    made = plan.make(TWO_KEYS, inputs)
+
+    def forgetful(run: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        found = one_after_the_other(run, tasks)
+        for each in found:
+            if isinstance(each, exchange.Spread) and each.side == "left":
+                next(Path(each.folder).glob("rows/*/*.parquet")).unlink()
+        return found
+
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    found = buckets.match(made, 3, tmp_path / "evidence", resources, WHEN, forgetful)
+    with pytest.raises(Permanent, match="conservation failed"):
+        check_conservation(found.sides)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "cores", "expected"), [(1, 8, 1), (200, 8, 8), (8_000, 8, 16)]
+)
+def test_buckets_follow_the_data_the_cores_and_the_memory(
+    megabytes: int, cores: int, expected: int
+) -> None:
+    given = Input("parquet", ("-",), TYPES, bytes=megabytes * 10**6 // 2)
+    inputs: dict[Side, Input] = {"left": given, "right": given}
+    assert plan.buckets(inputs, "2GB", cores) == expected

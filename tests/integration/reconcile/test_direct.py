@@ -1,0 +1,154 @@
+"""Direct reads in a run: the same evidence as from staged rows, with no file between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from kalla.errors import Permanent
+from kalla.reconcile import direct, sources
+from kalla.reconcile.model import Recipe, Source
+from kalla.reconcile.run import carry_out
+from kalla.reconcile.sources import Limits
+from kalla.settings import Spark as SparkSettings
+from kalla.spark.session import connect
+from tests.servers import PostgresServer, SparkServer
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROWS = 1_000
+LIMITS = Limits(memory="500MB", threads=2, chunk_threshold_rows=300)
+RULE = {
+    "name": "r",
+    "conditions": [
+        {"left": "ref", "op": "eq", "right": "ref"},
+        {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "1"},
+    ],
+}
+SQL = """
+SELECT l.id AS left_id, r.id AS right_id FROM left_src l JOIN right_src r
+ON l.ref = r.ref AND tolerance_match(l.amount, r.amount, 1)
+"""
+
+
+@pytest.fixture(scope="module")
+def session(spark_server: SparkServer) -> Iterator[SparkSession]:
+    found = connect(SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token)))
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def bank(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = postgres_server.create()
+    url = postgres_server.url(name)
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "CREATE TABLE invoices (id bigint, ref text, amount numeric(12, 2), tags text[]);"
+            "CREATE TABLE payments (id bigint PRIMARY KEY, ref text, amount numeric(12, 2))"
+        )
+        connection.execute(
+            f"INSERT INTO payments SELECT n, 'INV-' || n, n + CASE WHEN n % 10 = 0 THEN 5 ELSE 0"
+            f" END FROM generate_series(1, {ROWS}) AS n;"
+            # Every tenth invoice has the id of the one before it.
+            "INSERT INTO invoices SELECT n - CASE WHEN n % 10 = 5 THEN 1 ELSE 0 END, 'INV-' || n,"
+            f" n, ARRAY['x', n::text] FROM generate_series(1, {ROWS}) AS n".encode()
+        )
+    monkeypatch.setenv("KALLA_SECRET_BANK", urlsplit(url).password or "")
+    yield url
+    postgres_server.drop(name)
+
+
+def table(url: str, name: str, **more: Any) -> dict[str, Any]:
+    parts = urlsplit(url)
+    return {
+        "uri": f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}",
+        "table": name,
+        "password": "secret://bank",
+        "primary_key": ["id"],
+        "amount": "amount",
+        **more,
+    }
+
+
+def run(
+    session: SparkSession, url: str, folder: Path, read: str, limits: Limits = LIMITS, **how: Any
+) -> dict[str, Any]:
+    recipe = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {
+                "left": table(url, "invoices", read=read, partition_key="id"),
+                "right": table(url, "payments", read=read, consistency="snapshot"),
+            },
+            **how,
+        }
+    )
+    folder.mkdir()
+    carry_out(session, recipe, folder, limits, lambda *_: None)
+    text = (folder / "metadata.json").read_text()
+    assert (urlsplit(url).password or "no password") not in text
+    metadata: dict[str, Any] = json.loads(text)
+    return metadata
+
+
+def digests(metadata: dict[str, Any]) -> dict[str, str]:
+    return {name: part["digest"] for name, part in metadata["datasets"].items()}
+
+
+@pytest.mark.parametrize("how", [{"rules": [RULE]}, {"match_sql": SQL}], ids=["rules", "sql"])
+def test_a_direct_read_gives_the_evidence_of_a_staged_one(
+    session: SparkSession, bank: str, tmp_path: Path, how: dict[str, Any]
+) -> None:
+    staged = run(session, bank, tmp_path / "staged", "staged", **how)
+    found = run(session, bank, tmp_path / "direct", "direct", **how)
+    assert digests(found) == digests(staged)
+    assert found["sources"]["left"]["format"] == "direct"
+    assert found["sources"]["left"]["rows_with_doubled_or_null_keys"] == ROWS // 5
+    assert found["sources"]["right"]["states"]["unmatched"]["rows"] >= ROWS // 10
+    assert not (tmp_path / "direct" / ".staged").exists()
+    if "rules" in how:
+        spread = run(session, bank, tmp_path / "3", "direct", replace(LIMITS, buckets=3), **how)
+        assert digests(spread) == digests(staged)
+        assert spread["sources"]["left"]["rows_with_doubled_or_null_keys"] == ROWS // 5
+
+
+def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
+    source = Source.model_validate(table(bank, "payments"))
+    with (
+        sources.connector(source, "right", "UTC") as connector,
+        direct.open_input(connector, source, "right", LIMITS) as given,
+    ):
+        with psycopg.connect(bank) as other:
+            other.execute("INSERT INTO payments SELECT id + 10000, ref, amount FROM payments")
+        assert len(given.slices) > 2
+        assert given.connector is not None
+        read = [
+            row
+            for part in given.slices
+            for batch in given.connector.read(part, ["id"])
+            for row in batch.column("id").to_pylist()
+        ]
+    assert sorted(read) == list(range(1, ROWS + 1))
+
+
+def test_what_goes_wrong_at_the_source_is_told_as_it_is(
+    session: SparkSession, bank: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(bank) as connection:
+        connection.execute("ALTER TABLE invoices ALTER amount TYPE numeric")
+        connection.execute("UPDATE invoices SET amount = 'NaN' WHERE id = 7")
+    with pytest.raises(Permanent, match="column amount") as failed:
+        run(session, bank, tmp_path / "out", "direct", rules=[RULE])
+    assert "'nan'" in str(failed.value)

@@ -1,0 +1,154 @@
+"""What the match kernel does to be quick changes nothing of what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import Permanent
+from kalla.reconcile import closest, kernel, pairs, plan
+from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile.fates import Fates, as_decimal
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.model import SIDES, Recipe
+from kalla.reconcile.plan import Input
+from kalla.reconcile.run import check_conservation
+from kalla.reconcile.workbench import Resources
+
+TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)", "currency": "VARCHAR"}
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("ref", pa.string()),
+        ("amount", pa.decimal128(12, 2)),
+        ("currency", pa.string()),
+    ]
+)
+
+
+def rows(seed: int, count: int = 400) -> list[dict[str, Any]]:
+    """Few references for many rows, some of them in no other currency's company."""
+    chance = random.Random(seed)
+    return [
+        {
+            "id": number * seed,
+            "ref": f"R{chance.randrange(count)}",
+            "amount": Decimal(chance.randrange(100, 160)) / 100,
+            "currency": chance.choice(["EUR", "USD", "CHF"]),
+        }
+        for number in range(count)
+    ]
+
+
+def match(folder: Path, *, cardinality: str = "1:1") -> Facts:
+    side = {"uri": "-", "primary_key": ["id"], "currency": "currency"}
+    wanted = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {"left": side, "right": side},
+            "rules": [
+                {
+                    "name": "by reference",
+                    "cardinality": cardinality,
+                    "conditions": [
+                        {"left": "ref", "op": "eq", "right": "ref"},
+                        {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "0.1"},
+                    ],
+                }
+            ],
+        }
+    )
+    inputs = {}
+    folder.mkdir()
+    for seed, name in enumerate(SIDES, 1):
+        path = folder / f"{name}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows(seed), schema=SCHEMA), path)
+        inputs[name] = Input("parquet", (str(path),), TYPES)
+    resources = Resources("500MB", 1, folder / "temp")
+    made = plan.make(wanted, inputs)
+    facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+    check_conservation(facts.sides)
+    return facts
+
+
+def digests(facts: Facts) -> dict[str, str]:
+    return {
+        name: combined([each.digest for each in facts.written if each.dataset == name])
+        for name in DATASETS
+    }
+
+
+def test_keys_joined_row_by_row_or_set_aside_give_the_same_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = match(tmp_path / "joined")
+    assert joined.sides["left"].states["matched"].rows > 20
+    monkeypatch.setattr(pairs, "_BUCKET_PAIRS", 0)
+    assert digests(match(tmp_path / "aside")) == digests(joined)
+
+
+def test_candidates_looked_up_by_currency_or_among_all_rows_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = match(tmp_path / "looked-up")
+    near = pq.read_table(tmp_path / "looked-up" / "evidence" / "unmatched_left")
+    assert near.column("closest_candidate").null_count < near.num_rows
+    monkeypatch.setattr(closest, "_CURRENCIES", 0)
+    assert digests(match(tmp_path / "all")) == digests(looked_up)
+
+
+@pytest.mark.parametrize("cardinality", ["1:1", "1:N", "M:N"])
+def test_the_digest_of_matches_can_be_made_from_the_files_alone(
+    tmp_path: Path, cardinality: str
+) -> None:
+    facts = match(tmp_path / "run", cardinality=cardinality)
+    total = 0
+    for row in pq.read_table(tmp_path / "run" / "evidence" / "matched").to_pylist():
+        parts = [
+            row["rule"],
+            row["left_key"] or "∅",
+            row["right_key"] or "∅",
+            row["status"],
+            row["cardinality"],
+            "\x1e".join(row["differences"])
+            + ("i" if row["interchangeable"] else "f" if row["fifo"] else ""),
+        ]
+        if row["cardinality"] != "1:1":
+            parts.append(str(row["match_id"]))
+        total += int.from_bytes(hashlib.md5("\x1f".join(parts).encode()).digest(), "little")  # noqa: S324
+    assert total
+    assert f"{total % 2**128:032x}" == digests(facts)["matched"]
+
+
+def test_a_row_settled_twice_fails_the_match() -> None:
+    fates = Fates("left", 5)
+    fates.settle(np.array([1, 2]), "matched", 0)
+    with pytest.raises(Permanent, match="1 left rows were matched more than once"):
+        fates.settle(np.array([2, 3]), "suggested", 1)
+    with pytest.raises(Permanent, match="more than once"):
+        Fates("left", 5).settle(np.array([4, 4]), "matched", 0)
+
+
+def test_amounts_of_many_digits_are_counted_exactly() -> None:
+    amounts = [Decimal("-99999999999999999999999999999.999999999"), Decimal("0.000000001")] * 3
+    fates = Fates("left", len(amounts))
+    fates.settle(np.array([0, 2, 4]), "matched", 3)
+    table = pa.table(
+        {
+            "rid": pa.array(range(len(amounts)), pa.int64()),
+            "amount": pa.array(amounts, pa.decimal128(38, 9)),
+        }
+    )
+    found = fates.count(table.to_batches(max_chunksize=4))
+    assert {place: (rows, as_decimal(units, 9)) for place, (rows, units) in found.items()} == {
+        ("matched", 3): (3, Decimal("-299999999999999999999999999999.999999997")),
+        ("open", 0): (3, Decimal("0.000000003")),
+    }

@@ -1,0 +1,105 @@
+"""Reports on evidence: shares that are never rounded up, and folders that hold something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import InvalidInput, KallaError, NotFound
+from kalla.reconcile import report
+from kalla.reconcile.archive import reading
+from kalla.storage import LOCAL
+from tests.evidence_kit import invoices_and_payments, make_evidence
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "run"
+    return Path(make_evidence(folder, *invoices_and_payments(20)))
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy to be spoiled."""
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def change(folder: Path, **fields: Any) -> None:
+    path = folder / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(1.0, "100.00"), (0.999999, "99.99"), (0.714285, "71.43"), (0.0, "0.00"), (0.57, "57.00")],
+)
+def test_a_share_is_100_percent_only_if_it_is_all(rate: float, shown: str) -> None:
+    assert report.percent(rate) == shown
+
+
+def test_a_single_exception_among_very_many_rows_is_seen(folder: Path) -> None:
+    facts = json.loads((folder / "metadata.json").read_text())
+    many = {"matched": {"rows": 10**9, "amount": None}, "unmatched": {"rows": 1, "amount": None}}
+    for side in ("left", "right"):
+        facts["sources"][side]["states"] = many
+    change(folder, sources=facts["sources"])
+    found = report.of_evidence(str(folder))
+    assert (found.exceptions, found.match_rate) == (2, 0.999999)
+
+
+def test_a_folder_may_have_signs_of_a_pattern_in_its_name(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out[1]*"
+    shutil.copytree(made, folder)
+    found = report.of_evidence(str(folder))
+    assert found.largest_exceptions == report.of_evidence(str(made)).largest_exceptions
+    assert found.largest_exceptions
+    with reading(LOCAL) as reader:
+        assert reader.rows(f"FROM {reader.dataset(str(folder), 'matched').relation} LIMIT 1")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "no json", "[" * 100_000, '{"recipe": {}}'])
+def test_other_metadata_are_no_evidence(folder: Path, text: str) -> None:
+    (folder / "metadata.json").write_text(text)
+    for read in (report.of_evidence, report.recipe_of):
+        with pytest.raises(InvalidInput, match="holds no evidence of Kalla"):
+            read(str(folder))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"sources": {}}, {"rules": None}, {"started_at": "noon"}, {"seconds": 1e300}, {"recipe": "x"}],
+)
+def test_metadata_with_a_field_of_another_kind_are_no_evidence(
+    folder: Path, fields: dict[str, Any]
+) -> None:
+    change(folder, **fields)
+    with pytest.raises(
+        InvalidInput, match=f"of another kind.*{next(iter(fields))}|sides is missing"
+    ):
+        report.of_evidence(str(folder))
+
+
+def test_missing_parts_and_foreign_files_are_no_evidence(folder: Path) -> None:
+    (file,) = (folder / "unmatched_left").iterdir()
+    whole = pq.read_table(file)
+    reasons = pa.array(["because"] * whole.num_rows)
+    place = whole.schema.names.index("rejection_reason")
+    for spoil in (
+        lambda: pq.write_table(pa.table({"x": [1]}), file),
+        lambda: pq.write_table(whole.set_column(place, "rejection_reason", reasons), file),
+        lambda: file.unlink(),
+    ):
+        spoil()
+        with pytest.raises(InvalidInput, match="holds no evidence of Kalla"):
+            report.of_evidence(str(folder))
+    file.write_text("no rows")
+    with pytest.raises(KallaError):
+        report.of_evidence(str(folder))
+    with pytest.raises(NotFound, match="holds no evidence"):
+        report.of_evidence(str(folder / "matched"))
