@@ -51,7 +51,7 @@ def test_sources_are_registered_and_a_recipe_that_uses_them_is_kept(place: Place
     place.ok("sources", "add", "bank", "--file", "bank.yaml", "--password", "secret://bank")
     assert "password: secret://bank" in place.ok("sources", "show", "bank")
     listed = json.loads(place.ok("sources", "list", "--format", "json"))
-    assert [each["name"] for each in listed] == ["bank", "books"]
+    assert {"bank", "books"} <= {each["name"] for each in listed}
     assert "payments" in place.ok("sources", "list")
 
     (place.folder / "recipe.yaml").write_text(RECIPE)
