@@ -38,11 +38,8 @@ up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
 demo: .venv/.ready ## reconcile made-up invoices and payments, and show the report
 	@exec $(BIN)/kalla demo --folder .kalla/demo
 
-# Much of a test's time is waiting: two processes, each with servers of its own.
-TEST_PROCESSES ?= 2
-
 test: .venv/.dev ## set up and run every test
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests
+	@$(BIN)/python -m pytest tests
 
 unit: .venv/.dev ## the tests that need no server
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit --durations=0 --durations-min=1
