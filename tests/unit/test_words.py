@@ -1,10 +1,12 @@
-"""Durations in words."""
+"""Durations and sums in words."""
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
-from kalla.web.words import roughly, seconds
+from kalla.web.words import money, roughly, seconds
 
 
 @pytest.mark.parametrize(
@@ -36,3 +38,11 @@ def test_a_duration_has_at_most_two_units(value: float | None, words: str) -> No
 )
 def test_the_past_is_told_roughly(value: float, words: str) -> None:
     assert roughly(value) == words
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [("21705077.710000000", "21,705,077.71"), ("5.0", "5.00"), ("7", "7"), ("-0.125", "-0.125")],
+)
+def test_a_sum_has_the_places_it_needs_and_two_at_least(amount: str, words: str) -> None:
+    assert money(Decimal(amount)) == words

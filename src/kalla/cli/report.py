@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.report import Figures, Report, percent
+from kalla.web.words import money
 
 _WIDTH = 120
 
@@ -27,7 +26,7 @@ def print_report(report: Report, see_more: str) -> None:
     if report.largest_exceptions:
         console.print("\nThe largest exceptions:")
         for each in report.largest_exceptions:
-            amount = "" if each.amount is None else f" {_money(each.amount)}"
+            amount = "" if each.amount is None else f" {money(each.amount)}"
             console.print(f"  {each.side} {each.record_key}{amount}: {each.reason}", markup=False)
     console.print(f"\nEvidence for every row: {report.evidence}", markup=False)
     console.print(f"To see it in the pages: {see_more}", markup=False)
@@ -60,10 +59,4 @@ def _figures(report: Report) -> Table:
 
 
 def _cells(figures: Figures) -> tuple[str, str]:
-    return f"{figures.rows:,}", "" if figures.amount is None else _money(figures.amount)
-
-
-def _money(amount: Decimal) -> str:
-    """With the places it has, but at least two if it has any."""
-    whole, point, places = f"{amount:,f}".partition(".")
-    return f"{whole}.{places.rstrip('0'):0<2}" if point else whole
+    return f"{figures.rows:,}", "" if figures.amount is None else money(figures.amount)

@@ -16,7 +16,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from kalla.web.words import roughly, seconds
+from kalla.web.words import money, roughly, seconds
+
+_THIN_SPACE = "\u2009"  # groups thousands in every language
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Layout:
             "moment": moment,
             "seconds": seconds,
             "count": count,
+            "money": lambda amount: money(amount).replace(",", _THIN_SPACE),
             "document": document,
             "prose": prose,
         }
@@ -89,7 +92,7 @@ def moment(
 
 
 def count(value: int) -> str:
-    return f"{value:,}".replace(",", "\u2009")  # a thin space groups thousands in every language
+    return f"{value:,}".replace(",", _THIN_SPACE)
 
 
 def document(value: Any) -> str:

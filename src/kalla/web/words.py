@@ -1,6 +1,8 @@
-"""Durations in words, for pages and the command line alike. Apart: commands need no web server."""
+"""Durations and sums in words, for pages and commands alike, which need no web server for them."""
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 
 def seconds(value: float | None) -> str:
@@ -27,3 +29,9 @@ def roughly(value: float) -> str:
     """The same with the largest unit alone: for what lies in the past, a glance must do."""
     words = seconds(round(value)).split(" ")
     return " ".join(words[:2]).replace(".0", "")
+
+
+def money(amount: Decimal) -> str:
+    """With the places it has, but at least two if it has any."""
+    whole, point, places = f"{amount:,f}".partition(".")
+    return f"{whole}.{places.rstrip('0'):0<2}" if point else whole
