@@ -5,7 +5,7 @@ UV := $(BIN)/uv
 INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test unit check format chaos lock clean bench-jobs bench-reconcile
+.PHONY: help setup dev up demo test mutants unit check format chaos lock clean bench-jobs bench-reconcile
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,14 @@ up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
 demo: .venv/.ready ## reconcile made-up invoices and payments, and show the report
 	@exec $(BIN)/kalla demo --folder .kalla/demo
 
+# Much of a test's time is waiting: two processes, each with servers of its own.
+TEST_PROCESSES ?= 2
+
 test: .venv/.dev ## set up and run every test
-	@$(BIN)/python -m pytest tests
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests
+
+mutants: .venv/.dev ## put every known flaw back and see some test turn red
+	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations
 
 unit: .venv/.dev ## the tests that need no server
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/unit --durations=0 --durations-min=1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import socket
 import time
 
@@ -57,10 +58,14 @@ def holder(port: int) -> str:
 
 
 def choose_free() -> int:
-    """A port that is free now; somebody may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that is free now, and that nobody is given by chance before it is used.
+
+    Those above 32768 the system itself gives to connections; a server may add 10,000 to its own.
+    """
+    picked = random.SystemRandom()  # two processes must not draw the same
+    while not is_free(port := picked.randrange(12_000, 22_000)):
+        pass
+    return port
 
 
 def answers(port: int, host: str = HOST, timeout: float = 1) -> bool:
