@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from decimal import Decimal
@@ -71,7 +72,7 @@ def read(folder: Path) -> Result:
             row["rule"],
             row["status"],
             row["cardinality"],
-            tuple(row["differences"]),
+            tuple(json.loads(row["differences"]).values()),
             row["interchangeable"],
             row["fifo"],
         )

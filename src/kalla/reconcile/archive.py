@@ -34,7 +34,7 @@ _UNMATCHED = {
 _COLUMNS = {
     "matched": {
         "match_id": "UUID", "left_key": _TEXT, "right_key": _TEXT, "rule": _TEXT, "status": _TEXT,
-        "cardinality": _TEXT, "differences": _LIST, "interchangeable": "BOOLEAN",
+        "cardinality": _TEXT, "differences": _TEXT, "interchangeable": "BOOLEAN",
         "fifo": "BOOLEAN", "confidence": "DECIMAL(3, 2)", "matched_at": "TIMESTAMPTZ",
     },
     "unmatched_left": _UNMATCHED,

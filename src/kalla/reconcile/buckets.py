@@ -195,10 +195,9 @@ class _Match:
             if not is_last:
                 states = {side: _gone(bench, side) for side in SIDES}
                 left_over = {
-                    side: self._hand_on(bench, side, "g.status IS NULL", self.stages[number + 1])
-                    for side in SIDES
+                    side: self._hand_on(bench, side, self.stages[number + 1]) for side in SIDES
                 }
-                done = {side: self._hand_on(bench, side, "g.status IS NOT NULL") for side in SIDES}
+                done = {side: self._set_aside(bench, side) for side in SIDES}
                 return Outcome(rules, tuple(evidence.written), states, None, left_over, done)
             evidence.ambiguous()
             lonely = {}
@@ -211,7 +210,7 @@ class _Match:
                 {side: kernel.states_of(bench, side) for side in SIDES},
                 {side: kernel.doubts(bench, side) for side in SIDES},
                 None,
-                {side: self._hand_on(bench, side, "true") for side in SIDES},
+                {side: self._set_aside(bench, side, with_open=True) for side in SIDES},
                 lonely,
             )
         finally:
@@ -268,30 +267,41 @@ class _Match:
         finally:
             bench.close()
 
-    def _hand_on(self, bench: Workbench, side: Side, which: str, to: Stage | None = None) -> str:
-        """Write rows with what is known of them, for the next stage or for the search."""
-        explained = (
-            f"rid IN (SELECT rid FROM {side}_explained) OR NULL" if to is None else "NULL::BOOLEAN"
-        )
+    def _hand_on(self, bench: Workbench, side: Side, to: Stage) -> str:
+        """Write the rows that are left, with what is known of them, for the next stage."""
+        path = self.work / "stages" / uuid4().hex
+        bucket = to.key.bucket(side, bench.plain_key(side, ""), to.buckets)
+        self._write_open(bench, side, path, bucket)
+        return str(path)
+
+    def _set_aside(self, bench: Workbench, side: Side, *, with_open: bool = False) -> str:
+        """Write the rows that are settled, for the search; at the end also those that are not."""
+        path = self.work / "stages" / uuid4().hex
+        bench.run("CREATE OR REPLACE TEMP TABLE suggested (rid BIGINT)")
+        bench.add("suggested", bench.fates[side].rids("suggested"), "SELECT given")
         state = {
-            "kalla:ordinal": "o.ordinal",
-            "kalla:status": "CAST(g.status AS VARCHAR)",
+            "kalla:ordinal": _ordinal(bench, side),
+            "kalla:status": "CASE WHEN rid IN (FROM suggested) THEN 'suggested' ELSE 'matched' END",
+        }
+        settled = f"{side}_rows t WHERE rid NOT IN (SELECT rid FROM {bench.left_over(side)})"
+        names = self.plan.sides[side].columns
+        exchange.write(bench, side, state, exchange.ALL, path, settled, names)
+        if with_open:
+            self._write_open(bench, side, path, exchange.ALL)
+        return str(path)
+
+    def _write_open(self, bench: Workbench, side: Side, path: Path, bucket: str) -> None:
+        state = {
+            "kalla:ordinal": _ordinal(bench, side),
             "kalla:rule": "a.rule",
             "kalla:reason": "a.reason",
             "kalla:candidates": "a.candidates",
             "kalla:candidate_count": "a.candidate_count",
-            "kalla:explained": explained,
+            "kalla:explained": f"rid IN (SELECT rid FROM {side}_explained) OR NULL",
         }
-        source = (
-            f"{side}_rows LEFT JOIN {side}_ordinals o USING (rid)"
-            f" LEFT JOIN {side}_gone g USING (rid) LEFT JOIN {side}_ambiguous a USING (rid)"
-            f" WHERE {which}"
-        )
-        path = self.work / "stages" / uuid4().hex
-        own_key = bench.plain_key(side, "")
-        bucket = to.key.bucket(side, own_key, to.buckets) if to else exchange.ALL
-        exchange.write(bench, side, state, bucket, path, source, self.plan.sides[side].columns)
-        return str(path)
+        rows = f"{bench.left_over(side)} t LEFT JOIN {side}_ambiguous a USING (rid)"
+        names = self.plan.sides[side].columns
+        exchange.write(bench, side, state, bucket, path, rows, names)
 
     def _evidence(self, bench: Workbench) -> Evidence:
         return Evidence(bench, self.work / "evidence" / uuid4().hex, self.matched_at)
@@ -329,6 +339,13 @@ def _restore(
         )
     (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
     bench.ordinals[side] = bool(numbered)
+
+
+def _ordinal(bench: Workbench, side: Side) -> str:
+    """Of most sides no key is doubled."""
+    if not bench.ordinals[side]:
+        return "NULL::BIGINT"
+    return f"(SELECT ordinal FROM {side}_ordinals o WHERE o.rid = t.rid)"
 
 
 def _restore_states(bench: Workbench, side: Side) -> None:

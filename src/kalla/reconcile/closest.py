@@ -7,7 +7,7 @@ a set number of others, always the same ones.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
+import numpy.typing as npt
 
 from kalla.reconcile import values
 from kalla.reconcile.conditions import Check
@@ -15,6 +15,8 @@ from kalla.reconcile.model import Side
 from kalla.reconcile.plan import RulePlan
 from kalla.reconcile.values import literal
 from kalla.reconcile.workbench import Workbench, conjunction, key_columns
+
+Floats = npt.NDArray[np.float64]
 
 # With more currencies than this, rows are not looked up currency by currency.
 _CURRENCIES = 20
@@ -153,25 +155,31 @@ def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
     if len(currencies) > _CURRENCIES:
         bench.run(f"CREATE OR REPLACE TEMP TABLE around AS {rows}")
         return "around"
-    schema = pa.schema([("d", pa.float64()), ("cur", pa.string())])
-    tables = [schema.empty_table()]
+    bench.run("CREATE OR REPLACE TEMP TABLE lookups (d DOUBLE, cur VARCHAR)")
     for currency in currencies:
         where = "" if currency is None else f" WHERE cur = {literal(currency)}"
-        steps = np.unique(bench.column(f"SELECT {double} FROM ({rows}){where}"))
-        wanted = bench.column(f"SELECT {double} FROM wanted{where}")
-        at = np.searchsorted(steps, wanted)
-        near = np.zeros(len(steps) + 5, np.bool_)  # two places more on each side
-        for offset in range(5):
-            near[at + offset] = True
-        chosen = steps[near[2 : len(steps) + 2]]
-        tables.append(pa.table([chosen.tolist(), [currency] * len(chosen)], schema=schema))
-    bench.table("lookups", pa.concat_tables(tables))
+        steps = np.sort(bench.column(f"SELECT {double} FROM ({rows}){where}"))
+        wanted = np.sort(bench.column(f"SELECT {double} FROM wanted{where}"))
+        chosen = _beside(steps, wanted)
+        said = "NULL" if currency is None else literal(currency)
+        bench.add("lookups", chosen, f"SELECT given, {said}")
     same = f"{double} = u.d" + (" AND t.cur = u.cur" if rule.currency else "")
     bench.run(
         f"CREATE OR REPLACE TEMP TABLE around AS SELECT * FROM ({rows}) t"
         f" SEMI JOIN lookups u ON {same}"
     )
     return "around"
+
+
+def _beside(steps: Floats, wanted: Floats) -> Floats:
+    """The two steps below and above each wanted one, and its own; both are sorted."""
+    if len(steps):
+        steps = steps[np.concatenate([[True], steps[1:] != steps[:-1]])]
+    at = np.searchsorted(steps, wanted)
+    near = np.zeros(len(steps) + 5, np.bool_)  # two places more on each side
+    for offset in range(5):
+        near[at + offset] = True
+    return steps[near[2 : len(steps) + 2]]
 
 
 def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:

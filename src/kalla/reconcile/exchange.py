@@ -147,11 +147,8 @@ def spread(
         own = _own(folder)
         own_key = bench.plain_key(side, "")
         write(bench, side, {}, key.bucket(side, own_key, count), own)
-        _by_bucket(
-            bench,
-            f"SELECT h, h % {count} AS bucket FROM (SELECT hash({own_key}) AS h FROM {side}_rows)",
-            own / "keys",
-        )
+        hashes = f"FROM (SELECT hash({own_key}) AS h FROM {side}_rows)"
+        _by_bucket(bench, "SELECT h", hashes, f"h % {count}" if count > 1 else ALL, own / "keys")
         nulls = " OR ".join(f"p{place} IS NULL" for place in range(len(part.primary_key)))
         (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
     finally:
@@ -168,23 +165,34 @@ def write(
     source: str = "",
     names: Sequence[str] | None = None,
 ) -> None:
-    """Rows by bucket below the folder, and a file without rows that has their columns.
+    """Rows by bucket below the folder, and a file without rows that has all columns there can be.
 
     `source` is what they and their state are selected from, unless it is the rows alone; `names`
     are their columns, unless it is all that the workbench holds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     held_names = bench.plan.sides[side].columns if names is None else names
-    columns = [f"{held(name)} AS {quote(name)}" for name in held_names]
-    columns += [f"{sql} AS {quote(name)}" for name, sql in state.items()]
-    rows = f"SELECT {', '.join(columns)}, {bucket} AS bucket FROM {source or f'{side}_rows'}"
+    columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in held_names)
+    known = "".join(f", {sql} AS {quote(name)}" for name, sql in state.items())
+    could_be = "".join(f", NULL::{kind} AS {quote(name)}" for name, kind in STATE.items())
     empty = literal(str(folder / "empty.parquet"))
-    bench.run(f"COPY (SELECT * EXCLUDE (bucket) FROM ({rows}) LIMIT 0) TO {empty} (FORMAT parquet)")
-    _by_bucket(bench, rows, folder / "rows")
+    bench.run(
+        f"COPY (SELECT {columns}{could_be if state else ''} FROM {side}_rows LIMIT 0)"
+        f" TO {empty} (FORMAT parquet)"
+    )
+    rows = f"SELECT {columns}{known}"
+    _by_bucket(bench, rows, f"FROM {source or f'{side}_rows'}", bucket, folder / "rows")
 
 
-def _by_bucket(bench: Workbench, rows: str, folder: Path) -> None:
-    bench.run(f"COPY ({rows}) TO {literal(str(folder))} ({_PARQUET}, PARTITION_BY (bucket))")
+def _by_bucket(bench: Workbench, selected: str, source: str, bucket: str, folder: Path) -> None:
+    if bucket == ALL:  # rows that stay together need not be sorted out
+        own = folder / f"bucket={ALL}"
+        own.mkdir(parents=True, exist_ok=True)
+        path = literal(str(own / f"{uuid4().hex}.parquet"))
+        bench.run(f"COPY ({selected} {source}) TO {path} ({_PARQUET})")
+    else:
+        rows = f"{selected}, {bucket} AS bucket {source}"
+        bench.run(f"COPY ({rows}) TO {literal(str(folder))} ({_PARQUET}, PARTITION_BY (bucket))")
 
 
 def stored(

@@ -17,7 +17,7 @@ from kalla.errors import Permanent
 
 Rids = npt.NDArray[np.int64]
 
-_SETTLED = ("matched", "suggested")
+SETTLED = ("matched", "suggested")
 _OPEN = 0
 
 
@@ -34,7 +34,7 @@ class Fates:
 
     def settle(self, rids: Rids, status: str, rule: int) -> None:
         already = int(np.count_nonzero(self._codes))
-        code = 1 + _SETTLED.index(status) + len(_SETTLED) * rule
+        code = 1 + SETTLED.index(status) + len(SETTLED) * rule
         self._codes[rids] = code
         now = int(np.count_nonzero(self._codes))
         if now - already != len(rids):
@@ -45,6 +45,16 @@ class Fates:
 
     def open(self) -> Rids:
         return np.flatnonzero(self._codes == _OPEN).astype(np.int64)
+
+    def rids(self, status: str) -> Rids:
+        """All that left in this way."""
+        return self.settled(np.arange(len(self._codes)), status)
+
+    def settled(self, rids: Rids, status: str) -> Rids:
+        """Those of the rows that left in this way."""
+        codes = self._codes[rids]
+        by_status = (codes != _OPEN) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
+        return np.asarray(rids[by_status])
 
     def count(self, amounts: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], tuple[int, int]]:
         """Rows and the sum of their amounts, by status and rule, from rows of (rid, amount).
@@ -65,7 +75,7 @@ class Fates:
         return {
             ("open", 0)
             if code == _OPEN
-            else (_SETTLED[(code - 1) % len(_SETTLED)], (code - 1) // len(_SETTLED)): counted
+            else (SETTLED[(code - 1) % len(SETTLED)], (code - 1) // len(SETTLED)): counted
             for code, counted in found.items()
         }
 
@@ -78,11 +88,11 @@ def numbers(given: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(whole[given.offset : given.offset + len(given)])
 
 
-def as_column(rids: npt.NDArray[Any]) -> pa.Table:
-    """The same way back: a table of one column, `rid`."""
-    held = np.ascontiguousarray(rids, np.int64)
-    column = pa.Array.from_buffers(pa.int64(), len(held), [None, pa.py_buffer(held)])
-    return pa.table({"rid": column})
+def as_column(values: npt.NDArray[Any], name: str = "rid") -> pa.Table:
+    """The same way back: a table of one column."""
+    held = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(held.dtype)
+    return pa.table({name: pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(held)])})
 
 
 def as_decimal(units: int, scale: int) -> Decimal:

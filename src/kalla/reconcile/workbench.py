@@ -1,8 +1,8 @@
 """The DuckDB that a match runs in: both sides loaded once, and what became of each row so far.
 
-Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs), `{side}_gone` (rows
-that are settled), `{side}_open` (the others, once some are), `{side}_ambiguous`, `{side}_ordinals`
-(keys that are not unique). A rid is a number from zero; nothing that leaves the kernel depends on
+Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs), `{side}_open` (those
+that are not settled, once some are), `{side}_ambiguous`, `{side}_ordinals` (keys that are not
+unique). A rid is a number from zero; nothing that leaves the kernel depends on
 it.
 """
 
@@ -25,7 +25,7 @@ from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtei
 
 from kalla.reconcile import complaints, ordinals, values
 from kalla.reconcile.conditions import FUZZY
-from kalla.reconcile.fates import Fates, Rids, as_column, as_decimal, numbers
+from kalla.reconcile.fates import SETTLED, Fates, Rids, as_column, as_decimal, numbers
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.values import Value, held, literal, quote
@@ -86,7 +86,6 @@ class Workbench:
         resources.storage.register(self.connection)
         self.run("SET TimeZone = 'UTC'")
         self.run("SET enable_progress_bar = false")
-        self.run("CREATE TYPE settled AS ENUM ('matched', 'suggested')")
         self.connection.create_function(
             FUZZY,
             _similarity,
@@ -134,6 +133,13 @@ class Workbench:
         self.run(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM given")
         self.connection.unregister("given")
 
+    def add(self, table: str, values: npt.NDArray[Any], selected: str) -> None:
+        """Rows made of one column of our own, which `selected` calls `given`."""
+        if len(values):
+            self.connection.register("column_of_ours", as_column(values, "given"))
+            self.run(f"INSERT INTO {table} {selected} FROM column_of_ours")
+            self.connection.unregister("column_of_ours")
+
     # Reading
 
     def load(self, side: Side, *, whole: bool = True) -> Loaded:
@@ -159,7 +165,6 @@ class Workbench:
         except duckdb.Error as error:
             raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
         for name, extra in (
-            ("gone", "status settled"),
             (
                 "ambiguous",
                 "rule INTEGER, reason VARCHAR, candidates VARCHAR[], candidate_count BIGINT",
@@ -276,11 +281,17 @@ class Workbench:
     def settle_rids(self, side: Side, rids: Rids, status: str, rule: int) -> None:
         if len(rids):
             self.fates[side].settle(rids, status, rule)
-            self.connection.register("given", as_column(rids))
-            self.run(f"INSERT INTO {side}_gone SELECT rid, {literal(status)} FROM given")
-            self.connection.unregister("given")
             self._stale[side] = True
             self._tallied.pop(side, None)
+
+    def gone(self, side: Side, rids: str) -> str:
+        """A table of rid and status: those of the rows (a query of rids) that are settled."""
+        asked = self.column(rids)
+        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_gone (rid BIGINT, status VARCHAR)")
+        for status in SETTLED:
+            found = self.fates[side].settled(asked, status)
+            self.add(f"{side}_gone", found, f"SELECT given, {literal(status)}")
+        return f"{side}_gone"
 
     def doubt(self, side: Side, rows: str) -> None:
         """Rows (rid, rule, reason, candidates, candidate_count) are ambiguous, unless they were."""

@@ -7,6 +7,7 @@ import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -112,20 +113,19 @@ def test_the_digest_of_matches_can_be_made_from_the_files_alone(
     facts = match(tmp_path / "run", cardinality=cardinality)
     total = 0
     for row in pq.read_table(tmp_path / "run" / "evidence" / "matched").to_pylist():
-        parts = [
-            row["rule"],
-            row["left_key"] or "∅",
-            row["right_key"] or "∅",
-            row["status"],
-            row["cardinality"],
-            "\x1e".join(row["differences"])
-            + ("i" if row["interchangeable"] else "f" if row["fifo"] else ""),
-        ]
-        if row["cardinality"] != "1:1":
-            parts.append(str(row["match_id"]))
-        total += int.from_bytes(hashlib.md5("\x1f".join(parts).encode()).digest(), "little")  # noqa: S324
+        who = UUID(bytes=row["match_id"]) if isinstance(row["match_id"], bytes) else row["match_id"]
+        mark = "i" if row["interchangeable"] else "f" if row["fifo"] else ""
+        how = [row[name] for name in ("rule", "status", "cardinality", "differences")]
+        keys = [row["left_key"] or "∅", row["right_key"] or "∅"]
+        number = who.int if row["cardinality"] == "1:1" else md5(str(who), *keys)
+        total += number * (md5(*how, more=mark) | 1)
     assert total
     assert f"{total % 2**128:032x}" == digests(facts)["matched"]
+
+
+def md5(*parts: str, more: str = "") -> int:
+    text = "\x1f".join(parts) + more
+    return int.from_bytes(hashlib.md5(text.encode()).digest(), "little")  # noqa: S324
 
 
 def test_a_row_settled_twice_fails_the_match() -> None:
