@@ -27,7 +27,7 @@ from bench import reconcile_data
 from bench.reconcile_data import DAYS, SLACK, Pair
 from kalla.errors import InvalidInput
 from kalla.reconcile.model import Recipe
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.sources.origins import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -124,12 +124,13 @@ def with_duckdb(pair: Pair, folder: Path, key: str) -> Seen:
 
 def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
     """Kalla's own match without Spark, which names the seconds of its stages."""
-    from kalla.reconcile import kernel, plan, sources
+    from kalla.reconcile import kernel, plan
+    from kalla.reconcile.matching.workbench import Resources
     from kalla.reconcile.model import SIDES
-    from kalla.reconcile.workbench import Resources
+    from kalla.reconcile.sources import origins
 
     recipe = recipe_of(pair, key)
-    inputs = {side: sources.look(recipe.sources[side], side) for side in SIDES}
+    inputs = {side: origins.look(recipe.sources[side], side) for side in SIDES}
     resources = Resources(MEMORY, THREADS, folder / "temp")
     made = plan.make(recipe, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -138,7 +139,7 @@ def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
 
 def with_profile(pair: Pair, folder: Path, key: str) -> Seen:
     """The same, with the seconds of each statement."""
-    from kalla.reconcile.workbench import Workbench
+    from kalla.reconcile.matching.workbench import Workbench
 
     statements: dict[str, float] = {}
 

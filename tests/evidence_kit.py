@@ -12,9 +12,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kalla.reconcile import run, sources
+from kalla.reconcile import run
 from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.sources import origins
+from kalla.reconcile.sources.origins import Limits
 
 Row = tuple[str, str, str]  # key, reference, amount
 
@@ -63,7 +64,7 @@ def make_evidence(folder: Path, left: Sequence[Row], right: Sequence[Row], **mor
     given = zip(SIDES, (left, right), strict=True)
     files = [_write(rows, folder / f"{side}.parquet") for side, rows in given]
     wanted = recipe(*files, **more)
-    inputs = {side: sources.look(wanted.sources[side], side) for side in SIDES}
+    inputs = {side: origins.look(wanted.sources[side], side) for side in SIDES}
     evidence = folder / "evidence"
     evidence.mkdir()
     session: Any = None

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from kalla.reconcile import report, store
+from kalla.reconcile import store
+from kalla.reconcile.evidence import report
 from kalla.reconcile.store import NewReconciliation
 from kalla.web.tokens import Role
 from kalla.work import runs

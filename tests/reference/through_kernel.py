@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.workbench import Resources
 from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
 
 _ARROW: Mapping[Type, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kalla.reconcile.destinations import covers, url_problems
+from kalla.reconcile.library.destinations import covers, url_problems
 
 HOOKS = "https://ledger.example/hooks"
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import drafts, notation
+from kalla.reconcile.library import drafts
+from kalla.reconcile.recipes import notation
 
 RECIPE = """
 name: May

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kalla.reconcile import places
-from kalla.reconcile.places import Refused, covered
+from kalla.reconcile.library import places
+from kalla.reconcile.library.places import Refused, covered
 
 BANK = "postgresql://reader@db.internal/bank"
 

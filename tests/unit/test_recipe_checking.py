@@ -11,9 +11,9 @@ import duckdb
 import pytest
 
 from kalla.errors import Unavailable
-from kalla.reconcile import checking
-from kalla.reconcile.checking import check
 from kalla.reconcile.model import Recipe, Source
+from kalla.reconcile.recipes import checking
+from kalla.reconcile.recipes.checking import check
 
 KEY = {"left": "id", "op": "eq", "right": "id"}
 AMOUNT = {"left": "a", "op": "tolerance", "right": "b", "absolute": "0.01"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import older, reading
 from kalla.reconcile.model import Comparison, Equal, Filter, Fuzzy, Text, Tolerance
-from kalla.reconcile.reading import RecipeProblem
+from kalla.reconcile.recipes import older, reading
+from kalla.reconcile.recipes.reading import RecipeProblem
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

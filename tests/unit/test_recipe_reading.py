@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from kalla.cli.recipe import app
 from kalla.errors import InvalidInput
-from kalla.reconcile import checking, reading
 from kalla.reconcile.model import Filter, Fuzzy, Parameter, Recipe, Tolerance
-from kalla.reconcile.reading import RecipeProblem
+from kalla.reconcile.recipes import checking, reading
+from kalla.reconcile.recipes.reading import RecipeProblem
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "tests" / "recipes"

@@ -18,10 +18,11 @@ from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
-from kalla.reconcile import evidence_routes, library_routes
 from kalla.reconcile import pages as reconcile_pages
 from kalla.reconcile import routes as reconcile_routes
 from kalla.reconcile.conclusion import Conclusions
+from kalla.reconcile.evidence import routes as evidence_routes
+from kalla.reconcile.library import routes as library_routes
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.web import commands, login, problems, reference

@@ -15,8 +15,9 @@ from kalla.cli import reconcile
 from kalla.cli.report import print_report
 from kalla.local import ports
 from kalla.local.postgres import Postgres
-from kalla.reconcile import reading, report
 from kalla.reconcile.demo import RECIPE, invoices, payments
+from kalla.reconcile.evidence import report
+from kalla.reconcile.recipes import reading
 
 _VARIABLE = "KALLA_SECRET_DEMO"
 

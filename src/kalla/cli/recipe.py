@@ -14,9 +14,9 @@ import typer
 from kalla import settings
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.reconcile import checking, notation, reading
 from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.problems import RecipeProblem, shown
+from kalla.reconcile.recipes import checking, notation, reading
+from kalla.reconcile.recipes.problems import RecipeProblem, shown
 from kalla.storage import Storage
 
 app = typer.Typer(no_args_is_help=True)

@@ -26,11 +26,14 @@ from kalla.cli.report import print_report
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.local import ports
 from kalla.local.spark import Spark
-from kalla.reconcile import plan, reading, report, sources
+from kalla.reconcile import plan
+from kalla.reconcile.evidence import report
 from kalla.reconcile.model import SIDES, Recipe, Source
 from kalla.reconcile.plan import Input, Plan
+from kalla.reconcile.recipes import reading
 from kalla.reconcile.run import Run, carry_out
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.sources import origins
+from kalla.reconcile.sources.origins import Limits
 from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
@@ -83,8 +86,8 @@ def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
     settings = load().settings
     limits = replace(Limits.of(settings), threads=_cores())  # alone: all of them
     for side in SIDES:  # what is wrong with a source is said before Spark takes its time to start
-        if not sources.is_staged(recipe.sources[side]):
-            sources.look(recipe.sources[side], side, storage=limits.storage)
+        if not origins.is_staged(recipe.sources[side]):
+            origins.look(recipe.sources[side], side, storage=limits.storage)
     with _bar(console) as progress:
         start = progress.add_task("start Spark", total=1)
         with private_spark() as session:
@@ -146,9 +149,9 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     limits = Limits.of(settings)
     resolve = Vault(settings).resolve
     inputs = {
-        side: sources.preview(recipe.sources[side], side, recipe.time_zone, resolve=resolve)
-        if sources.is_staged(recipe.sources[side])
-        else sources.look(recipe.sources[side], side, storage=limits.storage)
+        side: origins.preview(recipe.sources[side], side, recipe.time_zone, resolve=resolve)
+        if origins.is_staged(recipe.sources[side])
+        else origins.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
     document = _plan_document(recipe, plan.make(recipe, inputs), limits)
@@ -171,8 +174,8 @@ def _print_plan(recipe: Recipe, style: str) -> None:
 
 def _plan_document(recipe: Recipe, made: Plan, limits: Limits) -> dict[str, Any]:
     def described(source: Source, given: Input) -> dict[str, Any]:
-        staged = sources.is_staged(source)
-        chunks = sources.chunks_wanted(source, given.rows or 0, limits)
+        staged = origins.is_staged(source)
+        chunks = origins.chunks_wanted(source, given.rows or 0, limits)
         return {
             "uri": source.uri,
             "kind": f"{source.read if staged else 'native'} {given.format}",

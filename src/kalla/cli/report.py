@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kalla.reconcile.evidence.report import Figures, Report, percent
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.report import Figures, Report, percent
 from kalla.web.words import money
 
 _WIDTH = 120

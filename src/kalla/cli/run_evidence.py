@@ -16,12 +16,12 @@ from rich.text import Text
 from kalla import settings
 from kalla.cli.client import Client, Style, print_json
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile import browsing
-from kalla.reconcile.comparing import CHANGES, WORDS, Difference, compare
-from kalla.reconcile.evidence import DATASETS
-from kalla.reconcile.exporting import FORMATS, Format
-from kalla.reconcile.exporting import export as write
-from kalla.reconcile.filtering import Filter, Order
+from kalla.reconcile.evidence import browsing
+from kalla.reconcile.evidence.comparing import CHANGES, WORDS, Difference, compare
+from kalla.reconcile.evidence.exporting import FORMATS, Format
+from kalla.reconcile.evidence.exporting import export as write
+from kalla.reconcile.evidence.filtering import Filter, Order
+from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.model import SIDES
 from kalla.storage import Storage
 

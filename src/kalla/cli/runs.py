@@ -15,7 +15,7 @@ from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report
 from kalla.errors import Unavailable
-from kalla.reconcile.report import Report, percent
+from kalla.reconcile.evidence.report import Report, percent
 from kalla.storage import is_s3
 from kalla.web.words import seconds
 

@@ -12,7 +12,8 @@ import typer
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.cli.recipe import recipe_text
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile import notation, places
+from kalla.reconcile.library import places
+from kalla.reconcile.recipes import notation
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -19,11 +19,14 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 
 from kalla.database import Connection
 from kalla.errors import InvalidInput, Permanent
-from kalla.reconcile import direct, reading, report, run, sources, store
+from kalla.reconcile import run, store
+from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence.report import Report
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
-from kalla.reconcile.report import Report
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.recipes import reading
+from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Connector, Slice
 from kalla.spark.placing import place
@@ -83,7 +86,7 @@ def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[st
     plans = [
         NewJob("stage_plan", {"recipe": text, "side": side}, priority=priority, gate=STAGED)
         for side in SIDES
-        if sources.is_staged(recipe.sources[side]) and recipe.sources[side].read == "staged"
+        if origins.is_staged(recipe.sources[side]) and recipe.sources[side].read == "staged"
     ]
     return (plans, {STAGED: [match]}) if plans else ([match], {})
 
@@ -99,11 +102,11 @@ class StagePlan(Stateless):
         recipe = reading.read(asked.recipe)
         source = recipe.sources[asked.side]
         ground = self._ground
-        with sources.connector(
+        with origins.connector(
             source, asked.side, recipe.time_zone, resolve=ground.secret
         ) as connector:
             estimate = connector.estimate()
-            parts = connector.split(sources.chunks_wanted(source, estimate.rows, ground.limits))
+            parts = connector.split(origins.chunks_wanted(source, estimate.rows, ground.limits))
             result = {
                 "side": asked.side,
                 "rows_expected": estimate.rows,
@@ -146,7 +149,7 @@ class StageChunk(Stateless):
         asked = AskedChunk.model_validate(job.payload)
         recipe = reading.read(asked.recipe)
         part = Slice.from_json(asked.part)
-        with sources.connector(
+        with origins.connector(
             recipe.sources[asked.side], asked.side, recipe.time_zone, resolve=self._ground.secret
         ) as connector:
             kernel = _stager(self._ground, job, connector, asked.side)
@@ -204,18 +207,18 @@ class Exec:
 
     def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
         source, ground = recipe.sources[side], self._ground
-        if not sources.is_staged(source):
-            return sources.look(source, side, storage=ground.storage)
+        if not origins.is_staged(source):
+            return origins.look(source, side, storage=ground.storage)
         if source.read == "direct":
             connector = held.enter_context(
-                sources.connector(source, side, recipe.time_zone, resolve=ground.secret)
+                origins.connector(source, side, recipe.time_zone, resolve=ground.secret)
             )
             return held.enter_context(direct.open_input(connector, source, side, ground.limits))
         told = [each for each in context.inputs if each["side"] == side]
         files = [file for each in told for file in each.get("files", ())]
         notes = [note for each in told for note in each.get("notes", ())]
         try:
-            return sources.staged(source, side, files, notes, storage=ground.storage)
+            return origins.staged(source, side, files, notes, storage=ground.storage)
         except InvalidInput as error:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
 

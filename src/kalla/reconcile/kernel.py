@@ -13,12 +13,14 @@ from pathlib import Path
 
 import duckdb
 
-from kalla.reconcile import closest, complaints, components, direct, groups, pairs
-from kalla.reconcile.components import PairFacts
-from kalla.reconcile.evidence import Evidence, Written
+from kalla.reconcile import complaints
+from kalla.reconcile.evidence.writing import Evidence, Written
+from kalla.reconcile.matching import closest, components, groups, pairs
+from kalla.reconcile.matching.components import PairFacts
+from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
-from kalla.reconcile.workbench import Loaded, Resources, Workbench
+from kalla.reconcile.sources import direct
 
 STATES = ("matched", "suggested", "ambiguous", "unmatched", "filtered")
 

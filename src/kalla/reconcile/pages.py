@@ -16,12 +16,12 @@ from fastapi import APIRouter, Query, Request, Response
 from kalla.database import Connection
 from kalla.errors import KallaError
 from kalla.reconcile import store
-from kalla.reconcile.comparing import CHANGES, WORDS, Change, Difference
-from kalla.reconcile.evidence_routes import Part, RunId, difference
+from kalla.reconcile.evidence.comparing import CHANGES, WORDS, Change, Difference
+from kalla.reconcile.evidence.report import percent
+from kalla.reconcile.evidence.routes import Part, RunId, difference
+from kalla.reconcile.evidence.shelf import Wanted, shelve
 from kalla.reconcile.kernel import STATES
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.report import percent
-from kalla.reconcile.shelf import Wanted, shelve
 from kalla.reconcile.store import RunDetail
 from kalla.redaction import scrub
 from kalla.web.access import Asking, GuardedRoute

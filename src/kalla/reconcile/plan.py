@@ -10,8 +10,9 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile import values
-from kalla.reconcile.conditions import EXACT, Bound, Check, compile_condition
+from kalla.reconcile.matching import values
+from kalla.reconcile.matching.conditions import EXACT, Bound, Check, compile_condition
+from kalla.reconcile.matching.values import Columns, Value, held, literal
 from kalla.reconcile.model import (
     SIDES,
     Bounds,
@@ -24,7 +25,6 @@ from kalla.reconcile.model import (
     Side,
     Source,
 )
-from kalla.reconcile.values import Columns, Value, held, literal
 from kalla.spark.connectors.connector import Connector, Slice
 
 # What SQL of a user calls the two sources.

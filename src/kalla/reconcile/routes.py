@@ -15,11 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
-from kalla.reconcile import library, notation, reading, report, store
+from kalla.reconcile import store
+from kalla.reconcile.evidence import report
 from kalla.reconcile.handlers import first_jobs
-from kalla.reconcile.library import RecipeVersion
+from kalla.reconcile.library import entries
+from kalla.reconcile.library.entries import RecipeVersion
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import recipe_hash
+from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.store import Callback, NewReconciliation, RunDetail, RunPage
 from kalla.storage import Storage, is_s3
 from kalla.web.access import GuardedRoute, needs
@@ -72,9 +75,9 @@ async def submit_run(
     connection = command.connection
     exact = await asyncio.to_thread(_exactly, await request.body())
     text = await _text(connection, asked, exact)
-    known = await library.known_sources(connection)
+    known = await entries.known_sources(connection)
     async with _looking(connection):
-        recipe = await library.prepare(text, exact.parameters, asked.left, asked.right, known)
+        recipe = await entries.prepare(text, exact.parameters, asked.left, asked.right, known)
     callback = await _callback(connection, asked.callback_url)
     kept = await _kept(command, asked, text)
     new = NewReconciliation(
@@ -183,7 +186,7 @@ async def _text(connection: Connection, asked: RunSubmission, exact: _Exact) -> 
     if (asked.recipe is None) == (asked.recipe_id is None):
         raise InvalidInput(Problem("recipe", "give a recipe, or the recipe_id of a saved one"))
     if asked.recipe_id is not None:
-        return (await library.recipe_version(connection, asked.recipe_id, asked.version)).text
+        return (await entries.recipe_version(connection, asked.recipe_id, asked.version)).text
     if asked.version is not None:
         raise InvalidInput(Problem("version", "is that of a saved recipe: give its recipe_id"))
     return exact.recipe or ""
@@ -192,8 +195,8 @@ async def _text(connection: Connection, asked: RunSubmission, exact: _Exact) -> 
 async def _kept(command: Command, asked: RunSubmission, text: str) -> RecipeVersion:
     """The version under which the recipe is kept: a run names the one it used."""
     if asked.recipe_id is not None:
-        return await library.recipe_version(command.connection, asked.recipe_id, asked.version)
-    return await library.save_recipe(command.connection, text, command.caller.name)
+        return await entries.recipe_version(command.connection, asked.recipe_id, asked.version)
+    return await entries.save_recipe(command.connection, text, command.caller.name)
 
 
 @asynccontextmanager
@@ -218,5 +221,5 @@ async def _looking(connection: Connection) -> AsyncIterator[None]:
 async def _callback(connection: Connection, url: str | None) -> Callback | None:
     if url is None:
         return None
-    destination = await library.destination_for(connection, url)
+    destination = await entries.destination_for(connection, url)
     return Callback(url, destination.secret)

@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kalla.errors import Permanent
-from kalla.reconcile import buckets, direct, kernel, plan, sources, statement
-from kalla.reconcile.buckets import Found, Task
-from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
+from kalla.reconcile.matching import buckets, statement
+from kalla.reconcile.matching.buckets import Found, Task
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.sources import Chunk, Limits, Resolve
-from kalla.reconcile.workbench import Resources
+from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources.origins import Chunk, Limits, Resolve
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage
 
@@ -76,8 +78,8 @@ def carry_out(
             inputs = dict(read(session, recipe, staging, limits, progress, resolve))
             for side in SIDES:
                 source = recipe.sources[side]
-                if sources.is_staged(source) and source.read == "direct":
-                    opened = sources.connector(source, side, recipe.time_zone, resolve=resolve)
+                if origins.is_staged(source) and source.read == "direct":
+                    opened = origins.connector(source, side, recipe.time_zone, resolve=resolve)
                     connector = held.enter_context(opened)
                     inputs[side] = held.enter_context(
                         direct.open_input(connector, source, side, limits)
@@ -191,22 +193,22 @@ def read(
     with ExitStack() as held:
         for side in SIDES:
             source = recipe.sources[side]
-            if not sources.is_staged(source):
-                found[side] = sources.look(source, side, storage=limits.storage)
+            if not origins.is_staged(source):
+                found[side] = origins.look(source, side, storage=limits.storage)
                 continue
             if source.read == "direct":
                 continue
             connector = held.enter_context(
-                sources.connector(source, side, recipe.time_zone, resolve=resolve)
+                origins.connector(source, side, recipe.time_zone, resolve=resolve)
             )
-            parts, notes[side] = sources.chunks(connector, source, side, folder, limits)
+            parts, notes[side] = origins.chunks(connector, source, side, folder, limits)
             cut += parts
         progress("stage", 0, len(cut))
         written = place(session, _stage, cut)
         progress("stage", len(cut), len(cut))
     for side in notes:
         files = [each.path for each, chunk in zip(written, cut, strict=True) if chunk.side == side]
-        found[side] = sources.staged(recipe.sources[side], side, files, notes[side])
+        found[side] = origins.staged(recipe.sources[side], side, files, notes[side])
     return found
 
 

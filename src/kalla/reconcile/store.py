@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
 from kalla.errors import Conflict, NotFound
+from kalla.reconcile.evidence.report import Report
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.report import Report
 from kalla.redaction import scrub
 from kalla.statements import load
 from kalla.work.job import RunStatus

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, KallaError
-from kalla.reconcile import kernel, plan, sources
+from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.run import check_conservation
-from kalla.reconcile.workbench import Resources
+from kalla.reconcile.sources import origins
 
 GOOD = "id,ref,amount\nR1,a,10.00\nR2,b,20.00\n"
 
@@ -47,7 +48,7 @@ def match(folder: Path, left: str | bytes, **options: Any) -> Facts:
     (folder / "left.csv").write_bytes(left.encode() if isinstance(left, str) else left)
     (folder / "right.csv").write_text(GOOD)
     wanted = recipe(folder, options)
-    made = plan.make(wanted, {side: sources.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
     resources = Resources("500MB", 1, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     check_conservation(facts.sides)
@@ -117,7 +118,7 @@ def matched(folder: Path, left: Source, right: Source, **rule: Any) -> list[dict
     wanted = Recipe.model_validate(
         {"name": "100%", "sources": {"left": left, "right": right}, "rules": [{"name": "r"} | rule]}
     )
-    made = plan.make(wanted, {side: sources.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
     resources = Resources("500MB", 1, folder / "temp")
     kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     return list(pq.read_table(folder / "evidence" / "matched" / "rule-0.parquet").to_pylist())
@@ -179,7 +180,7 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
             "rules": [{"name": "r", "conditions": [BY_ID]}],
         }
     )
-    made = plan.make(wanted, {side: sources.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
     assert facts.sides["left"].states["filtered"].rows == 1
@@ -189,7 +190,7 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
 def test_a_column_that_comes_late_in_json_lines_is_there(tmp_path: Path) -> None:
     lines = ['{"id": "1"}'] * 30_000 + ['{"id": "2", "note": "x", "amount": 0.1}']
     (tmp_path / "left.jsonl").write_text("\n".join(lines) + "\n")
-    seen = sources.look(Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left")
+    seen = origins.look(Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left")
     assert seen.types == {"id": "VARCHAR", "note": "VARCHAR", "amount": "VARCHAR"}
 
 

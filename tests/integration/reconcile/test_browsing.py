@@ -14,9 +14,9 @@ import pytest
 
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.browsing import Page, Query, page
-from kalla.reconcile.evidence import DATASETS
-from kalla.reconcile.filtering import Filter, Order
+from kalla.reconcile.evidence.browsing import Page, Query, page
+from kalla.reconcile.evidence.filtering import Filter, Order
+from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL
 from tests.evidence_kit import invoices_and_payments, make_evidence
 

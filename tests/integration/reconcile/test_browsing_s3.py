@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kalla.reconcile.browsing import Query, page
-from kalla.reconcile.comparing import compare
-from kalla.reconcile.evidence import DATASETS
-from kalla.reconcile.exporting import export
+from kalla.reconcile.evidence.browsing import Query, page
+from kalla.reconcile.evidence.comparing import compare
+from kalla.reconcile.evidence.exporting import export
+from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL, join
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.servers import S3Server

@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import Permanent
-from kalla.reconcile import buckets, exchange, kernel, plan
-from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching import buckets, exchange
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import check_conservation
-from kalla.reconcile.workbench import Resources
 from tests.reference import matcher, through_kernel
 from tests.reference.strategies import Chance
 

@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
 
-from kalla.reconcile import direct, kernel, plan, sources
-from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.writing import DATASETS, combined
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import Limits
-from kalla.reconcile.workbench import Resources
+from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources.origins import Limits
 from kalla.spark import datasource, functions
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.spark.placing import place
@@ -205,10 +206,10 @@ def in_one_bucket(recipe: Recipe, folder: Path) -> dict[str, str]:
     """The digests of the same recipe, matched in this process."""
     source = recipe.sources.right
     with (
-        sources.connector(source, "right", "UTC") as connector,
+        origins.connector(source, "right", "UTC") as connector,
         direct.open_input(connector, source, "right", Limits()) as right,
     ):
-        inputs = {"left": sources.look(recipe.sources.left, "left"), "right": right}
+        inputs = {"left": origins.look(recipe.sources.left, "left"), "right": right}
         made = plan.make(recipe, {side: inputs[side] for side in SIDES})
         resources = Resources("500MB", 1, folder / "temp")
         facts = kernel.match(made, folder / "one", resources, "2026-01-01 00:00:00Z")

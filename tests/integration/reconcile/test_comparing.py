@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.errors import InvalidInput, NotFound
-from kalla.reconcile.comparing import CHANGES, Change, Difference, compare
+from kalla.reconcile.evidence.comparing import CHANGES, Change, Difference, compare
 from kalla.reconcile.model import SIDES
 from kalla.storage import LOCAL
 from tests.evidence_kit import Row, invoices_and_payments, make_evidence

@@ -14,10 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import Permanent
-from kalla.reconcile import direct, sources
 from kalla.reconcile.model import Recipe, Source
 from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from tests.servers import PostgresServer, SparkServer
@@ -127,7 +127,7 @@ def test_a_direct_read_gives_the_evidence_of_a_staged_one(
 def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
     source = Source.model_validate(table(bank, "payments"))
     with (
-        sources.connector(source, "right", "UTC") as connector,
+        origins.connector(source, "right", "UTC") as connector,
         direct.open_input(connector, source, "right", LIMITS) as given,
     ):
         with psycopg.connect(bank) as other:

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import exporting
-from kalla.reconcile.browsing import Query, page
-from kalla.reconcile.evidence import DATASETS
-from kalla.reconcile.exporting import Format, export
-from kalla.reconcile.filtering import Filter, Order
+from kalla.reconcile.evidence import exporting
+from kalla.reconcile.evidence.browsing import Query, page
+from kalla.reconcile.evidence.exporting import Format, export
+from kalla.reconcile.evidence.filtering import Filter, Order
+from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL
 from tests.evidence_kit import invoices_and_payments, make_evidence
 

@@ -14,12 +14,12 @@ import pytest
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence import DATASETS, combined
+from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
+from kalla.reconcile.matching.workbench import Loaded, Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation
-from kalla.reconcile.workbench import Loaded, Resources
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ref", pa.string()), ("amount", pa.decimal128(12, 2))])
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)"}

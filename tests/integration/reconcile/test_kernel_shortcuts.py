@@ -15,14 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import Permanent
-from kalla.reconcile import closest, kernel, pairs, plan
-from kalla.reconcile.evidence import DATASETS, combined
-from kalla.reconcile.fates import Fates, as_decimal
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching import closest, pairs
+from kalla.reconcile.matching.fates import Fates, as_decimal
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation
-from kalla.reconcile.workbench import Resources
 
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)", "currency": "VARCHAR"}
 SCHEMA = pa.schema(

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import Limits
+from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from tests.servers import SparkServer

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, KallaError, NotFound
-from kalla.reconcile import report
-from kalla.reconcile.archive import reading
+from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence.archive import reading
 from kalla.storage import LOCAL
 from tests.evidence_kit import invoices_and_payments, make_evidence
 

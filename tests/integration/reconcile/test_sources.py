@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
-from kalla.reconcile import checking, sources
 from kalla.reconcile.complaints import of_reading
-from kalla.reconcile.files import opened
+from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import Source
 from kalla.reconcile.plan import Input
-from kalla.reconcile.workbench import scan
+from kalla.reconcile.recipes import checking
+from kalla.reconcile.sources import origins
+from kalla.reconcile.sources.files import opened
 from kalla.storage import LOCAL, Storage
 
 ROWS = b"id,ref\n1,a\n2,b\n"
@@ -52,32 +53,32 @@ def test_compressed_files_are_read_by_their_endings(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(ROWS)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(ROWS))
     (tmp_path / "c.CSV.ZST").write_bytes(zstd(ROWS))
-    seen = sources.look(source(tmp_path), "left")
+    seen = origins.look(source(tmp_path), "left")
     assert seen.format == "csv"
     assert seen.types == {"id": "VARCHAR", "ref": "VARCHAR"}
     assert read(seen) == sorted(READ * 3)
     assert checking.columns_of(source(tmp_path / "b.csv.gz")) == {"id": "text", "ref": "text"}
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n{"id": 2}\n'))
-    assert read(sources.look(source(tmp_path / "rows.jsonl.gz"), "left")) == [("1",), ("2",)]
+    assert read(origins.look(source(tmp_path / "rows.jsonl.gz"), "left")) == [("1",), ("2",)]
 
 
 def test_a_tsv_is_separated_by_tabs_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\tref\n1\ta\n2\tb\n")
-    assert read(sources.look(source(tmp_path / "a.tsv"), "left")) == READ
+    assert read(origins.look(source(tmp_path / "a.tsv"), "left")) == READ
     (tmp_path / "b.tsv").write_bytes(ROWS)
     commas = source(tmp_path / "b.tsv", csv={"delimiter": ","})
-    assert read(sources.look(commas, "left")) == READ
+    assert read(origins.look(commas, "left")) == READ
 
 
 def test_every_file_has_a_mark(tmp_path: Path) -> None:
     for name in ("a.csv", "deep/b.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(ROWS)
-    seen = sources.look(source(tmp_path), "left")
+    seen = origins.look(source(tmp_path), "left")
     assert [mark["file"] for mark in seen.marks] == list(seen.files)
     assert [mark["bytes"] for mark in seen.marks] == [len(ROWS)] * 2
     os.utime(tmp_path / "a.csv", (1, 1))
-    assert sources.look(source(tmp_path), "left").marks != seen.marks
+    assert origins.look(source(tmp_path), "left").marks != seen.marks
 
 
 def test_a_folder_of_several_formats_is_refused_unless_the_recipe_chooses(tmp_path: Path) -> None:
@@ -85,8 +86,8 @@ def test_a_folder_of_several_formats_is_refused_unless_the_recipe_chooses(tmp_pa
     parquet(tmp_path / "b.parquet", id=[7])
     (tmp_path / "README.txt").write_text("about")
     with pytest.raises(InvalidInput, match=r"several formats .*a\.csv.*b\.parquet"):
-        sources.look(source(tmp_path), "left")
-    seen = sources.look(source(tmp_path, format="parquet"), "left")
+        origins.look(source(tmp_path), "left")
+    seen = origins.look(source(tmp_path, format="parquet"), "left")
     assert read(seen) == [(7,)]
     (note,) = seen.notes
     assert "left out" in note
@@ -98,8 +99,8 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
     for name in ("part-0", "part-1"):
         (tmp_path / name).write_bytes(ROWS)
     with pytest.raises(InvalidInput, match="say format"):
-        sources.look(source(tmp_path), "left")
-    assert read(sources.look(source(tmp_path, format="csv"), "left")) == sorted(READ * 2)
+        origins.look(source(tmp_path), "left")
+    assert read(origins.look(source(tmp_path, format="csv"), "left")) == sorted(READ * 2)
 
 
 @pytest.mark.parametrize(
@@ -133,20 +134,20 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInput, match=rf"sources\.left\.uri.*{name}.*{why}"):
-        sources.look(source(tmp_path / name), "left")
+        origins.look(source(tmp_path / name), "left")
 
 
 def test_numbers_in_json_keep_every_digit(tmp_path: Path) -> None:
     lines = b'{"id": 0.30000000000000004}\n{"id": 123456789012345678901234567890}\n{"id": "1.10"}\n'
     (tmp_path / "rows.jsonl").write_bytes(lines)
-    found = read(sources.look(source(tmp_path / "rows.jsonl"), "left"))
+    found = read(origins.look(source(tmp_path / "rows.jsonl"), "left"))
     assert found == [("0.30000000000000004",), ("1.10",), ("123456789012345678901234567890",)]
 
 
 @pytest.mark.parametrize("mark", [b"\xff\xfe", b""], ids=["with mark", "without"])
 def test_utf_16_is_read(tmp_path: Path, mark: bytes) -> None:
     (tmp_path / "rows.csv").write_bytes(mark + '"id",ref\n1,ä\n'.encode("utf-16-le"))
-    seen = sources.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
+    seen = origins.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
     assert list(seen.types) == ["id", "ref"]
     assert read(seen) == [("1", "ä")]
 
@@ -154,19 +155,19 @@ def test_utf_16_is_read(tmp_path: Path, mark: bytes) -> None:
 def test_utf_16_of_the_other_order_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"\xfe\xff" + "id,ref\n1,ä\n".encode("utf-16-be"))
     with pytest.raises(InvalidInput, match="high byte first"):
-        sources.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
+        origins.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
 
 
 @pytest.mark.parametrize("header", [True, False])
 def test_a_byte_order_mark_is_no_part_of_a_value(tmp_path: Path, header: bool) -> None:
     (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbf" + (ROWS if header else b"1,a\n2,b\n"))
-    seen = sources.look(source(tmp_path / "rows.csv", csv={"header": header}), "left")
+    seen = origins.look(source(tmp_path / "rows.csv", csv={"header": header}), "left")
     assert read(seen) == READ
 
 
 def test_a_null_byte_in_a_value_is_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"id,ref\n1,a\0b\n2,b\n")
-    seen = sources.look(source(tmp_path / "rows.csv"), "left")
+    seen = origins.look(source(tmp_path / "rows.csv"), "left")
     assert read(seen) == [("1", "a\0b"), ("2", "b")]
 
 
@@ -174,7 +175,7 @@ def test_other_columns_in_one_of_many_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(ROWS)
     (tmp_path / "b.csv").write_text("id,reference\n")
     with pytest.raises(InvalidInput, match=r"b\.csv has other columns than .*a\.csv"):
-        sources.look(source(tmp_path), "left")
+        origins.look(source(tmp_path), "left")
 
 
 def test_places_that_cannot_be_read_are_refused_with_their_field() -> None:
@@ -185,7 +186,7 @@ def test_places_that_cannot_be_read_are_refused_with_their_field() -> None:
         ("/no/such/*.csv", "holds no file"),
     ):
         with pytest.raises(InvalidInput, match=rf"sources\.right\.uri: .*{why}"):
-            sources.look(source(uri), "right")
+            origins.look(source(uri), "right")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_a_line_that_cannot_be_read_is_told_in_a_few_words(
     tmp_path: Path, content: bytes, why: str
 ) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
-    seen = sources.look(source(tmp_path / "rows.csv"), "left")
+    seen = origins.look(source(tmp_path / "rows.csv"), "left")
     with opened(LOCAL) as connection, pytest.raises(duckdb.Error) as raised:
         connection.execute(f"SELECT count(*), max(ref) FROM {scan(seen)}").fetchall()
     told = of_reading(raised.value, "the left source", seen.files)
@@ -218,7 +219,7 @@ def test_a_secret_comes_from_who_resolves_it(monkeypatch: pytest.MonkeyPatch) ->
     )
     with (
         pytest.raises(InvalidInput, match=r"sources\.left\.password: .*KALLA_SECRET_BANK"),
-        sources.connector(bank, "left", "UTC"),
+        origins.connector(bank, "left", "UTC"),
     ):
         pass
 
@@ -226,4 +227,4 @@ def test_a_secret_comes_from_who_resolves_it(monkeypatch: pytest.MonkeyPatch) ->
         raise Unavailable(f"the store of {name} is away")
 
     with pytest.raises(KallaError, match="the store of bank is away"):
-        sources.preview(bank, "left", "UTC", resolve=away)
+        origins.preview(bank, "left", "UTC", resolve=away)

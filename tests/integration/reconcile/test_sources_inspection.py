@@ -19,9 +19,9 @@ from deltalake import write_deltalake
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, NotFound
-from kalla.reconcile import inspection
-from kalla.reconcile.inspection import Column
 from kalla.reconcile.model import Source
+from kalla.reconcile.sources import inspection
+from kalla.reconcile.sources.inspection import Column
 from kalla.storage import join
 from tests.servers import PostgresServer, S3Server
 

@@ -23,14 +23,15 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.errors import InvalidInput, Unavailable
-from kalla.reconcile import checking, sources
 from kalla.reconcile.complaints import of_reading
-from kalla.reconcile.files import opened
+from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import Recipe, Source
 from kalla.reconcile.plan import Input
+from kalla.reconcile.recipes import checking
 from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import Limits
-from kalla.reconcile.workbench import scan
+from kalla.reconcile.sources import origins
+from kalla.reconcile.sources.files import opened
+from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from kalla.storage import LOCAL, Storage, join
@@ -80,7 +81,7 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
         ("what [1]?.parquet", [("4", "d")]),
         ("*.parquet", [("4", "d")]),
     ):
-        seen = sources.look(source(join(bucket, pattern)), "left", storage=storage)
+        seen = origins.look(source(join(bucket, pattern)), "left", storage=storage)
         assert read(seen, storage) == wanted, pattern
         assert all(file.startswith(bucket) for file in seen.files)
         assert [mark["file"] for mark in seen.marks] == list(seen.files)
@@ -89,7 +90,7 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
     with pytest.raises(
         InvalidInput, match=r"sources\.left\.uri: there is no bucket nowhere-at-all"
     ):
-        sources.look(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
+        origins.look(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
 
 
 def test_the_command_line_reads_s3_by_its_settings(
@@ -159,7 +160,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_that_may_pass(
 ) -> None:
     url = join(bucket, "rows.csv")
     storage.write_text(url, "id\n1\n")
-    seen = sources.look(source(url), "left", storage=storage)
+    seen = origins.look(source(url), "left", storage=storage)
     with opened(storage) as connection:
         assert connection.execute(f"SELECT count(*) FROM {scan(seen)}").fetchall() == [(1,)]
         storage.write_text(url, "id\n1\n2\n")
@@ -204,7 +205,7 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     write(place, FIRST, mode="overwrite", partition_by=["day", "place"])
     more = FIRST.append_column("note", pa.array(["n"] * 3)).slice(0, 1)
     write(place, more, mode="append", schema_mode="merge")
-    seen = sources.look(source(uri), "left", storage=storage)
+    seen = origins.look(source(uri), "left", storage=storage)
     assert seen.format == "delta"
     assert seen.rows == 4
     assert seen.types == {
@@ -221,13 +222,13 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     assert seen.marks[0] == {"table": uri, "version": 3}
     assert checking.columns_of(source(uri), storage=storage)["amount"] == "decimal"
     with pytest.raises(InvalidInput, match="say format: delta"):
-        sources.look(source(uri, format="parquet"), "left", storage=storage)
+        origins.look(source(uri, format="parquet"), "left", storage=storage)
 
 
 def test_a_delta_table_without_partitions_is_its_files(place: Place) -> None:
     uri, storage = place
     write(place, FIRST)
-    seen = sources.look(source(uri, format="delta"), "left", storage=storage)
+    seen = origins.look(source(uri, format="delta"), "left", storage=storage)
     assert seen.relation is None
     assert [row[0] for row in read(seen, storage)] == [1, 2, 3]
 
@@ -235,7 +236,7 @@ def test_a_delta_table_without_partitions_is_its_files(place: Place) -> None:
 def test_a_delta_table_without_rows_has_its_columns(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     DeltaTable.create(uri, pa.schema({"id": pa.int64(), "amount": AMOUNT}))
-    seen = sources.look(source(uri), "left")
+    seen = origins.look(source(uri), "left")
     assert (seen.rows, seen.types) == (0, {"id": "BIGINT", "amount": "DECIMAL(12,2)"})
     assert read(seen, LOCAL) == []
 
@@ -253,13 +254,13 @@ def test_a_delta_table_that_lost_a_file_names_it(tmp_path: Path, statistics: boo
     (lost,) = folder.glob("*.parquet")
     lost.unlink()
     with pytest.raises(InvalidInput, match=rf"sources\.left\.uri: .*{lost.name}.*cannot be read"):
-        sources.look(source(str(folder)), "left")
+        origins.look(source(str(folder)), "left")
 
 
 def test_a_folder_without_a_log_is_no_delta_table(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     with pytest.raises(InvalidInput, match="holds no Delta table"):
-        sources.look(source(str(tmp_path), format="delta"), "left")
+        origins.look(source(str(tmp_path), format="delta"), "left")
 
 
 def relogged(folder: Path, change: Callable[[dict[str, Any]], None]) -> str:
@@ -329,7 +330,7 @@ def test_what_the_files_of_a_delta_table_do_not_show_is_refused(tmp_path: Path) 
     ):
         uri = relogged(tmp_path / change.__name__, change)
         with pytest.raises(InvalidInput, match=rf"sources\.left\.uri: the Delta table .*{why}"):
-            sources.look(source(uri), "left")
+            origins.look(source(uri), "left")
 
 
 def test_deletion_vectors_that_may_be_but_are_not_are_no_obstacle(tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ def test_deletion_vectors_that_may_be_but_are_not_are_no_obstacle(tmp_path: Path
             action["protocol"] = feature("deletionVectors")
 
     uri = relogged(tmp_path / "table", allowed)
-    assert sources.look(source(uri), "left").rows == 3
+    assert origins.look(source(uri), "left").rows == 3
 
 
 @pytest.mark.parametrize("path", ["../secrets.parquet", "a/../../x.parquet", "/etc/x.parquet"])
@@ -349,4 +350,4 @@ def test_a_delta_log_does_not_lead_out_of_its_table(tmp_path: Path, path: str) -
 
     uri = relogged(tmp_path / "table", elsewhere)
     with pytest.raises(InvalidInput, match="names a file outside of it"):
-        sources.look(source(uri), "left")
+        origins.look(source(uri), "left")

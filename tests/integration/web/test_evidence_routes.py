@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.errors import Conflict, InvalidInput
-from kalla.reconcile import evidence_routes, report, store
-from kalla.reconcile.archive import reading
+from kalla.reconcile import store
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.evidence import DATASETS
+from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence import routes as evidence_routes
+from kalla.reconcile.evidence.archive import reading
+from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import Storage
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.web_kit import Site

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import library
-from kalla.reconcile.library import Destination
+from kalla.reconcile.library import entries
+from kalla.reconcile.library.entries import Destination
 from tests.web_kit import Site
 
 LEDGER = {"name": "ledger", "url": "https://ledger.example/hooks", "secret": "ledger-key"}
@@ -14,7 +14,7 @@ LEDGER = {"name": "ledger", "url": "https://ledger.example/hooks", "secret": "le
 
 async def found(site: Site, url: str) -> Destination:
     async with site.database.transaction() as connection:
-        return await library.destination_for(connection, url)
+        return await entries.destination_for(connection, url)
 
 
 async def test_a_destination_is_added_listed_replaced_and_removed(site: Site) -> None:

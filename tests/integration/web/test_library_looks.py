@@ -13,10 +13,11 @@ from pydantic import SecretStr
 
 from kalla.errors import Unavailable
 from kalla.local import ports
-from kalla.reconcile import inspection, library
-from kalla.reconcile.admission import SourceDocument
-from kalla.reconcile.files import opened, readable
-from kalla.reconcile.looking import Look
+from kalla.reconcile.library import entries
+from kalla.reconcile.library.admission import SourceDocument
+from kalla.reconcile.library.looking import Look
+from kalla.reconcile.sources import inspection
+from kalla.reconcile.sources.files import opened, readable
 from kalla.storage import LOCAL
 from tests.web_kit import Site, until
 
@@ -248,4 +249,4 @@ def test_duckdb_for_looks_has_little_memory_and_few_threads() -> None:
 
 async def _registered(site: Site, name: str) -> SourceDocument:
     async with site.database.transaction() as connection:
-        return (await library.source(connection, name)).source
+        return (await entries.source(connection, name)).source

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kalla.errors import NotFound
-from kalla.reconcile import library, notation
+from kalla.reconcile.library import entries
+from kalla.reconcile.recipes import notation
 from tests.web_kit import Site
 
 RECIPE = """# The books of May.
@@ -243,11 +244,11 @@ async def test_recipes_are_listed_page_by_page(site: Site) -> None:
 async def test_a_run_finds_the_version_it_names(site: Site) -> None:
     async with site.database.transaction() as connection:
         for slack in ("0.01", "0.02"):
-            await library.save_recipe(connection, RECIPE.replace("0.01", slack), by="ann")
-        latest = await library.recipe_version(connection, ID)
-        first = await library.recipe_version(connection, ID, 1)
+            await entries.save_recipe(connection, RECIPE.replace("0.01", slack), by="ann")
+        latest = await entries.recipe_version(connection, ID)
+        first = await entries.recipe_version(connection, ID, 1)
         with pytest.raises(NotFound):
-            await library.recipe_version(connection, ID, 3)
+            await entries.recipe_version(connection, ID, 3)
     assert (latest.version, first.version) == (2, 1)
     assert (first.text, first.created_by) == (RECIPE, "ann")
 

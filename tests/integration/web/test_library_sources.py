@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import admission, library, reading
+from kalla.reconcile.library import admission, entries
 from kalla.reconcile.model import Recipe
+from kalla.reconcile.recipes import reading
 from tests.web_kit import Site
 
 JSON = {"Content-Type": "application/json"}
@@ -46,8 +47,8 @@ async def register(site: Site, name: str, source: dict[str, Any]) -> None:
 
 async def admitted(site: Site, text: str) -> Recipe:
     async with site.database.transaction() as connection:
-        known = await library.known_sources(connection)
-    return await library.prepare(text, {}, None, None, known)
+        known = await entries.known_sources(connection)
+    return await entries.prepare(text, {}, None, None, known)
 
 
 async def test_a_source_is_registered_shown_replaced_and_removed(site: Site) -> None:
@@ -161,7 +162,7 @@ async def test_a_filter_keeps_the_type_of_its_value(site: Site) -> None:
     ]
     await register(site, "files", {"uri": "/data/in", "filters": filters})
     async with site.database.transaction() as connection:
-        found = (await library.source(connection, "files")).source.filters
+        found = (await entries.source(connection, "files")).source.filters
     assert [each.value for each in found] == [Decimal("0.1"), "007", "2026-01-01", ("1", "${x}")]
 
 
@@ -194,7 +195,7 @@ async def test_a_recipe_that_was_read_before_is_admitted_alike(site: Site) -> No
     await register(site, "bank", BANK)
     text = recipe(*["uri: 'source://bank', primary_key: [id], table: hr.salaries"] * 2)
     async with site.database.transaction() as connection:
-        known = await library.known_sources(connection)
+        known = await entries.known_sources(connection)
     found = admission.admit(reading.read(text), known)
     assert found.sources.left.primary_key == ("id",)
     assert found.sources.right.table == "public.payments"
@@ -214,11 +215,11 @@ async def test_another_source_for_a_run_is_held_against_the_register_too(site: S
     await register(site, "bank", BANK)
     text = recipe(*["uri: /data/x.csv, primary_key: [id]"] * 2)
     async with site.database.transaction() as connection:
-        known = await library.known_sources(connection)
-    found = await library.prepare(text, {}, "source://bank", "source://bank", known)
+        known = await entries.known_sources(connection)
+    found = await entries.prepare(text, {}, "source://bank", "source://bank", known)
     assert found.sources.left.table == "public.payments"
     with pytest.raises(InvalidInput, match=r"sources\.right\.uri: /etc/passwd is not"):
-        await library.prepare(text, {}, "source://bank", "/etc/passwd", known)
+        await entries.prepare(text, {}, "source://bank", "/etc/passwd", known)
 
 
 async def test_a_uri_that_a_registered_source_covers_is_admitted(
@@ -313,7 +314,7 @@ async def test_a_link_out_of_a_source_that_is_named_is_refused(site: Site, tmp_p
     await register(site, "files", {"uri": str(tmp_path / "in")})
     side = "uri: 'source://files', primary_key: [id]"
     async with site.database.transaction() as connection:
-        known = await library.known_sources(connection)
+        known = await entries.known_sources(connection)
     with pytest.raises(InvalidInput, match=r"sources\.left\.uri: .* is a link that leads out"):
         admission.admit(reading.read(recipe(side, side)), known)
 
@@ -324,9 +325,9 @@ async def test_a_parameter_cannot_lead_to_another_place(site: Site) -> None:
         *["uri: '/data/in/${file}', primary_key: [id]"] * 2
     )
     async with site.database.transaction() as connection:
-        known = await library.known_sources(connection)
-    found = await library.prepare(text, {"file": "may.csv"}, None, None, known)
+        known = await entries.known_sources(connection)
+    found = await entries.prepare(text, {"file": "may.csv"}, None, None, known)
     assert found.sources.left.uri == "/data/in/may.csv"
     for value in ("../../etc/passwd", "x/../../../etc/passwd", "\0"):
         with pytest.raises(InvalidInput):
-            await library.prepare(text, {"file": value}, None, None, known)
+            await entries.prepare(text, {"file": value}, None, None, known)

@@ -1,0 +1,1 @@
+"""Evidence: written by a match; opened, searched, compared and told of afterwards."""

@@ -1,0 +1,164 @@
+"""Opens the evidence of finished runs, in a folder or on S3, through a DuckDB that is bounded.
+
+Apart from `writing.py`, which writes it: what is asked of it later must never cost a run memory.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import duckdb
+
+from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
+from kalla.reconcile.bounds import Bounds, bounded
+from kalla.reconcile.evidence.writing import DATASETS
+from kalla.reconcile.matching.values import quote
+from kalla.reconcile.matching.workbench import listed
+from kalla.storage import Storage
+
+Kind = Literal["text", "number", "time", "boolean", "list"]
+
+_TEXT, _LIST = "VARCHAR", "VARCHAR[]"
+_UNMATCHED = {
+    "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "attempted_rules": _LIST,
+    "closest_candidate": _TEXT, "candidate_status": _TEXT, "rule": _TEXT,
+    "failing_condition": _TEXT, "left_value": _TEXT, "right_value": _TEXT, "difference": _TEXT,
+    "rejection_reason": _TEXT,
+}  # fmt: skip
+# What a dataset without a file would hold.
+_COLUMNS = {
+    "matched": {
+        "match_id": "UUID", "left_key": _TEXT, "right_key": _TEXT, "rule": _TEXT, "status": _TEXT,
+        "cardinality": _TEXT, "differences": _TEXT, "interchangeable": "BOOLEAN",
+        "fifo": "BOOLEAN", "confidence": "DECIMAL(3, 2)", "matched_at": "TIMESTAMPTZ",
+    },
+    "unmatched_left": _UNMATCHED,
+    "unmatched_right": _UNMATCHED,
+    "ambiguous": {
+        "record_key": _TEXT, "side": _TEXT, "rule": _TEXT, "candidates": _LIST,
+        "candidate_count": "BIGINT", "reason": _TEXT,
+    },
+}  # fmt: skip
+# What tells each row of a dataset from every other.
+_KEYS = {
+    "matched": ("left_key", "right_key", "match_id"),
+    "unmatched_left": ("record_key",),
+    "unmatched_right": ("record_key",),
+    "ambiguous": ("side", "record_key"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # as DuckDB calls it
+
+    @property
+    def kind(self) -> Kind:
+        if self.type.endswith("]"):
+            return "list"
+        if self.type == "BOOLEAN":
+            return "boolean"
+        if self.type.startswith(("TIMESTAMP", "DATE")):
+            return "time"
+        return "text" if self.type in ("VARCHAR", "UUID") else "number"
+
+    @property
+    def sql(self) -> str:
+        return quote(self.name)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One of a run's four datasets, as something to select from."""
+
+    part: str
+    relation: str
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+
+
+class Reader:
+    """Reads evidence; `reading` opens one."""
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, storage: Storage, rung: threading.Event
+    ) -> None:
+        self._connection = connection
+        self._storage = storage
+        self._rung = rung
+
+    def check(self) -> None:
+        """Raise if the time is over, where no query is there to be interrupted."""
+        if self._rung.is_set():
+            raise duckdb.InterruptException
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> duckdb.DuckDBPyConnection:
+        self.check()
+        return self._connection.execute(sql, list(values))
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.execute(sql, values).fetchall()
+
+    def metadata(self, url: str) -> dict[str, Any]:
+        """The run's metadata.json; raises NotFound where there is none."""
+        try:
+            document: dict[str, Any] = json.loads(self._storage.read_text(f"{url}/metadata.json"))
+        except NotFound:
+            raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
+        return document
+
+    def dataset(self, url: str, part: str) -> Dataset:
+        """A part without files has no rows, but its columns; NotFound if all evidence is gone."""
+        if part not in DATASETS:
+            raise NotFound(f"evidence has no part {part!r}, only {', '.join(DATASETS)}")
+        files = self._files(f"{url}/{part}")
+        if files:
+            relation = f"read_parquet({listed(files)}, union_by_name = true)"
+        else:
+            self.metadata(url)
+            named = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _COLUMNS[part].items())
+            relation = f"(SELECT {named} WHERE false)"
+        described = self.rows(f"DESCRIBE SELECT * FROM {relation}")
+        columns = tuple(Column(str(name), str(kind)) for name, kind, *_ in described)
+        return Dataset(part, relation, columns, _KEYS[part])
+
+    def _files(self, url: str) -> list[str]:
+        try:
+            return [each.url for each in self._storage.files(url) if each.url.endswith(".parquet")]
+        except NotFound:
+            return []
+
+
+@contextmanager
+def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  # noqa: B008
+    """A reader of its own memory and threads, which is interrupted when its time is over."""
+    try:
+        with bounded(storage, bounds) as (connection, rung):
+            yield Reader(connection, storage, rung)
+    except duckdb.InterruptException:
+        raise Unavailable(
+            f"reading the evidence took longer than {bounds.seconds:g} s:"
+            " narrow the filter, or sort by fewer columns"
+        ) from None
+    except duckdb.OutOfMemoryException:
+        raise Unavailable(
+            f"reading the evidence needs more than {bounds.memory}: narrow the filter"
+        ) from None
+    except (duckdb.IOException, duckdb.HTTPException) as error:
+        said = str(error).splitlines()[0]
+        raise Unavailable(f"the evidence cannot be read: {said}") from error
+
+
+def column(columns: Sequence[Column], name: str, where: str) -> Column:
+    """The column of that name, or InvalidInput that names the ones there are."""
+    for each in columns:
+        if each.name == name:
+            return each
+    known = ", ".join(each.name for each in columns)
+    raise InvalidInput(Problem(where, f"there is no column {name!r}; there are {known}"))

@@ -1,0 +1,161 @@
+"""A part of the evidence as one file for other programs: CSV, Parquet or XLSX, filtered and sorted.
+
+Written to disk in passing: millions of rows take no more memory than thousands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.evidence.archive import Column, Dataset, Reader, column, reading
+from kalla.reconcile.evidence.browsing import Query, as_json
+from kalla.reconcile.evidence.filtering import Term, condition, sortable, total_order
+from kalla.reconcile.matching.values import literal
+from kalla.storage import Storage
+
+if TYPE_CHECKING:
+    from xlsxwriter.worksheet import Worksheet
+
+Format = Literal["csv", "parquet", "xlsx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MEDIA_TYPES: dict[Format, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+
+SHEET_ROWS = 1_048_575  # below the header
+_SHEET_TEXT = 32_767
+_EXACT_DIGITS = 15  # of a spreadsheet's numbers
+_BATCH = 5_000
+_BOM = "\ufeff"
+EXPORT = Bounds(seconds=600)
+# What a spreadsheet would carry out instead of show, unless it is no more than a number.
+_FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
+_NUMBER = r"[+-]?[0-9]+(\.[0-9]+)?"
+
+
+def export(
+    url: str,
+    part: str,
+    query: Query,
+    style: Format,
+    path: Path,
+    storage: Storage,
+    *,
+    bom: bool = False,
+    bounds: Bounds = EXPORT,
+) -> None:
+    """Write all rows of the filter to the path, in the order of the query's pages."""
+    with reading(storage, bounds) as reader:
+        dataset = reader.dataset(url, part)
+        where = condition(dataset, query.filters)
+        order = ", ".join(
+            f"{sortable(column(dataset.columns, each.column, 'sort'))}"
+            f" {'DESC' if each.descending else 'ASC'} NULLS LAST"
+            for each in total_order(dataset, query.orders)
+        )
+        rest = Term(f"FROM {dataset.relation} WHERE {where.sql} ORDER BY {order}", where.values)
+        if style == "csv":
+            _csv(reader, dataset, rest, path, bom)
+        elif style == "parquet":
+            reader.execute(
+                f"COPY (SELECT * {rest.sql}) TO {literal(str(path))}"
+                " (FORMAT parquet, COMPRESSION zstd)",
+                rest.values,
+            )
+        else:
+            _xlsx(reader, dataset, where, rest, path)
+
+
+def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) -> None:
+    """RFC 4180. Text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    columns = []
+    for number, each in enumerate(dataset.columns):
+        value = each.sql
+        if each.kind == "list":
+            value = f"to_json({each.sql})"
+        elif each.type == "VARCHAR":
+            value = (
+                f"CASE WHEN regexp_matches({each.sql}, {literal(_FORMULA)})"
+                f" AND NOT regexp_full_match({each.sql}, {literal(_NUMBER)})"
+                f" THEN '''' || {each.sql} ELSE {each.sql} END"
+            )
+        name = Column((_BOM if bom and not number else "") + each.name, each.type)
+        columns.append(f"{value} AS {name.sql}")
+    reader.execute(
+        f"COPY (SELECT {', '.join(columns)} {rest.sql}) TO {literal(str(path))}"
+        " (FORMAT csv, HEADER true, NEW_LINE '\\r\\n')",
+        rest.values,
+    )
+
+
+def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path) -> None:
+    ((rows,),) = reader.rows(
+        f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}", where.values
+    )
+    if rows > SHEET_ROWS:
+        raise InvalidInput(
+            Problem(
+                "format",
+                f"a sheet holds {SHEET_ROWS:,} rows and these are {rows:,}:"
+                " filter them, or export CSV or Parquet",
+            )
+        )
+    import xlsxwriter  # here: the API would start later for it
+
+    book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "in_memory": False})
+    try:
+        sheet = book.add_worksheet(dataset.part)
+        bold = book.add_format({"bold": True})
+        when = book.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"})
+        sheet.freeze_panes(1, 0)
+        sheet.set_column(0, len(dataset.columns) - 1, 18)
+        for place, each in enumerate(dataset.columns):
+            zone = " (UTC)" if each.kind == "time" else ""
+            sheet.write_string(0, place, each.name + zone, bold)
+        found = reader.execute(f"SELECT * {rest.sql}", rest.values)
+        number = 0
+        while batch := found.fetchmany(_BATCH):
+            reader.check()
+            for row in batch:
+                number += 1
+                _write(sheet, number, row, when)
+    finally:
+        book.close()
+
+
+def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None:
+    for place, value in enumerate(row):
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            sheet.write_boolean(number, place, value)
+        elif isinstance(value, Decimal | int):
+            if _fits(value):
+                sheet.write_number(number, place, value)
+            else:
+                sheet.write_string(number, place, str(as_json(value)))
+        elif isinstance(value, datetime):
+            moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+            sheet.write_datetime(number, place, moment, when)
+        else:
+            sheet.write_string(number, place, _text(as_json(value)))
+
+
+def _fits(value: Decimal | int) -> bool:
+    """Whether a double shows it exactly."""
+    return len(Decimal(value).normalize().as_tuple().digits) <= _EXACT_DIGITS
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    cut = " … (cut: a cell holds no more)"
+    return text if len(text) <= _SHEET_TEXT else text[: _SHEET_TEXT - len(cut)] + cut

@@ -1,0 +1,286 @@
+"""What a person reads first: counts and sums by rule, the largest exceptions, where to look.
+
+Made from the evidence alone, so that any evidence can be reported on, wherever it was made.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Self
+
+import duckdb
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.complaints import said
+from kalla.reconcile.evidence.archive import reading
+from kalla.reconcile.matching.workbench import listed
+from kalla.reconcile.model import SIDES, Side
+from kalla.storage import LOCAL, Storage, join
+
+LARGEST = 5
+
+_REPORT = Bounds(seconds=600)
+_PARTS = 1_000_000  # a share has six places
+_MOST_SECONDS = 1e9
+_ALMOST_ALL = Decimal("99.99")
+
+_REASONS = {
+    "no_candidate": "nothing like it on the other side",
+    "not_attempted": "no rule's filters admit it",
+    "taken": "fits {candidate}, which another row took",
+    "condition_failed": "closest is {candidate} ({status}): {condition} fails",
+}
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Figures(Part):
+    """Rows, and the sum of their amounts."""
+
+    rows: int = 0
+    amount: Decimal | None = None
+
+
+class RuleFigures(Part):
+    name: str
+    cardinality: str
+    matches: int
+    left: Figures
+    right: Figures
+    ambiguous: int
+
+
+class Exceptional(Part):
+    """An unmatched row, and why it is."""
+
+    side: Side
+    record_key: str
+    amount: Decimal | None
+    closest_candidate: str | None
+    reason: str
+
+
+class Report(Part):
+    """The figures of one run's evidence."""
+
+    name: str
+    recipe: str
+    recipe_hash: str
+    sources: dict[Side, str]
+    started_at: datetime
+    finished_at: datetime
+    seconds: float
+    match_rate: float
+    exceptions: int
+    sides: dict[Side, dict[str, Figures]]
+    rules: list[RuleFigures]
+    largest_exceptions: list[Exceptional]
+    troubles: list[str]
+    evidence: str
+
+
+def percent(rate: float) -> str:
+    """A share as a person reads it, with two places: 100.00 means all and nothing less."""
+    shown = (Decimal(str(rate)) * 100).quantize(Decimal("0.01"))
+    return str(shown if rate == 1 else min(shown, _ALMOST_ALL))
+
+
+def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
+    """The report on the evidence in a folder."""
+    facts = _understood(folder, _metadata(folder, storage))
+    recipe, sides = facts.recipe, facts.sources
+    accepted = {"matched", "suggested"} if recipe.accept_suggested else {"matched"}
+    taking_part, matched = (
+        sum(
+            tally.rows
+            for side in SIDES
+            for state, tally in sides[side].states.items()
+            if state in wanted
+        )
+        for wanted in (sides["left"].states.keys() - {"filtered"}, accepted)
+    )
+    return Report(
+        name=recipe.name,
+        recipe=recipe.recipe_id or recipe.name,
+        recipe_hash=facts.recipe_hash,
+        sources={side: recipe.sources[side].uri for side in SIDES},
+        started_at=facts.started_at,
+        finished_at=facts.started_at + timedelta(seconds=facts.seconds),
+        seconds=facts.seconds,
+        match_rate=_share(matched, taking_part),
+        exceptions=taking_part - matched,
+        sides={side: sides[side].states for side in SIDES},
+        rules=[
+            RuleFigures(
+                name=rule.name,
+                cardinality=rule.cardinality,
+                matches=rule.matches,
+                left=rule.left,
+                right=rule.right,
+                ambiguous=rule.ambiguous_left + rule.ambiguous_right,
+            )
+            for rule in facts.rules
+        ],
+        largest_exceptions=_largest(folder, storage),
+        troubles=[said for side in SIDES for said in _troubles(side, sides[side])],
+        evidence=folder,
+    )
+
+
+def recipe_of(folder: str, storage: Storage = LOCAL) -> dict[str, Any]:
+    """The recipe that the evidence in a folder was made by."""
+    facts = _metadata(folder, storage)
+    _understood(folder, facts)
+    recipe: dict[str, Any] = facts["recipe"]
+    return recipe
+
+
+# What is read of metadata.json
+
+
+class _Place(Part):
+    uri: str
+
+
+class _Recipe(Part):
+    name: str
+    recipe_id: str | None = None
+    accept_suggested: bool = False
+    sources: dict[Side, _Place]
+
+
+class _Unreadable(Part):
+    column: str
+    kind: str = Field(alias="as")
+    rows: int
+    examples: list[Any]
+
+
+class _Source(Part):
+    states: dict[str, Figures]
+    doubled: int = Field(alias="rows_with_doubled_or_null_keys")
+    unreadable: list[_Unreadable]
+
+
+class _Rule(Part):
+    name: str
+    cardinality: str
+    matches: int
+    left: Figures
+    right: Figures
+    ambiguous_left: int
+    ambiguous_right: int
+
+
+class _Facts(Part):
+    recipe: _Recipe
+    recipe_hash: str
+    sources: dict[Side, _Source]
+    rules: list[_Rule]
+    started_at: datetime
+    seconds: float = Field(ge=0, le=_MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _has_both_sides(self) -> Self:
+        if not set(SIDES) == self.sources.keys() == self.recipe.sources.keys():
+            raise ValueError("one of the two sides is missing")
+        return self
+
+
+def _metadata(folder: str, storage: Storage) -> Any:
+    try:
+        return json.loads(storage.read_text(join(folder, "metadata.json")))
+    except NotFound as error:
+        raise NotFound(f"{folder} holds no evidence: {error}") from None
+    except (ValueError, RecursionError):
+        raise _no_evidence(folder, "its metadata.json is no JSON") from None
+
+
+def _understood(folder: str, facts: Any) -> _Facts:
+    try:
+        return _Facts.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        said = f"{where}: {first['msg']}" if where else first["msg"]
+        raise _no_evidence(folder, f"its metadata.json is of another kind ({said})") from None
+
+
+def _no_evidence(folder: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        Problem("", f"{folder} holds no evidence of Kalla: {why}; name the folder of a run")
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    """Rounded down: it is 1.0 only if nothing is missing."""
+    return part * _PARTS // whole / _PARTS if whole else 1.0
+
+
+def _largest(folder: str, storage: Storage) -> list[Exceptional]:
+    """The unmatched rows of the largest amounts, of both sides."""
+    columns = (
+        "record_key, amount, closest_candidate, candidate_status, failing_condition, left_value,"
+        " right_value, difference, rejection_reason"
+    )
+    selected = []
+    for side in SIDES:
+        part = f"unmatched_{side}"
+        try:
+            files = [each.url for each in storage.files(join(folder, part))]
+        except NotFound:
+            raise _no_evidence(folder, f"its part {part} is missing") from None
+        selected.append(
+            f"SELECT '{side}' AS side, {columns}"
+            f" FROM read_parquet({listed(files)}, hive_partitioning=false)"
+        )
+    with reading(storage, _REPORT) as reader:
+        try:
+            rows = reader.rows(
+                f"SELECT * FROM ({' UNION ALL BY NAME '.join(selected)})"
+                f" ORDER BY abs(amount) DESC NULLS LAST, side, record_key LIMIT {LARGEST}"
+            )
+            return [_exceptional(*row) for row in rows]
+        except (duckdb.ProgrammingError, duckdb.InvalidInputException, duckdb.DataError) as error:
+            raise _no_evidence(folder, said(error)) from None
+        except KeyError as reason:
+            raise _no_evidence(folder, f"{reason} is no reason of an exception") from None
+
+
+def _exceptional(
+    side: Side,
+    key: str,
+    amount: Decimal | None,
+    candidate: str | None,
+    status: str | None,
+    condition: str | None,
+    left: str | None,
+    right: str | None,
+    difference: str | None,
+    reason: str,
+) -> Exceptional:
+    text = _REASONS[reason].format(candidate=candidate, status=status, condition=condition)
+    if reason == "condition_failed":
+        text += f", {left or 'nothing'} against {right or 'nothing'}"
+        text += f" ({difference})" if difference else ""
+    return Exceptional(
+        side=side, record_key=key, amount=amount, closest_candidate=candidate, reason=text
+    )
+
+
+def _troubles(side: Side, facts: _Source) -> list[str]:
+    """What was odd about a source, a sentence each."""
+    found = []
+    if facts.doubled:
+        found.append(f"{side}: {facts.doubled:,} rows have a key that is not unique, or null")
+    for each in facts.unreadable:
+        examples = ", ".join(map(repr, each.examples))
+        many = f"{each.rows:,} values of {each.column}"
+        found.append(f"{side}: {many} are no {each.kind}, such as {examples}")
+    return found

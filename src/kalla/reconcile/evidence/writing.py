@@ -1,0 +1,295 @@
+"""Evidence of a match as Parquet: `matched`, `unmatched_left`, `unmatched_right`, `ambiguous`.
+
+Each dataset has a digest that does not depend on the order of rows, so that runs can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kalla.reconcile.matching.fates import numbers
+from kalla.reconcile.matching.values import literal
+from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import Plan, RulePlan
+
+DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
+
+Words = npt.NDArray[np.uint64]
+
+_SEPARATOR = "chr(31)"
+_WORD = 2**64 - 1
+_HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
+_STATUSES = "ENUM ('confirmed', 'suggested')"
+_CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
+# High-cardinality columns gain nothing by a dictionary, whose building takes long.
+_PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
+_CONFIDENCE = (
+    "CASE WHEN status = 'suggested' THEN 0.5 WHEN fifo THEN 0.75 ELSE 1.0 END::DECIMAL(3, 2)"
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """One file of a dataset."""
+
+    dataset: str
+    path: str
+    rows: int
+    bytes: int
+    digest: int
+
+
+class Evidence:
+    """Writes the datasets of one match into a folder."""
+
+    def __init__(self, bench: Workbench, folder: Path, matched_at: str) -> None:
+        self._bench = bench
+        self._folder = folder
+        self._matched_at = matched_at
+        self.written: list[Written] = []
+
+    def pairs(self, rule: RulePlan, pairs: str) -> None:
+        left, left_join = self._bench.keyed("left", "l", "lrid")
+        right, right_join = self._bench.keyed("right", "r", "rrid")
+        differences = _spelled(
+            (rule.checks[place].label, rule.checks[place].difference) for place in rule.pair_checks
+        )
+        keyed = (
+            f"SELECT {left} AS left_key, {right} AS right_key, {differences} AS differences,"
+            f" interchangeable, fifo FROM {pairs} {left_join} {right_join}"
+        )
+        match_id = self._match_id(rule, f"left_key, {_SEPARATOR}, right_key")
+        self._matched(
+            rule,
+            f"SELECT {match_id} AS match_id, left_key, right_key, 'confirmed' AS status,"
+            f" '1:1' AS cardinality, differences, interchangeable, fifo FROM ({keyed})",
+            pairs_alone=True,
+        )
+
+    def groups(self, rule: RulePlan, groups: str) -> None:
+        differences = _spelled(
+            (
+                rule.checks[place].label,
+                rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
+                if place == rule.sum_check and rule.sum_bound
+                else rule.checks[place].difference,
+            )
+            for place in rule.pair_checks
+        )
+        for side in SIDES:
+            where = f"SELECT rid FROM {groups} WHERE side = '{side}'"
+            self._bench.keys_table(side, where, f"{side}_keys")
+        keyed = " UNION ALL ".join(
+            f"SELECT g.*, k.key FROM {groups} g JOIN {side}_keys k USING (rid)"
+            f" WHERE side = '{side}'"
+            for side in SIDES
+        )
+        self._bench.run(
+            f"CREATE OR REPLACE TEMP TABLE grouped AS"
+            f" SELECT gid, any_value(status) AS status, any_value(cardinality) AS cardinality,"
+            " list_sort(list(key) FILTER (side = 'left')) AS lefts,"
+            " list_sort(list(key) FILTER (side = 'right')) AS rights,"
+            f" coalesce(any_value(d.differences), '{{}}') AS differences FROM ({keyed}) g"
+            f" LEFT JOIN (SELECT gid, {differences} AS differences FROM {groups}_pairs) d"
+            " USING (gid) GROUP BY gid"
+        )
+        keys = (
+            f"array_to_string(lefts, {_SEPARATOR}), {_SEPARATOR}, {_SEPARATOR},"
+            f" array_to_string(rights, {_SEPARATOR})"
+        )
+        one_right = "cardinality IN ('1:1', 'N:1')"
+        one_left = "cardinality IN ('1:1', '1:N')"
+        match_id = self._match_id(rule, keys)
+        rest = "status, cardinality, differences, false AS interchangeable, false AS fifo"
+        # The single row of a side stands in every row of its match; in M:N each row names one key.
+        shapes = (
+            ("unnest(lefts)", "rights[1]", one_right),
+            ("lefts[1]", "unnest(rights)", f"{one_left} AND NOT ({one_right})"),
+            ("unnest(lefts)", "NULL", "cardinality = 'M:N'"),
+            ("NULL", "unnest(rights)", "cardinality = 'M:N'"),
+        )
+        written = " UNION ALL ".join(
+            f"SELECT {match_id} AS match_id, {left} AS left_key, {right} AS right_key, {rest}"
+            f" FROM grouped WHERE {which}"
+            for left, right, which in shapes
+        )
+        self._matched(rule, written)
+
+    def ambiguous(self) -> None:
+        names = _names(self._bench.plan)
+        for side in SIDES:
+            key, join = self._bench.keyed(side, "t", "t.rid")
+            rows = (
+                f"SELECT {key} AS record_key, '{side}' AS side, {names}[rule + 1] AS rule,"
+                " candidates, candidate_count, reason"
+                f" FROM {side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
+            )
+            self._write_whole("ambiguous", side, rows)
+
+    def unmatched(self, side: Side) -> None:
+        bench = self._bench
+        other: Side = "right" if side == "left" else "left"
+        names = _names(bench.plan)
+        key, join = bench.keyed(side, "t", "t.rid")
+        gone = bench.gone(other, f"SELECT DISTINCT other FROM {side}_near")
+        near = f"SELECT * FROM {side}_near"
+        if len(bench.plan.rules) > 1:
+            near += (
+                " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
+            )
+        tried = (
+            f"SELECT rid, list_transform(list_sort(list(rule)), lambda n: {names}[n + 1]) AS rules"
+            f" FROM {side}_tried GROUP BY rid"
+        )
+        status = (
+            "CASE WHEN g.status IS NOT NULL THEN g.status"
+            " WHEN a.rid IS NOT NULL THEN 'ambiguous' WHEN n.other IS NOT NULL THEN 'unmatched' END"
+        )
+        reason = (
+            "CASE WHEN tried.rules IS NULL THEN 'not_attempted'"
+            " WHEN n.rid IS NULL THEN 'no_candidate'"
+            " WHEN n.failing IS NULL THEN 'taken' ELSE 'condition_failed' END"
+        )
+        amount = bench.plan.sides[side].amount
+        shown_amount = amount.sql if amount else "NULL"
+        self._write_whole(
+            f"unmatched_{side}",
+            "rows",
+            f"SELECT {key} AS record_key, {shown_amount} AS amount,"
+            " coalesce(tried.rules, []) AS attempted_rules, n.candidate AS closest_candidate,"
+            f" {status} AS candidate_status, {names}[n.rule + 1] AS rule,"
+            " n.failing AS failing_condition, n.left_value, n.right_value, n.difference,"
+            f" {reason} AS rejection_reason"
+            f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
+            f" LEFT JOIN ({near}) n ON n.rid = u.rid"
+            f" LEFT JOIN ({tried}) tried ON tried.rid = u.rid"
+            f" LEFT JOIN {gone} g ON g.rid = n.other"
+            f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
+        )
+
+    def _match_id(self, rule: RulePlan, keys: str) -> str:
+        """The same on every run: made of the recipe, the rule and the keys."""
+        head = literal(f"{self._bench.plan.recipe}\x1f{rule.name}\x1f")
+        return f"md5_number(concat({head}, {keys}))::UUID"
+
+    def _matched(self, rule: RulePlan, rows: str, *, pairs_alone: bool = False) -> None:
+        # What has few values is written as an enum: its dictionary is there already.
+        full = (
+            f"SELECT match_id, left_key, right_key,"
+            f" {literal(rule.name)}::ENUM ({literal(rule.name)}) AS rule,"
+            f" status::{_STATUSES} AS status, cardinality::{_CARDINALITIES} AS cardinality,"
+            f" differences, interchangeable, fifo, {_CONFIDENCE} AS confidence,"
+            f" TIMESTAMPTZ {literal(self._matched_at)} AS matched_at FROM ({rows})"
+        )
+        self._write(
+            "matched",
+            f"rule-{rule.number}",
+            full,
+            lambda path: _digest_of_matches(self._bench, path, pairs_alone),
+        )
+
+    def _write_whole(self, dataset: str, name: str, rows: str) -> None:
+        """Rows of which every column counts; few enough to be held, and computed once."""
+        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS {rows}")
+        self._write(dataset, name, "SELECT * FROM written", lambda _: _digest(self._bench))
+
+    def _write(self, dataset: str, name: str, rows: str, digest: Callable[[Path], int]) -> None:
+        folder = self._folder / dataset
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.parquet"
+        (count,) = self._bench.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
+        found = digest(path) if count else 0
+        self.written.append(Written(dataset, str(path), count, path.stat().st_size, found))
+
+
+def combined(digests: Sequence[int]) -> str:
+    return f"{sum(digests) % 2**128:032x}"
+
+
+def _digest_of_matches(bench: Workbench, path: Path, pairs_alone: bool) -> int:
+    """The sum of every row's hash, which `docs/reconcile.md` defines, from the file itself.
+
+    A row's hash is a product: of who was matched, and of how. Of the latter there are few, so what
+    is hashed row by row is hashed already: the match_id.
+    """
+    who = (
+        "CAST(match_id AS UHUGEINT)"
+        if pairs_alone
+        else "CASE WHEN cardinality = '1:1' THEN CAST(match_id AS UHUGEINT)"
+        f" ELSE md5_number(concat_ws({_SEPARATOR}, CAST(match_id AS VARCHAR),"
+        " coalesce(left_key, '∅'), coalesce(right_key, '∅'))) END"
+    )
+    how = (
+        f"concat_ws({_SEPARATOR}, rule, status, cardinality, differences)"
+        " || CASE WHEN interchangeable THEN 'i' WHEN fifo THEN 'f' ELSE '' END"
+    )
+    summed = (
+        f"SELECT md5_number({how}) AS how, sum(high) AS high, sum(low) AS low FROM"
+        f" (SELECT rule, status, cardinality, differences, interchangeable, fifo, {_halves('who')}"
+        f" FROM (SELECT *, {who} AS who FROM read_parquet({literal(str(path))})))"
+        " GROUP BY rule, status, cardinality, differences, interchangeable, fifo"
+    )
+    batches = bench.batches(
+        f"SELECT ((high + (low >> 64)) & {_WORD})::UBIGINT, (low & {_WORD})::UBIGINT,"
+        f" (how >> 64)::UBIGINT, (how & {_WORD})::UBIGINT | 1 FROM ({summed})"
+    )
+    return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
+
+
+def _digest(bench: Workbench) -> int:
+    """The sum of the md5 of every row's text, of the rows in `written`."""
+    columns = bench.rows("SELECT column_name FROM (DESCRIBE written)")
+    said = f", {_SEPARATOR}, ".join(
+        f"coalesce(CAST({column} AS VARCHAR), '∅')" for (column,) in columns
+    )
+    high, low = bench.row(
+        f"SELECT sum(high), sum(low) FROM (SELECT {_halves('h')}"
+        f" FROM (SELECT md5_number(concat({said})) AS h FROM written))"
+    )
+    return (int(high) << 64) + int(low)
+
+
+def _halves(number: str) -> str:
+    """Two words, for a sum of the whole would overflow."""
+    return f"({number} >> 64)::UBIGINT AS high, ({number} & {_WORD}::UHUGEINT)::UBIGINT AS low"
+
+
+def sum_of_products(high: Words, low: Words, by_high: Words, by_low: Words) -> int:
+    """Of numbers of two words each with numbers of two words each, modulo 2^128."""
+    upper = int((high * by_low + low * by_high).sum())  # overflows as it should
+    return (upper << 64) + sum(
+        _exact(first * second) << places
+        for first, places_of_first in ((low & _HALF, 0), (low >> _BITS, 32))
+        for second, places in (
+            (by_low & _HALF, places_of_first),
+            (by_low >> _BITS, places_of_first + 32),
+        )
+    )
+
+
+def _exact(words: Words) -> int:
+    return int((words & _HALF).sum()) + (int((words >> _BITS).sum()) << 32)
+
+
+def _names(plan: Plan) -> str:
+    return "[" + ", ".join(literal(rule.name) for rule in plan.rules) + "]"
+
+
+def _spelled(differences: Iterable[tuple[str, str]]) -> str:
+    """An expression of the JSON that names each check and its difference, a number as text."""
+    seen: Counter[str] = Counter()
+    parts = []
+    for label, sql in differences:
+        seen[label] += 1
+        name = label if seen[label] == 1 else f"{label} #{seen[label]}"
+        parts.append(f'{json.dumps(name, ensure_ascii=False)}: "\0{sql}\0"')
+    pieces = ("{" + ", ".join(parts) + "}").split("\0")
+    return f"concat({', '.join(literal(p) if n % 2 == 0 else p for n, p in enumerate(pieces))})"

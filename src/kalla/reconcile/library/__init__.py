@@ -1,0 +1,1 @@
+"""What runs refer to by name: registered sources, saved recipes, destinations."""

@@ -1,0 +1,172 @@
+"""A recipe on its way into the library: as a caller sends it, and what is wrong with it.
+
+A recipe may leave parameters without a value: that is no problem of the recipe but of a run.
+Reading a long text takes seconds: none of this belongs on the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from types import MappingProxyType
+
+from kalla.errors import InvalidInput
+from kalla.reconcile.library import admission
+from kalla.reconcile.library.admission import Known
+from kalla.reconcile.model import Recipe, Side
+from kalla.reconcile.recipes import notation, older, parameters, reading
+from kalla.reconcile.recipes.fitting import Columns
+from kalla.reconcile.recipes.problems import RecipeProblem, spelled
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
+_LONGEST_SLUG = 80
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a request's body holds: a recipe's text, and values for its parameters."""
+
+    text: str
+    given: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every problem of a recipe; `recipe` is there when there is none, as far as can be told.
+
+    `needs` are the parameters that a run must give a value; `recipe` holds made-up ones for them.
+    """
+
+    recipe: Recipe | None
+    problems: tuple[RecipeProblem, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def sent(body: bytes) -> Sent:
+    """A body is the recipe itself, as YAML or JSON, or JSON with the fields recipe, parameters."""
+    text = body.decode("utf-8", "surrogateescape")
+    if not text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return Sent(normal(text), _NOTHING)
+    parsed = notation.parse(text)
+    fields = parsed.value
+    if not isinstance(fields, dict) or not {"recipe"} <= fields.keys() <= {"recipe", "parameters"}:
+        return Sent(normal(text), _NOTHING)
+    if parsed.findings:
+        raise InvalidInput(*(each.told() for each in parsed.findings))
+    recipe = fields["recipe"]
+    return Sent(
+        normal(recipe if isinstance(recipe, str) else notation.write(recipe)),
+        _values(fields.get("parameters", {})),
+    )
+
+
+def judge(
+    text: str,
+    given: Mapping[str, str] = _NOTHING,
+    columns: Callable[[Recipe], Mapping[Side, Columns]] | None = None,
+) -> Judgement:
+    """Read a recipe, with stand-ins for the parameters that nobody gave a value."""
+    try:
+        return Judgement(reading.read(text, given, columns=columns))
+    except InvalidInput as error:
+        first = told(error)
+    needs, places = _unfilled(text, given)
+    if not needs:
+        return Judgement(None, first)
+    try:
+        recipe = reading.read(text, {**given, **needs}, columns=columns)
+    except InvalidInput as error:
+        # Where a stand-in stands, nothing can be said.
+        left = tuple(each for each in told(error) if not _is_at(each.field, places))
+        return Judgement(None, left, tuple(needs))
+    return Judgement(recipe, (), tuple(needs))
+
+
+def judge_with_sources(
+    text: str,
+    known: Known,
+    given: Mapping[str, str] = _NOTHING,
+    columns: Callable[[Recipe], Mapping[Side, Columns]] | None = None,
+) -> Judgement:
+    """The same, with the registered sources filled in."""
+    try:
+        unknown: tuple[RecipeProblem, ...] = ()
+        text = admission.resolved(text, known)
+    except InvalidInput as error:
+        unknown = told(error)
+    judgement = judge(text, given, columns)
+    return replace(judgement, problems=unknown + judgement.problems)
+
+
+def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
+    return tuple(
+        each if isinstance(each, RecipeProblem) else RecipeProblem(each.field, each.message)
+        for each in error.problems
+    )
+
+
+def named(text: str) -> tuple[str, str]:
+    """The name and id of a judged recipe; without a `recipe_id` of its own, made of its name."""
+    value = notation.parse(text).value
+    document = older.modernise(value).document if isinstance(value, dict) else {}
+    name = str(document.get("name", ""))
+    return name, str(document.get("recipe_id") or slug(name))
+
+
+def normal(text: str) -> str:
+    """The same on every machine: versions are told apart by their text."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def slug(name: str) -> str:
+    """`Invoices & payments` is `invoices-payments`."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_LONGEST_SLUG].strip("-")
+    return found or f"recipe-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _values(given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        raise InvalidInput(RecipeProblem("parameters", "must be names and their values"))
+    wrong = [
+        name
+        for name, value in given.items()
+        if value is None or isinstance(value, dict | list | bool)
+    ]
+    if wrong:
+        raise InvalidInput(
+            *(RecipeProblem(f"parameters.{name}", "must be one value") for name in wrong)
+        )
+    return {name: str(value) for name, value in given.items()}
+
+
+def _unfilled(text: str, given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Stand-ins for declared parameters without a value, and the places that use them."""
+    try:
+        value = notation.parse(text).value
+    except InvalidInput:
+        return {}, []
+    if not isinstance(value, dict):
+        return {}, []
+    modern = older.modernise(value)
+    declared = modern.document.get("parameters")
+    needs = {}
+    for name, fields in declared.items() if isinstance(declared, dict) else ():
+        if not isinstance(fields, dict) or name in given or fields.get("default") is not None:
+            continue
+        kind = fields.get("type", "text")
+        if isinstance(kind, str) and kind in _STANDING_FOR:
+            needs[name] = _STANDING_FOR[kind]
+    unfilled = (
+        parameters.fill(modern.document, given).unfilled
+        - parameters.fill(modern.document, {**given, **needs}).unfilled
+    )
+    return needs, [spelled(modern.place(path)) for path in unfilled]
+
+
+def _is_at(field: str, places: Iterable[str]) -> bool:
+    return any(field == place or field.startswith((f"{place}.", f"{place}[")) for place in places)

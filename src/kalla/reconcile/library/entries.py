@@ -1,0 +1,320 @@
+"""What runs refer to by name: registered sources, saved recipes, destinations of callbacks.
+
+Typed rows over `entries.sql`. What they allow is decided in `admission` and `destinations`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import Any
+
+from kalla.database import Connection
+from kalla.errors import Conflict, InvalidInput, NotFound, Problem
+from kalla.reconcile.library import admission, destinations, drafts
+from kalla.reconcile.library.admission import UNSTORABLE, Known, SourceDocument, source_problems
+from kalla.reconcile.model import Recipe
+from kalla.reconcile.recipes import notation, reading
+from kalla.redaction import secrets_in
+from kalla.secrets import valid_name
+from kalla.statements import load
+
+sql = load("kalla.reconcile.library", "entries.sql")
+
+LARGEST_SOURCE = 64 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_RESERVED = ("schema", "validate")  # addresses below /api/recipes
+
+
+@dataclass(frozen=True)
+class RegisteredSource:
+    """A source that recipes may use."""
+
+    name: str
+    source: SourceDocument
+    created_at: datetime
+    created_by: str
+    changed_at: datetime
+    changed_by: str
+
+
+@dataclass(frozen=True)
+class RecipeSummary:
+    """A version of a recipe in a list."""
+
+    recipe_id: str
+    version: int
+    name: str
+    hash: str
+    created_at: datetime
+    created_by: str
+
+
+@dataclass(frozen=True)
+class RecipeVersion(RecipeSummary):
+    """One version, with its text as it was saved."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SavedRecipe(RecipeVersion):
+    """What was saved. `repeated`: it is the latest version already, which stays."""
+
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class Destination:
+    """An address that callbacks may go to, and the name of the secret that signs them."""
+
+    name: str
+    url: str
+    secret: str
+    created_at: datetime
+    created_by: str
+    changed_at: datetime
+    changed_by: str
+
+
+async def prepare(
+    text: str, given: Mapping[str, str], left: str | None, right: str | None, known: Known
+) -> Recipe:
+    """The recipe of a text, ready to run: parameters and sources filled in, its places allowed.
+
+    Without a connection: to look where links lead can take longer than a transaction may be idle.
+    """
+    uris = {side: uri for side, uri in (("left", left), ("right", right)) if uri is not None}
+
+    def prepared() -> Recipe:
+        recipe = reading.read(admission.resolved(text, known, uris), given)
+        return admission.admit(recipe, known)
+
+    return await asyncio.to_thread(prepared)
+
+
+async def register_source(
+    connection: Connection, name: str, source: SourceDocument, by: str, replace: bool = False
+) -> RegisteredSource:
+    """Let recipes use a source. A name that is taken is a conflict, unless it is to be replaced."""
+    document = await asyncio.to_thread(_fit_to_register, name, source)
+    statement = sql.replace_source if replace else sql.add_source
+    row = await _one(connection, statement, name=name, document=document, by=by)
+    if row is None:
+        raise Conflict(f"there is a source {name!r} already: say replace, or take another name")
+    return await asyncio.to_thread(_registered, row)
+
+
+async def sources(connection: Connection) -> list[RegisteredSource]:
+    """Every registered source, by name."""
+    rows = await _all(connection, sql.sources)
+    return await asyncio.to_thread(lambda: [_registered(row) for row in rows])
+
+
+async def known_sources(connection: Connection) -> dict[str, SourceDocument]:
+    return {each.name: each.source for each in await sources(connection)}
+
+
+async def source(connection: Connection, name: str) -> RegisteredSource:
+    row = await _one(connection, sql.source, name=name)
+    if row is None:
+        raise await _missing_source(connection, name)
+    return await asyncio.to_thread(_registered, row)
+
+
+async def remove_source(connection: Connection, name: str) -> RegisteredSource:
+    """No recipe can use it any more; runs that have begun go on."""
+    row = await _one(connection, sql.remove_source, name=name)
+    if row is None:
+        raise await _missing_source(connection, name)
+    return await asyncio.to_thread(_registered, row)
+
+
+async def save_recipe(connection: Connection, text: str, by: str) -> SavedRecipe:
+    """Keep a recipe under its id: as a new version, unless the latest has the same text.
+
+    Going back to an earlier text makes a new version too: the latest one is what counts.
+    """
+    known = await known_sources(connection)
+    text, name, recipe_id, digest = await asyncio.to_thread(_fit_to_save, text, known)
+    await connection.execute(sql.serialise_recipe, {"recipe_id": recipe_id})
+    latest = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
+    if latest is not None and latest["hash"] == digest:
+        return SavedRecipe(**latest, repeated=True)
+    (row,) = await _all(
+        connection,
+        sql.add_recipe,
+        recipe_id=recipe_id,
+        version=latest["version"] + 1 if latest else 1,
+        name=name,
+        text=text,
+        hash=digest,
+        by=by,
+    )
+    return SavedRecipe(**row, repeated=False)
+
+
+async def recipes(
+    connection: Connection, after: str | None = None, limit: int = 100
+) -> list[RecipeSummary]:
+    """The latest version of every recipe, by id."""
+    rows = await _all(connection, sql.recipes, after=after, limit=limit)
+    return [RecipeSummary(**row) for row in rows]
+
+
+async def recipe_version(
+    connection: Connection, recipe_id: str, version: int | None = None
+) -> RecipeVersion:
+    """A version, or the latest one."""
+    if version is None:
+        row = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
+    else:
+        row = await _one(connection, sql.recipe, recipe_id=recipe_id, version=version)
+    if row is None:
+        raise await _missing_recipe(connection, recipe_id, version)
+    return RecipeVersion(**row)
+
+
+async def recipe_versions(connection: Connection, recipe_id: str) -> list[RecipeSummary]:
+    """Every version, the newest first; of very many the newest 500."""
+    rows = await _all(connection, sql.recipe_versions, recipe_id=recipe_id)
+    return [RecipeSummary(**row) for row in rows]
+
+
+async def add_destination(
+    connection: Connection, name: str, url: str, secret: str, by: str, replace: bool = False
+) -> Destination:
+    """Let callbacks go to an address and to those below it."""
+    problems = [*_name_problems(name), *destinations.url_problems(url)]
+    try:
+        valid_name(secret)
+    except InvalidInput as error:
+        problems += [Problem("secret", each.message) for each in error.problems]
+    if problems:
+        raise InvalidInput(*problems)
+    statement = sql.replace_destination if replace else sql.add_destination
+    row = await _one(connection, statement, name=name, url=url, secret=secret, by=by)
+    if row is None:
+        raise Conflict(
+            f"there is a destination {name!r} already: say replace, or take another name"
+        )
+    return Destination(**row)
+
+
+async def all_destinations(connection: Connection) -> list[Destination]:
+    """Every destination, by name."""
+    return [Destination(**row) for row in await _all(connection, sql.destinations)]
+
+
+async def remove_destination(connection: Connection, name: str) -> Destination:
+    row = await _one(connection, sql.remove_destination, name=name)
+    if row is None:
+        known = [each.name for each in await all_destinations(connection)]
+        near = _near(name, known, "kalla destinations add")
+        raise NotFound(f"there is no destination {name!r}; {near}")
+    return Destination(**row)
+
+
+async def destination_for(connection: Connection, url: str) -> Destination:
+    """The destination that covers a callback's address; of several the one that says most."""
+    if problems := list(destinations.url_problems(url, query=True)):
+        raise InvalidInput(*(Problem("callback_url", each.message) for each in problems))
+    found = [
+        each for each in await all_destinations(connection) if destinations.covers(each.url, url)
+    ]
+    if not found:
+        raise InvalidInput(
+            Problem(
+                "callback_url",
+                "is not below a registered destination: let an admin run `kalla destinations add "
+                "NAME URL --secret NAME`",
+            )
+        )
+    return max(found, key=lambda each: len(each.url.rstrip("/")))
+
+
+def _fit_to_register(name: str, source: SourceDocument) -> str:
+    """The source as it is kept; or every problem of it."""
+    problems = [*_name_problems(name), *source_problems(source)]
+    if problems:
+        raise InvalidInput(*problems)
+    document = notation.write(source.fields())
+    if len(document.encode()) > LARGEST_SOURCE:
+        raise InvalidInput(Problem("source", f"has more than {LARGEST_SOURCE:,} bytes"))
+    return document
+
+
+def _fit_to_save(text: str, known: Known) -> tuple[str, str, str, str]:
+    """The text as it is kept, its name, id and hash; or every problem of it."""
+    text = drafts.normal(text)
+    if problems := drafts.judge_with_sources(text, known).problems:
+        raise InvalidInput(*problems)
+    name, recipe_id = drafts.named(text)
+    if faults := [*_recipe_id_problems(recipe_id), *_text_problems(name, text)]:
+        raise InvalidInput(*faults)
+    return text, name, recipe_id, sha256(text.encode()).hexdigest()
+
+
+def _registered(row: dict[str, Any]) -> RegisteredSource:
+    document = notation.parse(row.pop("document")).value
+    return RegisteredSource(source=SourceDocument.model_validate(document), **row)
+
+
+def _name_problems(name: str, field: str = "name") -> Iterator[Problem]:
+    if not _NAME.fullmatch(name):
+        yield Problem(field, "has 1 to 100 letters, digits and _ . -, and begins with no sign")
+
+
+def _recipe_id_problems(recipe_id: str) -> Iterator[Problem]:
+    yield from _name_problems(recipe_id, "recipe_id")
+    if recipe_id in _RESERVED:
+        yield Problem("recipe_id", f"cannot be {recipe_id}, which is an address of its own")
+
+
+def _text_problems(name: str, text: str) -> Iterator[Problem]:
+    if UNSTORABLE.search(name) or UNSTORABLE.search(text):
+        yield Problem("", "the document holds a NUL or half of a character")
+    elif next(secrets_in(text), None) is not None:
+        yield Problem(
+            "",
+            "the document holds a secret in the clear: store it with `kalla secret set` and write "
+            "secret://name",
+        )
+
+
+async def _missing_source(connection: Connection, name: str) -> NotFound:
+    known = [row["name"] for row in await _all(connection, sql.source_names)]
+    return NotFound(f"there is no source {name!r}; {_near(name, known, 'kalla sources add')}")
+
+
+async def _missing_recipe(connection: Connection, recipe_id: str, version: int | None) -> NotFound:
+    latest = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
+    if latest is not None:
+        return NotFound(
+            f"the recipe {recipe_id!r} has no version {version}; the latest is {latest['version']}"
+        )
+    known = [row["recipe_id"] for row in await _all(connection, sql.recipe_names)]
+    near = _near(recipe_id, known, "kalla recipe save")
+    return NotFound(f"there is no recipe {recipe_id!r}; {near}")
+
+
+def _near(name: str, known: list[str], command: str) -> str:
+    """The end of a sentence about a name that is not known."""
+    if found := get_close_matches(name, known, n=1):
+        return f"did you mean {found[0]}?"
+    some = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    return f"known are: {some}" if known else f"there are none yet: `{command}` makes one"
+
+
+async def _one(connection: Connection, statement: bytes, **values: Any) -> dict[str, Any] | None:
+    return await (await connection.execute(statement, values)).fetchone()
+
+
+async def _all(connection: Connection, statement: bytes, **values: Any) -> list[dict[str, Any]]:
+    return await (await connection.execute(statement, values)).fetchall()

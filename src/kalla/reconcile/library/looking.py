@@ -1,0 +1,128 @@
+"""Looking into sources while somebody waits for the answer: in threads, a few at once, in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, TypeVar
+
+from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
+from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.library import admission, places
+from kalla.reconcile.library.admission import Known
+from kalla.reconcile.library.places import Refused
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.recipes import checking
+from kalla.reconcile.recipes.fitting import Columns
+from kalla.reconcile.sources import inspection
+from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
+from kalla.reconcile.sources.origins import Resolve
+from kalla.secrets import Vault
+from kalla.settings import Settings
+from kalla.storage import Storage
+
+Result = TypeVar("Result")
+
+# Of its own: sources that do not answer must not hold up what else runs in threads.
+_threads = ThreadPoolExecutor(4, thread_name_prefix="look")
+
+
+class _Means(TypedDict):
+    storage: Storage
+    resolve: Resolve
+    bounds: Bounds
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The columns of the sides that could be looked at, and a note on each that could not."""
+
+    columns: dict[Side, Columns] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be asked of a source, with the storage and the secrets of these settings."""
+
+    storage: Storage
+    resolve: Resolve
+    seconds: float = inspection.LOOK.seconds
+
+    @classmethod
+    def of(cls, settings: Settings) -> Look:
+        return cls(Storage.of(settings.storage), Vault(settings).resolve)
+
+    async def inspect(self, source: Source) -> Inspection:
+        """Columns with their types, size, and what the primary key may be."""
+        return await self._in_time(lambda: inspection.inspect(_inside(source), **self._means()))
+
+    async def preview(self, source: Source, rows: int) -> Preview:
+        """The first rows."""
+        return await self._in_time(
+            lambda: inspection.preview(_inside(source), rows, **self._means())
+        )
+
+    async def reach(self, source: Source) -> Reach:
+        """Whether it can be read, and if not, why."""
+        try:
+            return await self._in_time(lambda: inspection.reach(_inside(source), **self._means()))
+        except (Unavailable, InvalidInput) as error:
+            return Reach(False, str(error))
+
+    async def columns(self, recipe: Recipe, known: Known) -> Seen:
+        """The columns of a recipe's registered sources; the others are not looked at."""
+        sides = await asyncio.gather(*(self._columns(recipe, side, known) for side in SIDES))
+        seen = Seen()
+        for side, found in zip(SIDES, sides, strict=True):
+            if isinstance(found, KallaError):
+                seen.notes.append(f"the {side} source's columns were not checked: {found}")
+            else:
+                seen.columns[side] = found
+        return seen
+
+    async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
+        def look() -> Columns:
+            source = admission.admit_source(recipe.sources[side], side, known)
+            if not inspection.is_database(source):
+                return checking.columns_of(
+                    source,
+                    storage=self.storage,
+                    lines=inspection.SAMPLE_ROWS,
+                    bounds=self._bounds(),
+                )
+            found = inspection.inspect(source, **self._means())
+            return {column.name: column.type for column in found.columns}
+
+        try:
+            return await self._in_time(look)
+        except KallaError as error:
+            return error
+
+    def _means(self) -> _Means:
+        return {"storage": self.storage, "resolve": self.resolve, "bounds": self._bounds()}
+
+    def _bounds(self) -> Bounds:
+        """A thread cannot be ended: what it asks ends by itself, and makes room for the next."""
+        return replace(inspection.LOOK, seconds=self.seconds)
+
+    async def _in_time(self, look: Callable[[], Result]) -> Result:
+        waiting = asyncio.get_running_loop().run_in_executor(_threads, look)
+        try:
+            return await asyncio.wait_for(waiting, self.seconds)
+        except TimeoutError:
+            raise Unavailable(
+                f"the source did not answer within {self.seconds:g} seconds: see whether it can be "
+                "reached from the API's machine"
+            ) from None
+
+
+def _inside(source: Source) -> Source:
+    """The source itself, unless a link in its folder leads out of it."""
+    try:
+        places.covered(source.uri, source.uri)
+    except Refused as refusal:
+        raise InvalidInput(Problem("source.uri", str(refusal))) from None
+    return source

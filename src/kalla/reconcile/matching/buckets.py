@@ -1,0 +1,394 @@
+"""The match in several buckets: rows are spread by a rule's key, each bucket is matched by itself.
+
+Rules of one key are one stage. What a stage leaves is spread anew by the key of the next. The
+evidence is that of one bucket, digest by digest; only its files are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+import duckdb
+
+from kalla.errors import Permanent
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing import Evidence, Written
+from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
+from kalla.reconcile.matching import closest, exchange
+from kalla.reconcile.matching.exchange import (
+    Key,
+    KeyTask,
+    Ordinals,
+    Piece,
+    Spread,
+    kept,
+    key_of_source,
+    stored,
+)
+from kalla.reconcile.matching.outcomes import Outcome, loaded_of, rules_of, states_of
+from kalla.reconcile.matching.values import held, literal
+from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import Plan, RulePlan
+
+Task = TypeVar("Task")
+Found = TypeVar("Found")
+
+# Each task looks at all of the other side, so that few rows are not worth a second one.
+_ASKING = 200_000
+
+
+class Place(Protocol):
+    """Runs a kernel on every task, somewhere; gives back what each found."""
+
+    def __call__(
+        self, kernel: Callable[[Task], Found], tasks: Sequence[Task], /
+    ) -> Sequence[Found]: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Rules that are carried out bucket by bucket, since they share a key."""
+
+    key: Key
+    rules: tuple[RulePlan, ...]
+    buckets: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One bucket of a stage: where its rows are."""
+
+    number: int
+    folders: Mapping[Side, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Some of a side's rows that are yet to be explained."""
+
+    side: Side
+    number: int
+    of: int
+
+
+def match(
+    plan: Plan, buckets: int, folder: Path, resources: Resources, matched_at: str, place: Place
+) -> Facts:
+    """Match both sides and write the evidence into the folder, by tasks that `place` runs."""
+    return _Match(plan, buckets, folder, resources, matched_at).run(place)
+
+
+def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
+    """Neighbouring rules whose rows one spreading brings together; without a key, in one bucket."""
+    found: list[Stage] = []
+    for rule in rules:
+        key = Key.of(rule)
+        if found and found[-1].key.serves(key):
+            found[-1] = replace(found[-1], rules=(*found[-1].rules, rule))
+        else:
+            found.append(Stage(key, (rule,), buckets if key.pairs else 1))
+    return found
+
+
+class _Match:
+    """What the tasks of one match share. It travels with them."""
+
+    def __init__(
+        self, plan: Plan, buckets: int, folder: Path, resources: Resources, matched_at: str
+    ) -> None:
+        self.plan = plan
+        self.stages = stages(plan.rules, buckets)
+        self.buckets = buckets
+        self.evidence = folder
+        self.work = folder.with_name(f"{folder.name}-rows")
+        self.resources = resources
+        self.matched_at = matched_at
+        # Whether a row without a fellow of its key is held against the nearest of all.
+        self.compares_values = any(
+            check.bound or check.band for rule in plan.rules for check in rule.checks
+        )
+
+    def run(self, place: Place) -> Facts:
+        clock = Clock()
+        first = self.stages[0]
+
+        def spread(piece: Piece) -> Spread:
+            return exchange.spread(
+                self.plan, piece, first.key, first.buckets, self.work / "spread", self.own()
+            )
+
+        read = place(_told(spread), exchange.pieces(self.plan, self.buckets))
+        loaded = {side: loaded_of([each for each in read if each.side == side]) for side in SIDES}
+        clock.lap("spread")
+        ordinals = self._ordinals(place, read)
+        for side, found in ordinals.items():
+            loaded[side] = replace(loaded[side], doubled_keys=found.rows)
+        clock.lap("keys")
+        outcomes: list[Outcome] = []
+        waiting = _by_side((each.side, each.folder) for each in read)
+        for number, stage in enumerate(self.stages):
+            tasks = [Bucket(each, waiting) for each in range(stage.buckets)]
+
+            def carry_out(task: Bucket, number: int = number) -> Outcome:
+                return self.carry_out(number, task, ordinals if number == 0 else {})
+
+            came = place(_told(carry_out), tasks)
+            outcomes += came
+            waiting = _by_side(pair for each in came for pair in (each.left_over or {}).items())
+        clock.lap("match")
+        outcomes += self._explain_rest(place, outcomes)
+        clock.lap("closest")
+        facts = Facts(
+            {
+                side: SideFacts(loaded[side], states_of(outcomes, side, loaded[side]))
+                for side in SIDES
+            },
+            rules_of(outcomes, self.plan.rules),
+            self._gather(outcomes),
+            clock.laps,
+        )
+        clock.lap("evidence")
+        return facts
+
+    def own(self) -> Resources:
+        """Tasks of one machine must not spill into each other's folder."""
+        return replace(self.resources, temp=self.resources.temp / uuid4().hex)
+
+    def _ordinals(self, place: Place, read: Sequence[Spread]) -> dict[Side, Ordinals]:
+        folders = _by_side((each.side, each.folder) for each in read)
+        tasks = [KeyTask(number, folders) for number in range(self.stages[0].buckets)]
+        work = self.work / "keys"
+
+        def find(task: KeyTask) -> dict[Side, str]:
+            return exchange.find_doubled(task, work, self.own())
+
+        found = place(_told(find), tasks)
+        doubled = {side: [each[side] for each in found if side in each] for side in SIDES}
+        nulls = {each.side for each in read if each.null_keys}
+        sides = [side for side in SIDES if doubled[side] or side in nulls]
+
+        def number(side: Side) -> Ordinals:
+            return exchange.number(self.plan, side, doubled[side], work, self.own())
+
+        return dict(zip(sides, place(_told(number), sides), strict=True))
+
+    # Kernels
+
+    def carry_out(self, number: int, task: Bucket, ordinals: Mapping[Side, Ordinals]) -> Outcome:
+        """One bucket of one stage."""
+        stage, is_last = self.stages[number], number + 1 == len(self.stages)
+        sides = {
+            side: stored(self.plan, side, task.folders[side], task.number, fresh=number == 0)
+            for side in SIDES
+        }
+        bench = Workbench(replace(self.plan, sides=sides), self.own())
+        try:
+            for side in SIDES:
+                _restore(bench, side, kept(self.plan, side), ordinals.get(side))
+            evidence = self._evidence(bench)
+            carried = kernel.carry_out(bench, stage.rules)
+            rules = kernel.write_matched(bench, evidence, carried)
+            if not is_last:
+                states = {side: _gone(bench, side) for side in SIDES}
+                left_over = {
+                    side: self._hand_on(bench, side, self.stages[number + 1]) for side in SIDES
+                }
+                done = {side: self._set_aside(bench, side) for side in SIDES}
+                return Outcome(rules, tuple(evidence.written), states, None, left_over, done)
+            evidence.ambiguous()
+            lonely = {}
+            for side in SIDES:
+                kernel.find_unmatched(bench, side)
+                lonely[side] = self._explain(bench, evidence, side)
+            return Outcome(
+                rules,
+                tuple(evidence.written),
+                {side: kernel.states_of(bench, side) for side in SIDES},
+                {side: kernel.doubts(bench, side) for side in SIDES},
+                None,
+                {side: self._set_aside(bench, side, with_open=True) for side in SIDES},
+                lonely,
+            )
+        finally:
+            bench.close()
+
+    def _explain(self, bench: Workbench, evidence: Evidence, side: Side) -> int:
+        """Write the unmatched rows that this bucket can say all about; how many are left."""
+        if len(self.stages) == 1:
+            closest.search(bench, side, by_value=False)
+            bench.run(f"CREATE TEMP TABLE {side}_everyone AS SELECT * FROM {side}_unmatched")
+            if self.compares_values:
+                bench.run(
+                    f"DELETE FROM {side}_unmatched WHERE rid NOT IN (SELECT rid FROM {side}_near)"
+                )
+            evidence.unmatched(side)
+            bench.run(f"INSERT INTO {side}_explained SELECT rid FROM {side}_unmatched")
+            bench.run(f"DELETE FROM {side}_unmatched")
+            bench.run(f"INSERT INTO {side}_unmatched SELECT * FROM {side}_everyone")
+        (left,) = bench.row(
+            f"SELECT count(*) FROM {side}_unmatched"
+            f" WHERE rid NOT IN (SELECT rid FROM {side}_explained)"
+        )
+        return int(left)
+
+    def _explain_rest(self, place: Place, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """The rows that only a look at all of the other side explains, some in each task."""
+        folders = _by_side(pair for each in outcomes for pair in (each.done or {}).items())
+        tasks = []
+        for side in SIDES:
+            asking = sum(each.lonely[side] for each in outcomes if each.lonely)
+            of = min(self.buckets, -(-asking // _ASKING))
+            tasks += [Asking(side, number, of) for number in range(of)]
+
+        def explain(task: Asking) -> Outcome:
+            return self.explain(task, folders)
+
+        return place(_told(explain), tasks)
+
+    def explain(self, task: Asking, folders: Mapping[Side, tuple[str, ...]]) -> Outcome:
+        side = task.side
+        sides = {each: stored(self.plan, each, folders[each]) for each in SIDES}
+        asking = [f"{held(f'kalla:{name}')} IS NULL" for name in ("status", "rule", "explained")]
+        asking.append(f"hash({key_of_source(sides[side])}) % {task.of} = {task.number}")
+        sides[side] = replace(sides[side], filters=" AND ".join(asking))
+        bench = Workbench(replace(self.plan, sides=sides), self.own())
+        try:
+            for each in SIDES:
+                _restore(bench, each, kept(self.plan, each), None)
+            kernel.find_unmatched(bench, side)
+            closest.search(bench, side, by_key=len(self.stages) > 1)
+            evidence = self._evidence(bench)
+            evidence.unmatched(side)
+            return Outcome(written=tuple(evidence.written))
+        finally:
+            bench.close()
+
+    def _hand_on(self, bench: Workbench, side: Side, to: Stage) -> str:
+        """Write the rows that are left, with what is known of them, for the next stage."""
+        path = self.work / "stages" / uuid4().hex
+        bucket = to.key.bucket(side, bench.plain_key(side, ""), to.buckets)
+        self._write_open(bench, side, path, bucket)
+        return str(path)
+
+    def _set_aside(self, bench: Workbench, side: Side, *, with_open: bool = False) -> str:
+        """Write the rows that are settled, for the search; at the end also those that are not."""
+        path = self.work / "stages" / uuid4().hex
+        bench.run("CREATE OR REPLACE TEMP TABLE suggested (rid BIGINT)")
+        bench.add("suggested", bench.fates[side].rids("suggested"), "SELECT given")
+        state = {
+            "kalla:ordinal": _ordinal(bench, side),
+            "kalla:status": "CASE WHEN rid IN (FROM suggested) THEN 'suggested' ELSE 'matched' END",
+        }
+        settled = f"{side}_rows t WHERE rid NOT IN (SELECT rid FROM {bench.left_over(side)})"
+        names = self.plan.sides[side].columns
+        exchange.write(bench, side, state, exchange.ALL, path, settled, names)
+        if with_open:
+            self._write_open(bench, side, path, exchange.ALL)
+        return str(path)
+
+    def _write_open(self, bench: Workbench, side: Side, path: Path, bucket: str) -> None:
+        state = {
+            "kalla:ordinal": _ordinal(bench, side),
+            "kalla:rule": "a.rule",
+            "kalla:reason": "a.reason",
+            "kalla:candidates": "a.candidates",
+            "kalla:candidate_count": "a.candidate_count",
+            "kalla:explained": f"rid IN (SELECT rid FROM {side}_explained) OR NULL",
+        }
+        rows = f"{bench.left_over(side)} t LEFT JOIN {side}_ambiguous a USING (rid)"
+        names = self.plan.sides[side].columns
+        exchange.write(bench, side, state, bucket, path, rows, names)
+
+    def _evidence(self, bench: Workbench) -> Evidence:
+        return Evidence(bench, self.work / "evidence" / uuid4().hex, self.matched_at)
+
+    def _gather(self, outcomes: Sequence[Outcome]) -> tuple[Written, ...]:
+        """The files that count, together in the evidence; of empty ones no more than are needed."""
+        found = [written for each in outcomes for written in each.written]
+        kept_files: list[Written] = []
+        for dataset in dict.fromkeys(each.dataset for each in found):
+            files = [each for each in found if each.dataset == dataset]
+            wanted = [each for each in files if each.rows] or files[:1]
+            (self.evidence / dataset).mkdir(parents=True, exist_ok=True)
+            for number, each in enumerate(wanted):
+                name = f"{Path(each.path).stem}-{number:05}.parquet"
+                path = Path(each.path).rename(self.evidence / dataset / name)
+                kept_files.append(replace(each, path=str(path)))
+        return tuple(kept_files)
+
+
+def _restore(
+    bench: Workbench, side: Side, kept_columns: Sequence[str], ordinals: Ordinals | None
+) -> None:
+    """A side's rows and their states, as they were when they were written."""
+    bench.load(side, whole=False)
+    bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
+    if "kalla:status" in bench.plan.sides[side].columns:
+        _restore_states(bench, side)
+    if ordinals is not None:
+        same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept_columns)
+        alike = ", ".join(kept_columns)
+        bench.run(
+            f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal FROM"
+            f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin FROM {side}_rows) a"
+            f" JOIN read_parquet({literal(ordinals.path)}) b ON a.twin = b.twin AND {same}"
+        )
+    (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
+    bench.ordinals[side] = bool(numbered)
+
+
+def _ordinal(bench: Workbench, side: Side) -> str:
+    """Of most sides no key is doubled."""
+    if not bench.ordinals[side]:
+        return "NULL::BIGINT"
+    return f"(SELECT ordinal FROM {side}_ordinals o WHERE o.rid = t.rid)"
+
+
+def _restore_states(bench: Workbench, side: Side) -> None:
+    known = {name: held(f"kalla:{name}") for name in ("ordinal", "status", "rule")}
+    bench.run(
+        f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {side}_rows"
+        f" WHERE {known['ordinal']} IS NOT NULL"
+    )
+    for status in ("matched", "suggested"):
+        bench.settle(
+            side,
+            f"SELECT rid FROM {side}_rows WHERE {known['status']} = {literal(status)}",
+            status,
+        )
+    doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
+    bench.doubt(
+        side,
+        f"SELECT rid, {', '.join(doubt)} FROM {side}_rows WHERE {known['rule']} IS NOT NULL",
+    )
+
+
+def _gone(bench: Workbench, side: Side) -> dict[str, Tally]:
+    """The rows that have left: all that a stage knows of before the last."""
+    bench.run(f"CREATE TEMP TABLE {side}_unmatched (rid BIGINT)")
+    return kernel.states_of(bench, side) | {"ambiguous": Tally()}
+
+
+def _told(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """What DuckDB says of a failure would be the same again: one sentence, and no retries."""
+
+    def told(task: Task) -> Found:
+        try:
+            return run(task)
+        except duckdb.Error as error:
+            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+            raise Permanent(f"the match failed: {said}") from error
+
+    return told
+
+
+def _by_side(found: Any) -> dict[Side, tuple[str, ...]]:
+    folders: dict[Side, list[str]] = {side: [] for side in SIDES}
+    for side, folder in found:
+        folders[side].append(folder)
+    return {side: tuple(each) for side, each in folders.items()}

@@ -1,0 +1,224 @@
+"""Conditions over a pair of rows: whether they hold, how far apart, and by how much.
+
+Sides are seen as `l` and `r`, whose values the rule's views name `v0`, `v1`, … in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from kalla.reconcile.matching import values
+from kalla.reconcile.matching.values import Columns, Value
+from kalla.reconcile.model import (
+    SIDES,
+    Comparison,
+    Condition,
+    DateWindow,
+    Equal,
+    Fuzzy,
+    Side,
+    Text,
+    Tolerance,
+)
+
+_SIGNS = {"ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_DAY = 86_400_000_000
+
+FUZZY = "kalla_similarity"  # the kernel's own function: (metric, left, right) -> ten-thousandths
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How far the right amount may lie from the left one, below and above, as SQL and in Python."""
+
+    below: Decimal | None
+    above: Decimal | None
+    below_percent: Decimal | None
+    above_percent: Decimal | None
+    negate: Side | None
+
+    def holds(self, left: str, right: str) -> str:
+        left, right = self.signed(left, right)
+        d = f"({right} - {left})"
+        return (
+            f"({_within(f'(-{d})', left, self.below, self.below_percent)}"
+            f" AND {_within(d, left, self.above, self.above_percent)})"
+        )
+
+    def fits(self, left: int, right: int, scale: int) -> bool:
+        """The same for two sums, given in units of the last place."""
+        left = -left if self.negate == "left" else left
+        right = -right if self.negate == "right" else right
+        difference = right - left
+        return _less(-difference, self.below, self.below_percent, left, scale) and _less(
+            difference, self.above, self.above_percent, left, scale
+        )
+
+    def band(self, left: str, right: str) -> str | None:
+        """A plain range, which DuckDB can search; only absolute bounds make one."""
+        if self.below is None or self.above is None:
+            return None
+        left, right = self.signed(left, right)
+        return f"{right} BETWEEN {left} - {_plain(self.below)} AND {left} + {_plain(self.above)}"
+
+    def difference(self, left: str, right: str, scale: int) -> str:
+        """How much the right amount is above the left one, as text."""
+        left, right = self.signed(left, right)
+        shown = values.shown(Value("", "number", scale), f"({right} - {left})")
+        # Most rows that match differ by nothing, which needs no formatting.
+        return f"CASE WHEN {right} = {left} THEN '0' ELSE {shown} END"
+
+    def signed(self, left: str, right: str) -> tuple[str, str]:
+        return (
+            f"(-{left})" if self.negate == "left" else left,
+            f"(-{right})" if self.negate == "right" else right,
+        )
+
+
+EXACT = Bound(Decimal(0), Decimal(0), None, None, None)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition of a rule, compiled."""
+
+    label: str  # as evidence names it
+    left: Value
+    right: Value
+    holds: str  # over a pair; null counts as no
+    distance: str  # over a pair, exact, never negative
+    difference: str  # over a pair, signed, as text
+    is_key: bool = False
+    band: str | None = None  # a plain range over `l` that bounds `r`, if there is one
+    bound: Bound | None = None  # of a tolerance
+    scale: int = 0  # places of the distance
+
+
+def compile_condition(
+    condition: Condition, index: int, columns: tuple[Columns, Columns], field: str
+) -> Check:
+    left, right = (
+        values.value(side, condition.column(name), condition.derivations(name))
+        for side, name in zip(columns, SIDES, strict=True)
+    )
+    label = f"{getattr(condition, 'op', 'eq')}({condition.left}, {condition.right})"
+    lv, rv = f"l.v{index}", f"r.v{index}"
+    if isinstance(condition, Equal):
+        left, right = values.meet(left, right, columns, field)
+        return Check(label, left, right, f"{lv} = {rv}", "0", "'0'", is_key=True)
+    if isinstance(condition, Comparison):
+        left, right = values.meet(left, right, columns, field)
+        return Check(label, left, right, f"{lv} {_SIGNS[condition.op]} {rv}", "0", "'0'")
+    if isinstance(condition, Text):
+        left, right = values.as_text(left), values.as_text(right)
+        outer, inner = (lv, rv) if condition.container == "left" else (rv, lv)
+        name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
+        return Check(label, left, right, f"{name[condition.op]}({outer}, {inner})", "0", "'0'")
+    if isinstance(condition, Fuzzy):
+        left, right = values.as_text(left), values.as_text(right)
+        alike = f"{FUZZY}({values.literal(condition.metric)}, {lv}, {rv})"
+        least = int(condition.threshold * 10_000)
+        far = f"(10000 - {alike})"
+        holds = f"{alike} >= {least}"
+        return Check(label, left, right, holds, far, f"CAST({far} AS VARCHAR)")
+    if isinstance(condition, Tolerance):
+        return _tolerance(condition, label, left, right, columns, (lv, rv))
+    if isinstance(condition, DateWindow):
+        return _date_window(condition, label, left, right, columns, (lv, rv))
+    raise TypeError(f"no such condition: {condition!r}")
+
+
+def _tolerance(
+    condition: Tolerance,
+    label: str,
+    left: Value,
+    right: Value,
+    columns: tuple[Columns, Columns],
+    pair: tuple[str, str],
+) -> Check:
+    left = values.wide(values.as_number(left, columns[0]))
+    right = values.wide(values.as_number(right, columns[1]))
+    scale = max(left.scale, right.scale)
+
+    def either(one: Decimal | None, both: Decimal | None) -> Decimal | None:
+        return both if one is None else one
+
+    bound = Bound(
+        either(condition.below, condition.absolute),
+        either(condition.above, condition.absolute),
+        either(condition.below_percent, condition.percent),
+        either(condition.above_percent, condition.percent),
+        condition.negate,
+    )
+    first, second = bound.signed(*pair)
+    difference = f"({second} - {first})"
+    return Check(
+        label,
+        left,
+        right,
+        bound.holds(*pair),
+        f"abs({difference})",
+        bound.difference(*pair, scale),
+        band=bound.band(*pair),
+        bound=bound,
+        scale=scale,
+    )
+
+
+def _within(difference: str, left: str, bound: Decimal | None, percent: Decimal | None) -> str:
+    if percent is not None:  # multiplied out, so that nothing is rounded
+        return f"{difference} * 100 <= abs({left}) * {_plain(percent)}"
+    return f"{difference} <= {_plain(bound or Decimal(0))}"
+
+
+def _less(
+    difference: int, bound: Decimal | None, percent: Decimal | None, left: int, scale: int
+) -> bool:
+    """Multiplied out in whole numbers: this is asked a million times."""
+    if percent is not None:
+        share, of = percent.as_integer_ratio()
+        return difference * 100 * of <= abs(left) * share
+    much, of = (bound or Decimal(0)).as_integer_ratio()
+    return difference * of <= much * int(10**scale)
+
+
+def _date_window(
+    condition: DateWindow,
+    label: str,
+    left: Value,
+    right: Value,
+    columns: tuple[Columns, Columns],
+    pair: tuple[str, str],
+) -> Check:
+    if {left.kind, right.kind} == {"text", "timestamp"}:
+        left, right = values.meet(left, right, columns, label)
+    if left.kind == right.kind == "timestamp":
+        unit = _DAY
+        difference = f"(epoch_us({pair[1]}) - epoch_us({pair[0]}))"
+    else:
+        unit = 1
+        left, right = values.as_date(left, columns[0]), values.as_date(right, columns[1])
+        difference = f"({pair[1]} - {pair[0]})"
+    before = (condition.before or 0) if condition.days is None else condition.days
+    after = (condition.after or 0) if condition.days is None else condition.days
+    low, high = (
+        (f"{pair[0]} - INTERVAL {before} DAY", f"{pair[0]} + INTERVAL {after} DAY")
+        if unit == _DAY
+        else (f"{pair[0]} - {before}", f"{pair[0]} + {after}")
+    )
+    return Check(
+        label,
+        left,
+        right,
+        f"{difference} BETWEEN {-before * unit} AND {after * unit}",
+        f"abs({difference})",
+        f"CAST({difference} AS VARCHAR)",
+        band=f"{pair[1]} BETWEEN {low} AND {high}",
+    )
+
+
+def _plain(number: Decimal) -> str:
+    """A decimal literal: DuckDB types it by its digits, not as a float."""
+    text = format(number, "f")
+    return f"{text}::DECIMAL(38, {max(0, -int(number.as_tuple().exponent))})"

@@ -1,0 +1,317 @@
+"""Rows spread over buckets by a key, in files: one task reads and writes them, another matches.
+
+Rows of equal key are in one bucket, whichever side and piece they come from. A task writes below a
+folder of its own making, which its facts name: what a task that ran twice left is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import duckdb
+import pyarrow.parquet as pq
+
+from kalla.reconcile.matching import values
+from kalla.reconcile.matching.values import Value, held, literal, quote
+from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part, listed
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
+from kalla.reconcile.sources import direct
+
+# What is known of a row so far, beside the columns of its source.
+STATE: Mapping[str, str] = {
+    "kalla:ordinal": "BIGINT",
+    "kalla:status": "VARCHAR",  # of a row that is settled
+    "kalla:rule": "INTEGER",  # and so on, of one that is ambiguous
+    "kalla:reason": "VARCHAR",
+    "kalla:candidates": "VARCHAR[]",
+    "kalla:candidate_count": "BIGINT",
+    "kalla:explained": "BOOLEAN",  # unmatched, and its evidence is written
+}
+
+Thing = TypeVar("Thing")
+
+ALL = "0"  # the bucket of rows that stay together
+
+# Read once: what makes files small takes longer than it saves.
+_PARQUET = "FORMAT parquet, COMPRESSION lz4_raw, DICTIONARY_SIZE_LIMIT 1000"
+_PIECE_ROWS = 1_000_000
+_WINDOW = "file_row_number"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What brings rows together: pairs of values, left and right; none is one bucket for all."""
+
+    pairs: frozenset[tuple[Value, Value]]
+
+    @classmethod
+    def of(cls, rule: RulePlan) -> Key:
+        pairs = {(rule.checks[place].left, rule.checks[place].right) for place in rule.key}
+        return cls(frozenset(pairs | ({rule.currency} if rule.currency else set())))
+
+    def serves(self, other: Key) -> bool:
+        """Whether rows that are equal in the other key are so in this one."""
+        return self.pairs <= other.pairs and bool(self.pairs) == bool(other.pairs)
+
+    def bucket(self, side: Side, own_key: str, count: int) -> str:
+        """The bucket of a row. Types may differ between the sides, so that texts are hashed."""
+        if count == 1 or not self.pairs:
+            return ALL
+        place = SIDES.index(side)
+        texts = sorted(tuple(values.shown(each) for each in pair) for pair in self.pairs)
+        parts = [pair[place] for pair in texts]
+        whole = " AND ".join(f"{each} IS NOT NULL" for each in parts)
+        # A row that lacks a part of the key meets nobody, so that it may be anywhere.
+        joined = f"concat_ws(chr(31), {', '.join(parts)})"
+        return f"hash(CASE WHEN {whole} THEN {joined} ELSE {own_key} END) % {count}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one task reads of a side."""
+
+    side: Side
+    input: Input
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a task that reads has written."""
+
+    side: Side
+    folder: str
+    loaded: Loaded
+    null_keys: bool
+
+
+def pieces(plan: Plan, most: int) -> list[Piece]:
+    """Each side in at most so many pieces: files, ranges of a large file's rows, slices."""
+    return [
+        Piece(side, part) for side in SIDES for part in _parts(plan.sides[side].input, max(1, most))
+    ]
+
+
+def _parts(given: Input, most: int) -> list[Input]:
+    if given.connector is not None:
+        sets = _dealt(given.slices, most)
+        return [replace(given, slices=each) for each in sets]
+    local = all(urlsplit(file).scheme == "" for file in given.files)
+    if given.relation is not None or not given.files or not local:
+        return [given]
+    if given.format != "parquet":
+        return [replace(given, files=each) for each in _dealt(given.files, most)]
+    described = [pq.read_metadata(file) for file in given.files]
+    if any(each.schema.to_arrow_schema().names != described[0].schema.to_arrow_schema().names
+           for each in described) or _WINDOW in given.types:  # fmt: skip
+        return [given]  # a file that lacks a column can only be read beside one that has it
+    if len(given.files) > 1:
+        return [replace(given, files=each) for each in _dealt(given.files, most)]
+    rows = described[0].num_rows
+    cuts = max(1, min(most, -(-rows // _PIECE_ROWS)))
+    bounds = [rows * number // cuts for number in range(cuts + 1)]
+    if cuts == 1:
+        return [given]
+    scan = f"read_parquet({listed(given.files)}, {_WINDOW}=true, hive_partitioning=false)"
+    return [
+        replace(
+            given,
+            relation=f"(SELECT * EXCLUDE ({_WINDOW}) FROM {scan}"
+            f" WHERE {_WINDOW} >= {low} AND {_WINDOW} < {high})",
+        )
+        for low, high in pairwise(bounds)
+    ]
+
+
+def _dealt(things: Sequence[Thing], most: int) -> list[tuple[Thing, ...]]:
+    hands = min(most, len(things)) or 1
+    return [tuple(things[number::hands]) for number in range(hands)]
+
+
+def spread(
+    plan: Plan, piece: Piece, key: Key, count: int, folder: Path, resources: Resources
+) -> Spread:
+    """A kernel: read a piece, and write its rows by bucket, and a hash of each row's own key."""
+    side = piece.side
+    part = replace(plan.sides[side], input=piece.input)
+    bench = Workbench(replace(plan, sides={**plan.sides, side: part}), resources)
+    try:
+        if piece.input.connector is not None:
+            direct.fetch(bench.connection, piece.input, resources.threads)
+        loaded = bench.load(side, whole=False)
+        own = _own(folder)
+        own_key = bench.plain_key(side, "")
+        write(bench, side, {}, key.bucket(side, own_key, count), own)
+        hashes = f"FROM (SELECT hash({own_key}) AS h FROM {side}_rows)"
+        _by_bucket(bench, "SELECT h", hashes, f"h % {count}" if count > 1 else ALL, own / "keys")
+        nulls = " OR ".join(f"p{place} IS NULL" for place in range(len(part.primary_key)))
+        (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
+    finally:
+        bench.close()
+    return Spread(side, str(own), loaded, bool(null_keys))
+
+
+def write(
+    bench: Workbench,
+    side: Side,
+    state: Mapping[str, str],
+    bucket: str,
+    folder: Path,
+    source: str = "",
+    names: Sequence[str] | None = None,
+) -> None:
+    """Rows by bucket below the folder, and a file without rows that has all columns there can be.
+
+    `source` is what they and their state are selected from, unless it is the rows alone; `names`
+    are their columns, unless it is all that the workbench holds.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held_names = bench.plan.sides[side].columns if names is None else names
+    columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in held_names)
+    known = "".join(f", {sql} AS {quote(name)}" for name, sql in state.items())
+    could_be = "".join(f", NULL::{kind} AS {quote(name)}" for name, kind in STATE.items())
+    empty = literal(str(folder / "empty.parquet"))
+    bench.run(
+        f"COPY (SELECT {columns}{could_be if state else ''} FROM {side}_rows LIMIT 0)"
+        f" TO {empty} (FORMAT parquet)"
+    )
+    rows = f"SELECT {columns}{known}"
+    _by_bucket(bench, rows, f"FROM {source or f'{side}_rows'}", bucket, folder / "rows")
+
+
+def _by_bucket(bench: Workbench, selected: str, source: str, bucket: str, folder: Path) -> None:
+    if bucket == ALL:  # rows that stay together need not be sorted out
+        own = folder / f"bucket={ALL}"
+        own.mkdir(parents=True, exist_ok=True)
+        path = literal(str(own / f"{uuid4().hex}.parquet"))
+        bench.run(f"COPY ({selected} {source}) TO {path} ({_PARQUET})")
+    else:
+        rows = f"{selected}, {bucket} AS bucket {source}"
+        bench.run(f"COPY ({rows}) TO {literal(str(folder))} ({_PARQUET}, PARTITION_BY (bucket))")
+
+
+def stored(
+    plan: Plan,
+    side: Side,
+    folders: Iterable[str],
+    bucket: int | None = None,
+    *,
+    fresh: bool = False,
+) -> SidePlan:
+    """The rows in these folders as a side to load: of one bucket, or all; `fresh` ones have no
+    state."""
+    part = plan.sides[side]
+    where = "*" if bucket is None else str(bucket)
+    files = tuple(
+        str(file)
+        for folder in map(Path, folders)
+        for file in (folder / "empty.parquet", *sorted(folder.glob(f"rows/bucket={where}/*")))
+    )
+    state = {} if fresh else dict(STATE)
+    types = {name: part.input.types[name] for name in part.columns} | state
+    return replace(
+        part,
+        input=Input("parquet", files, types),
+        columns=(*part.columns, *state),
+        filters=None,
+        unreadable=(),
+    )
+
+
+def kept(plan: Plan, side: Side) -> list[str]:
+    """What the matching holds of a row: rows alike in all of it are the same to the matching."""
+    return [held(name) for name in plan.sides[side].columns]
+
+
+def key_of_source(part: SidePlan) -> str:
+    """The record key without its ordinal, from the columns of the source."""
+    parts = [key_part(value, value.sql) for value in part.primary_key]
+    return parts[0] if len(parts) == 1 else f"concat_ws('|', {', '.join(parts)})"
+
+
+# Keys that are not unique
+
+
+@dataclass(frozen=True)
+class KeyTask:
+    """One bucket of the hashes of both sides' own keys."""
+
+    number: int
+    folders: Mapping[Side, tuple[str, ...]]
+
+
+def find_doubled(task: KeyTask, folder: Path, resources: Resources) -> dict[Side, str]:
+    """A kernel: hashes of keys that occur more than once, as a file for each side that has any."""
+    found: dict[Side, str] = {}
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": resources.memory,
+        "threads": resources.threads,
+        "temp_directory": str(resources.temp),
+    }
+    with duckdb.connect(config=config) as connection:
+        for side in SIDES:
+            files = [
+                str(file)
+                for each in task.folders[side]
+                for file in sorted((Path(each) / "keys").glob(f"bucket={task.number}/*"))
+            ]
+            if not files:
+                continue
+            hashes = f"read_parquet({listed(files)}, hive_partitioning=false)"
+            path = _own(folder) / "doubled.parquet"
+            copied = connection.execute(
+                f"COPY (SELECT h FROM {hashes} GROUP BY h HAVING count(*) > 1)"
+                f" TO {literal(str(path))} (FORMAT parquet)"
+            ).fetchall()
+            if copied[0][0]:
+                found[side] = str(path)
+    return found
+
+
+@dataclass(frozen=True)
+class Ordinals:
+    """Rows whose key is not unique, or null, with their ordinals (kept columns, ordinal, twin)."""
+
+    path: str
+    rows: int
+
+
+def number(
+    plan: Plan, side: Side, doubled: Sequence[str], folder: Path, resources: Resources
+) -> Ordinals:
+    """A kernel: read a side once more, for the rows whose keys may be doubled, and number them."""
+    part = plan.sides[side]
+    own_key = key_of_source(part)
+    asked = [f"{value.sql} IS NULL" for value in part.primary_key]
+    if doubled:
+        asked.append(f"hash({own_key}) IN (SELECT h FROM read_parquet({listed(doubled)}))")
+    filters = f"({' OR '.join(asked)})" + (f" AND ({part.filters})" if part.filters else "")
+    narrow = replace(part, filters=filters)
+    bench = Workbench(replace(plan, sides={**plan.sides, side: narrow}), resources)
+    try:
+        if part.input.connector is not None:
+            direct.fetch(bench.connection, part.input, resources.threads)
+        loaded = bench.load(side)
+        columns = ", ".join(kept(plan, side))
+        path = _own(folder) / "ordinals.parquet"
+        bench.run(
+            f"COPY (SELECT {columns}, ordinal,"
+            f" row_number() OVER (PARTITION BY {columns} ORDER BY ordinal) AS twin"
+            f" FROM {side}_rows JOIN {side}_ordinals USING (rid))"
+            f" TO {literal(str(path))} (FORMAT parquet)"
+        )
+    finally:
+        bench.close()
+    return Ordinals(str(path), loaded.doubled_keys)
+
+
+def _own(folder: Path) -> Path:
+    path = folder / uuid4().hex
+    path.mkdir(parents=True)
+    return path

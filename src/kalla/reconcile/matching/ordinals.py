@@ -1,0 +1,92 @@
+"""Rows whose primary key is not unique, or has a null: each gets an ordinal, none disappears."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kalla.reconcile.matching.values import held
+from kalla.reconcile.plan import SidePlan
+
+if TYPE_CHECKING:
+    from kalla.reconcile.matching.workbench import Workbench
+
+
+def number(bench: Workbench, plan: SidePlan, source: str) -> int:
+    """Give rows whose key is not unique, or has a null, their ordinals."""
+    side = plan.side
+    parts = ", ".join(f"p{place}" for place in range(len(plan.primary_key)))
+    null = " OR ".join(f"p{place} IS NULL" for place in range(len(plan.primary_key)))
+    # One number is its own text; several parts may collide once they are joined.
+    apart = len(plan.primary_key) == 1 and plan.primary_key[0].kind == "number"
+    key = parts if apart else bench.plain_key(side, "")
+    bench.ordinals[side] = False
+    (nulls,) = bench.row(f"SELECT count(*) FROM {side}_rows WHERE {null}")
+    alone = parts if len(plan.primary_key) == 1 else key
+    if not nulls and _is_unique(bench, f"{side}_rows", alone):
+        return 0
+    doubled = f"SELECT {key} AS k FROM {side}_rows GROUP BY k HAVING count(*) > 1"
+    bench.run(
+        f"CREATE TEMP TABLE doubled AS SELECT rid FROM {side}_rows"
+        f" WHERE {null} OR {key} IN ({doubled})"
+    )
+    (count,) = bench.row("SELECT count(*) FROM doubled")
+    bench.ordinals[side] = bool(count)
+    if count:
+        _order_doubled(bench, plan, source)
+    bench.run("DROP TABLE doubled")
+    return int(count)
+
+
+def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
+    """Whether certainly no two rows have the same value: sorted hashes are quicker than groups.
+
+    A collision of hashes is taken for a repetition, which the asker then looks into.
+    """
+    low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
+    if type(low) is int and high - low < 8 * count:  # whole numbers, few of them left out
+        seen = np.zeros(high - low + 1, np.bool_)
+        seen[bench.column(f"SELECT CAST({sql} - ({low}) AS BIGINT) FROM {rows}")] = True
+        return bool(np.count_nonzero(seen) == count)
+    hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
+    return bool((hashes[1:] != hashes[:-1]).all())
+
+
+def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:
+    """By all columns, of which we hold only some: so the doubled rows are read once more.
+
+    Rows alike in all that we hold are the same row to the matching: any of them may take any of
+    their ordinals.
+    """
+    side = plan.side
+    keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
+    kept = [f"p{place}" for place in range(len(keys))] + [held(name) for name in plan.columns]
+    every = [f"CAST({held(name)} AS VARCHAR) NULLS FIRST" for name in sorted(plan.input.types)]
+    text = bench.plain_key(side, "")
+    bench.run(
+        f"""
+        CREATE TEMP TABLE in_order AS
+        WITH again AS (
+            SELECT *, {", ".join(keys)} FROM {source}),
+        numbered AS (
+            SELECT {", ".join(kept)},
+                   row_number() OVER (
+                       PARTITION BY {text} ORDER BY {", ".join(every)}) AS ordinal
+            FROM again
+            WHERE {text} IN (SELECT {bench.plain_key(side, "t")}
+                             FROM {side}_rows t JOIN doubled USING (rid)))
+        SELECT *, row_number() OVER (PARTITION BY {", ".join(kept)} ORDER BY ordinal) AS twin
+        FROM numbered
+        """
+    )
+    same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept)
+    twins = (
+        f"SELECT t.*, row_number() OVER (PARTITION BY {', '.join(kept)}) AS twin"
+        f" FROM {side}_rows t JOIN doubled USING (rid)"
+    )
+    bench.run(
+        f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal"
+        f" FROM ({twins}) a JOIN in_order b ON a.twin = b.twin AND {same}"
+    )
+    bench.run("DROP TABLE in_order")

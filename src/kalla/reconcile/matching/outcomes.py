@@ -1,0 +1,78 @@
+"""What the tasks of a match in buckets found, and the facts of many as the facts of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing import Written
+from kalla.reconcile.kernel import STATES, RuleFacts, Tally
+from kalla.reconcile.matching.exchange import Spread
+from kalla.reconcile.matching.workbench import Loaded
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import RulePlan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task found, or left for others."""
+
+    rules: tuple[RuleFacts, ...] = ()
+    written: tuple[Written, ...] = ()
+    states: Mapping[Side, Mapping[str, Tally]] | None = None
+    doubts: Mapping[Side, Mapping[int, int]] | None = None
+    left_over: Mapping[Side, str] | None = None  # rows that the next stage looks at, by its key
+    done: Mapping[Side, str] | None = None  # rows that no further rule looks at
+    lonely: Mapping[Side, int] | None = None  # unmatched rows whose evidence is yet to be written
+
+
+def loaded_of(parts: Sequence[Spread]) -> Loaded:
+    unreadable: dict[tuple[str, str], tuple[int, set[str]]] = {}
+    for part in parts:
+        for column, kind, rows, examples in part.loaded.unreadable:
+            count, shown = unreadable.get((column, kind), (0, set()))
+            unreadable[column, kind] = (count + rows, shown | set(examples))
+    loads = [part.loaded for part in parts]
+    return Loaded(
+        sum(each.rows for each in loads),
+        sum(each.filtered for each in loads),
+        kernel.total([each.amount for each in loads]),
+        kernel.total([each.filtered_amount for each in loads]),
+        0,
+        tuple(
+            (*read, count, tuple(sorted(shown)[:3]))
+            for read, (count, shown) in sorted(unreadable.items())
+        ),
+    )
+
+
+def _tally(parts: Sequence[Tally]) -> Tally:
+    return Tally(sum(each.rows for each in parts), kernel.total([each.amount for each in parts]))
+
+
+def states_of(outcomes: Sequence[Outcome], side: Side, loaded: Loaded) -> dict[str, Tally]:
+    told = [each.states[side] for each in outcomes if each.states is not None]
+    states = {state: _tally([each.get(state, Tally()) for each in told]) for state in STATES}
+    return states | {"filtered": Tally(loaded.filtered, loaded.filtered_amount)}
+
+
+def rules_of(outcomes: Sequence[Outcome], rules: Sequence[RulePlan]) -> tuple[RuleFacts, ...]:
+    facts = []
+    for rule in rules:
+        told = [each for outcome in outcomes for each in outcome.rules if each.name == rule.name]
+        facts.append(
+            replace(
+                told[0],
+                matches=sum(each.matches for each in told),
+                left=_tally([each.left for each in told]),
+                right=_tally([each.right for each in told]),
+                seconds=max(each.seconds for each in told),
+            )
+        )
+    doubts: dict[Side, dict[int, int]] = {side: {} for side in SIDES}
+    for outcome in outcomes:
+        for side, found in (outcome.doubts or {}).items():
+            for number, count in found.items():
+                doubts[side][number] = doubts[side].get(number, 0) + count
+    return kernel.with_doubts(facts, doubts)

@@ -1,0 +1,410 @@
+"""The DuckDB that a match runs in: both sides loaded once, and what became of each row so far.
+
+Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs), `{side}_open` (those
+that are not settled, once some are), `{side}_ambiguous`, `{side}_ordinals` (keys that are not
+unique). A rid is a number from zero; nothing that leaves the kernel depends on
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from duckdb.func import PythonUDFType
+from rapidfuzz import process
+from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtein
+
+from kalla.reconcile import complaints
+from kalla.reconcile.matching import ordinals, values
+from kalla.reconcile.matching.conditions import FUZZY
+from kalla.reconcile.matching.fates import SETTLED, Fates, Rids, as_column, as_decimal, numbers
+from kalla.reconcile.matching.values import Value, held, literal, quote
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
+from kalla.storage import LOCAL, Storage
+
+_SIMILARITY = {
+    "jaro_winkler": JaroWinkler,
+    "jaro": Jaro,
+    "levenshtein": Levenshtein,
+    "damerau_levenshtein": DamerauLevenshtein,
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one match may use."""
+
+    memory: str
+    threads: int
+    temp: Path
+    storage: Storage = LOCAL
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was read of one side."""
+
+    rows: int
+    filtered: int
+    amount: Decimal | None
+    filtered_amount: Decimal | None
+    doubled_keys: int  # rows whose key is not unique, or null
+    unreadable: tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
+
+
+class Workbench:
+    def __init__(self, plan: Plan, resources: Resources) -> None:
+        self.plan = plan
+        self.ordinals: dict[Side, bool] = {}
+        self.fates: dict[Side, Fates] = {}
+        # What a rule looks at, and whether rows of it have left since it was made.
+        self._left_over: dict[Side, str] = {side: f"{side}_rows" for side in SIDES}
+        self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
+        self._kinds: dict[str, str] = {}
+        self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
+        # DuckDB would make the folder when it spills, but not the one above it.
+        resources.temp.mkdir(parents=True, exist_ok=True)
+        self.connection = duckdb.connect(
+            config={
+                "memory_limit": resources.memory,
+                "threads": resources.threads,
+                "temp_directory": str(resources.temp),
+                "preserve_insertion_order": False,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            }
+        )
+        resources.storage.register(self.connection)
+        self.run("SET TimeZone = 'UTC'")
+        self.run("SET enable_progress_bar = false")
+        self.connection.create_function(
+            FUZZY,
+            _similarity,
+            ["VARCHAR", "VARCHAR", "VARCHAR"],
+            "INTEGER",
+            type=PythonUDFType.ARROW,
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def run(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(sql).fetchall()
+
+    def row(self, sql: str) -> tuple[Any, ...]:
+        (row,) = self.rows(sql)
+        return row
+
+    def arrays(self, sql: str) -> dict[str, Any]:
+        return self.connection.execute(sql).fetchnumpy()
+
+    def column(self, sql: str) -> npt.NDArray[Any]:
+        """The one column of a query, without nulls."""
+        (found,) = self.columns(sql)
+        return found
+
+    def columns(self, sql: str) -> list[npt.NDArray[Any]]:
+        """Numbers of several columns, without nulls."""
+        found = self.connection.sql(sql).to_arrow_table()
+        return [
+            np.concatenate([np.empty(0, each.type.to_pandas_dtype()), *map(numbers, each.chunks)])
+            for each in found.columns
+        ]
+
+    def batches(self, sql: str, rows: int = 500_000) -> Iterable[pa.RecordBatch]:
+        found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
+        return found
+
+    def table(self, name: str, columns: pa.Table) -> None:
+        """A table of our own making, as a table there."""
+        self.connection.register("given", columns)
+        self.run(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM given")
+        self.connection.unregister("given")
+
+    def add(self, table: str, values: npt.NDArray[Any], selected: str) -> None:
+        """Rows made of one column of our own, which `selected` calls `given`."""
+        if len(values):
+            self.connection.register("column_of_ours", as_column(values, "given"))
+            self.run(f"INSERT INTO {table} {selected} FROM column_of_ours")
+            self.connection.unregister("column_of_ours")
+
+    # Reading
+
+    def load(self, side: Side, *, whole: bool = True) -> Loaded:
+        """Read a side; one that is not `whole` says nothing of keys that occur twice."""
+        plan = self.plan.sides[side]
+        keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
+        # A key that is a column as it is has two names, but is held once.
+        again = {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
+        columns = [held(name) for name in plan.columns if held(name) not in again]
+        aliases = [
+            f"{again[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in again
+        ]
+        where = f"WHERE {plan.filters}" if plan.filters else ""
+        try:
+            self.run(
+                f"CREATE TABLE {side}_held AS SELECT {', '.join(keys + columns)}"
+                f" FROM {reader(plan.input)} {where}"
+            )
+            self.run(
+                f"CREATE VIEW {side}_rows AS SELECT {', '.join(['rowid AS rid', '*', *aliases])}"
+                f" FROM {side}_held"
+            )
+        except duckdb.Error as error:
+            raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
+        for name, extra in (
+            (
+                "ambiguous",
+                "rule INTEGER, reason VARCHAR, candidates VARCHAR[], candidate_count BIGINT",
+            ),
+            ("ordinals", "ordinal BIGINT"),
+        ):
+            self.run(f"CREATE TABLE {side}_{name} (rid BIGINT, {extra})")
+        amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
+        filtered, filtered_amount = 0, None
+        if plan.filters:
+            filtered, filtered_amount = self.row(
+                f"SELECT count(*), {amount} FROM {reader(plan.input)} WHERE NOT ({plan.filters})"
+            )
+        rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
+        self.fates[side] = Fates(side, rows)
+        doubled = ordinals.number(self, plan, f"{reader(plan.input)} {where}") if whole else 0
+        return Loaded(rows, filtered, total, filtered_amount, doubled, self._unreadable(plan))
+
+    def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
+        found = []
+        for name, kind, text, sql in plan.unreadable:
+            bad = f"FROM {plan.side}_rows WHERE {text} IS NOT NULL AND {sql} IS NULL"
+            (count,) = self.row(f"SELECT count(*) {bad}")
+            if count:
+                shown = f"CAST({text} AS VARCHAR)"
+                examples = self.rows(f"SELECT DISTINCT {shown} {bad} ORDER BY 1 LIMIT 3")
+                found.append((name, kind, count, tuple(example for (example,) in examples)))
+        return tuple(found)
+
+    # Keys
+
+    def plain_key(self, side: Side, alias: str) -> str:
+        """The record key without its ordinal, from p0… of a row or a struct of that name."""
+        parts = [
+            key_part(value, f"{alias}.p{place}" if alias else f"p{place}")
+            for place, value in enumerate(self.plan.sides[side].primary_key)
+        ]
+        return parts[0] if len(parts) == 1 else f"concat_ws('|', {', '.join(parts)})"
+
+    def keyed(self, side: Side, alias: str, rid: str) -> tuple[str, str]:
+        """The record key, and the join it needs (over rows that have `rid`)."""
+        plain = self.plain_key(side, alias)
+        if not self.ordinals[side]:
+            return plain, ""
+        name = f"{side}_o"
+        key = f"({plain} || coalesce('#' || {name}.ordinal, ''))"
+        return key, f"LEFT JOIN {side}_ordinals {name} ON {name}.rid = {rid}"
+
+    def keys_table(self, side: Side, which: str, name: str) -> None:
+        """A table of rid and record key, for the rows that `which` (a query of rids) names."""
+        key, join = self.keyed(side, "t", "t.rid")
+        self.run(
+            f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT t.rid, {key} AS key"
+            f" FROM {side}_rows t {join} WHERE t.rid IN ({which})"
+        )
+
+    # Rules
+
+    def admit(
+        self, rule: RulePlan, side: Side, *, settled: bool = False, whole: bool = True
+    ) -> str:
+        """The rows a rule looks at, as v0…, cur, ord, amount: those left, that its filters admit.
+
+        With `settled`, rows that are gone too; without `whole`, rows that lack some value too.
+        """
+        place = SIDES.index(side)
+        name = f"{side}_rule" if not settled else f"{side}_all"
+        found = [check.left if place == 0 else check.right for check in rule.checks]
+        columns = [f"{value.sql} AS v{number}" for number, value in enumerate(found)]
+        columns += [f"p{number}" for number in range(len(self.plan.sides[side].primary_key))]
+        # A pair of rows needs every value; in a group, a row that lacks one only fails its check.
+        places = range(len(found)) if rule.cardinality == "1:1" else rule.key
+        needed = [f"v{number}" for number in places]
+        if rule.currency:
+            columns.append(f"{rule.currency[place].sql} AS cur")
+            needed.append("cur")
+        if rule.fifo:
+            order = rule.order[place]
+            columns.append(f"{order.sql if order else 'NULL'} AS ord")
+        if rule.sums:
+            columns.append(f"{rule.sums[place].sql} AS amount")
+            needed.append("amount")
+        admits = rule.filters[place]
+        where = [admits] if admits else []
+        rows = f"{side}_rows" if settled else self.left_over(side)
+        inner = f"SELECT rid, {', '.join(columns)} FROM {rows}"
+        if where:
+            inner += f" WHERE {' AND '.join(where)}"
+        outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
+        bare = all(value.sql.startswith('"=') for value in found) and not where
+        self._make("VIEW" if bare else "TABLE", name, f"SELECT * FROM ({inner}) WHERE {outer}")
+        return name
+
+    def left_over(self, side: Side) -> str:
+        """The rows that no rule has settled yet, with all that we hold of them."""
+        if self._stale[side]:
+            self._stale[side] = False
+            rids = self.fates[side].open()
+            self.table(f"{side}_rids", as_column(rids))
+            # Few are copied, so that nobody goes through all rows again; most stay where they are.
+            few = len(rids) * 2 < self.fates[side].rows
+            self._make(
+                "TABLE" if few else "VIEW",
+                f"{side}_open",
+                f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)",
+            )
+            self._left_over[side] = f"{side}_open"
+        return self._left_over[side]
+
+    def settle(self, side: Side, rids: str, status: str, rule: int = 0) -> None:
+        """These rows (a query of rids) leave; later rules do not see them."""
+        self.settle_rids(side, self.column(rids), status, rule)
+
+    def settle_rids(self, side: Side, rids: Rids, status: str, rule: int) -> None:
+        if len(rids):
+            self.fates[side].settle(rids, status, rule)
+            self._stale[side] = True
+            self._tallied.pop(side, None)
+
+    def gone(self, side: Side, rids: str) -> str:
+        """A table of rid and status: those of the rows (a query of rids) that are settled."""
+        asked = self.column(rids)
+        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_gone (rid BIGINT, status VARCHAR)")
+        for status in SETTLED:
+            found = self.fates[side].settled(asked, status)
+            self.add(f"{side}_gone", found, f"SELECT given, {literal(status)}")
+        return f"{side}_gone"
+
+    def doubt(self, side: Side, rows: str) -> None:
+        """Rows (rid, rule, reason, candidates, candidate_count) are ambiguous, unless they were."""
+        self.run(
+            f"INSERT INTO {side}_ambiguous SELECT * FROM ({rows}) d"
+            f" WHERE d.rid NOT IN (SELECT rid FROM {side}_ambiguous)"
+        )
+
+    def tallies(self, side: Side) -> dict[tuple[str, int], tuple[int, Decimal | None]]:
+        """Rows and sums of amounts by status and rule, counted anew from the rows themselves."""
+        if side not in self._tallied:
+            amount = self.plan.sides[side].amount
+            scale = amount.scale if amount else 0
+            exact = f"CAST({amount.sql if amount else 0} AS {values.amount_type(scale)})"
+            rows = self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows")
+            self._tallied[side] = {
+                place: (count, as_decimal(units, scale) if amount else None)
+                for place, (count, units) in self.fates[side].count(rows).items()
+            }
+        return self._tallied[side]
+
+    def _make(self, kind: str, name: str, sql: str) -> None:
+        """Anew, as a table or a view, whichever it was before."""
+        if before := self._kinds.get(name):
+            self.run(f"DROP {before} {name}")
+        self._kinds[name] = kind
+        self.run(f"CREATE TEMP {kind} {name} AS {sql}")
+
+
+def reader(given: Input) -> str:
+    """The FROM of an input: every file, by the types that were seen, under the names we hold."""
+    columns = ", ".join(f"{quote(name)} AS {held(name)}" for name in given.types)
+    return f"(SELECT {columns} FROM {scan(given)})"
+
+
+def listed(files: Iterable[str]) -> str:
+    """Files as DuckDB takes them: each by its name, not as a pattern."""
+    return "[" + ", ".join(literal(re.sub(r"([*?\[])", r"[\1]", file)) for file in files) + "]"
+
+
+def scan(given: Input) -> str:
+    if given.table:  # read into it already
+        return quote(given.table)
+    if given.relation is not None:
+        return given.relation
+    files = listed(given.files)
+    if given.format in ("parquet", "delta"):
+        return f"read_parquet({files}, union_by_name=true, hive_partitioning=false)"
+    types = "{" + ", ".join(f"{literal(name)}: 'VARCHAR'" for name in given.types) + "}"
+    if given.format == "json":
+        lines = "format='newline_delimited', hive_partitioning=false"
+        return f"read_json({files}, {lines}, columns={types})"
+    csv = given.csv
+    options = {
+        "header": str(csv.header).lower(),
+        "delim": literal(csv.delimiter),
+        "quote": literal(csv.quote),
+        "escape": literal(csv.quote),
+        "encoding": literal(csv.encoding),
+        "nullstr": literal(csv.null),
+        "allow_quoted_nulls": "false",
+        "hive_partitioning": "false",
+        "columns": types,
+        "auto_detect": "false",
+        "null_padding": "false",
+        "strict_mode": "true",
+    }
+    said = ", ".join(f"{name}={value}" for name, value in options.items())
+    return f"read_csv({files}, {said})"
+
+
+def same_key(rule: RulePlan, left: str = "l", right: str = "r") -> list[str]:
+    """The equalities of a rule's key between two of its views."""
+    found = [f"{left}.v{place} = {right}.v{place}" for place in rule.key]
+    return found + ([f"{left}.cur = {right}.cur"] if rule.currency else [])
+
+
+def key_columns(rule: RulePlan) -> list[str]:
+    return [f"v{place}" for place in rule.key] + (["cur"] if rule.currency else [])
+
+
+def value_columns(rule: RulePlan) -> list[str]:
+    """All that a rule compares: rows alike in these are interchangeable."""
+    found = [f"v{place}" for place in range(len(rule.checks))]
+    return found + (["cur"] if rule.currency else [])
+
+
+def unscaled(sql: str, scale: int) -> str:
+    """A decimal as a whole number of its last place."""
+    if scale == 0:
+        return f"CAST({sql} AS HUGEINT)"
+    exact = f"CAST(CAST({sql} AS {values.amount_type(scale)}) AS VARCHAR)"
+    return f"CAST(replace({exact}, '.', '') AS HUGEINT)"
+
+
+def conjunction(parts: Iterable[str]) -> str:
+    return " AND ".join(parts) or "true"
+
+
+def key_part(value: Value, sql: str) -> str:
+    text = values.shown(value, sql)
+    if value.kind == "text":
+        text = f"replace({text}, '#', '##')"
+    return f"coalesce({text}, '∅')"
+
+
+def _similarity(metric: pa.Array, left: pa.Array, right: pa.Array) -> pa.Array:
+    """Ten-thousandths, by characters; a whole batch at a time."""
+    if not len(metric):
+        return pa.array([], pa.int32())
+    scorer = _SIMILARITY[metric[0].as_py()].normalized_similarity
+    found = process.cpdist(
+        left.to_pylist(), right.to_pylist(), scorer=scorer, dtype=np.float64, workers=1
+    )
+    return pa.array([round(float(each) * 10_000) for each in found], pa.int32())

@@ -1,0 +1,326 @@
+"""A document's text as plain values: YAML without its traps, and JSON. Numbers stay exact.
+
+Apart from `reading`: nothing here knows what a recipe is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    ScalarEvent,
+)
+
+from kalla.errors import InvalidInput
+from kalla.reconcile.recipes.problems import Finding, Path
+
+LARGEST_BYTES = 1_000_000
+DEEPEST = 32
+
+_LONGEST_NUMBER = 100
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_LIST_TAG = "tag:yaml.org,2002:seq"
+_MAPPING_TAG = "tag:yaml.org,2002:map"
+_OTHER_TAG = "tag:kalla,2026:plain"
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]{1,4})?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}[-+:.0-9Zz]*")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
+    word: value
+    for value, words in ((True, ("true", "True", "TRUE")), (False, ("false", "False", "FALSE")))
+    for word in words
+}
+# The C parser is fifty times as fast; wheels of PyYAML have it, builds from source may not.
+_Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a text says, and what is wrong with how it says it."""
+
+    value: object
+    findings: tuple[Finding, ...] = ()
+
+
+def parse(text: str) -> Parsed:
+    """The values of one YAML or JSON document. Raises InvalidInput when there are none."""
+    text = text.removeprefix("\ufeff")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > LARGEST_BYTES:
+        raise _refused(
+            f"is larger than {LARGEST_BYTES:,} bytes",
+            "put the rows into a source, not into the recipe",
+        )
+    if broken := _HALF_CHARACTER.search(text):
+        raise _refused(f"is not UTF-8 ({_place(text, broken.start())})", "save it as UTF-8")
+    parsed = _json(text) if text.lstrip().startswith("{") else _yaml(text)
+    return Parsed(parsed.value, (*parsed.findings, *_unreadable(parsed.value)))
+
+
+def write(value: object) -> str:
+    """YAML that `parse` reads back as the same value."""
+    text: str = yaml.dump(
+        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100, indent=2
+    )
+    return text
+
+
+def plain(text: str) -> object:
+    """The value of an unquoted YAML scalar.
+
+    YAML 1.2's JSON schema and ISO dates. Numbers with leading zeros stay text: they are account
+    numbers; so do `no`, `on`, `1:30`, `0x1F` and `1_000`.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    found = number(text)
+    if found is not None:
+        return found
+    try:
+        if _DATE.fullmatch(text):
+            return date.fromisoformat(text)
+        if _MOMENT.fullmatch(text):
+            return datetime.fromisoformat(text)
+    except ValueError:
+        return text  # the 30th of February is a text; where a date is needed, that is told
+    return text
+
+
+def number(text: str) -> int | Decimal | None:
+    """The number that a text is, exactly as written."""
+    found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
+    if found is None:
+        return None
+    return Decimal(text) if found["part"] or found["exponent"] else int(text)
+
+
+def _json(text: str) -> Parsed:
+    repeated: list[str] = []
+
+    def as_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated.extend(name for name in names if counts[name] > 1)
+        return names
+
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=as_object,
+            parse_int=_json_number,
+            parse_float=_json_number,
+            parse_constant=_no_number,
+        )
+    except RecursionError:
+        raise _too_deep(()) from None
+    except ValueError as error:
+        try:
+            return _yaml(text)  # a YAML mapping may open with a brace as well
+        except InvalidInput:
+            if isinstance(error, json.JSONDecodeError) and re.match(r'\s*\{\s*"', text):
+                place = f"line {error.lineno}, column {error.colno}"
+                raise _refused(f"is not valid JSON: {error.msg} ({place})") from None
+            raise
+    if not repeated:
+        return Parsed(value)
+    try:
+        # Only the YAML parser knows lines. A tab can stand between JSON's tokens, never in a text.
+        return _yaml(text.replace("\t", " "))
+    except InvalidInput:
+        return Parsed(value, tuple(Finding((name,), "is given twice") for name in repeated))
+
+
+def _json_number(text: str) -> object:
+    found = number(text)
+    return text if found is None else found
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(text)
+
+
+@dataclass
+class _Open:
+    """A mapping or list whose end has not come yet."""
+
+    path: Path
+    value: dict[str, object] | list[object]
+    key: str | None = None
+    lines: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def next_path(self) -> Path:
+        if isinstance(self.value, list):
+            return (*self.path, len(self.value))
+        return self.path if self.key is None else (*self.path, self.key)
+
+    def add(self, value: object) -> None:
+        if isinstance(self.value, list):
+            self.value.append(value)
+        elif self.key is not None:
+            self.value[self.key] = value
+            self.key = None
+
+
+def _yaml(text: str) -> Parsed:
+    """Built from events: no recursion, no aliases to expand, and every key with its line."""
+    findings: list[Finding] = []
+    root = _Open((), [])
+    opened = [root]
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, DocumentStartEvent) and root.value:
+                raise _refused(
+                    f"holds a second document from line {_line(event)} on",
+                    "put each recipe into a file of its own",
+                )
+            _take(event, opened, findings)
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(text, error) from None
+    except yaml.reader.ReaderError as error:
+        code = error.character if isinstance(error.character, int) else ord(error.character[:1])
+        raise _refused(f"holds a character that YAML does not allow (U+{code:04X})") from None
+    value = root.value[0] if isinstance(root.value, list) and root.value else None
+    return Parsed(value, tuple(findings))
+
+
+def _take(event: Event, opened: list[_Open], findings: list[Finding]) -> None:
+    here = opened[-1]
+    if isinstance(event, CollectionEndEvent):
+        opened.pop()
+        opened[-1].add(here.value)
+    elif isinstance(event, ScalarEvent | AliasEvent | CollectionStartEvent):
+        line = _line(event)
+        if isinstance(here.value, dict) and here.key is None:
+            _take_key(event, here, line, findings)
+            return
+        path = here.next_path[1:]  # the root stands in a list of its own
+        if isinstance(event, AliasEvent):
+            findings.append(
+                Finding(path, f"is an alias (line {line}), which recipes do not have",
+                        f"*{event.anchor}", "write the value out")
+            )  # fmt: skip
+            here.add(None)
+            return
+        if event.tag not in (None, "!", _TEXT_TAG):
+            findings.append(
+                Finding(path, f"has a tag (line {line}), which recipes do not have", event.tag,
+                        "leave the tag out")
+            )  # fmt: skip
+        if isinstance(event, ScalarEvent):
+            here.add(plain(event.value) if event.implicit[0] else event.value)
+        elif len(opened) > DEEPEST:
+            raise _too_deep(path)
+        else:
+            opened.append(_Open(here.next_path, {} if isinstance(event, MappingStartEvent) else []))
+
+
+def _take_key(event: Event, here: _Open, line: int, findings: list[Finding]) -> None:
+    if not isinstance(event, ScalarEvent):
+        raise _refused(f"has a name that is no text, in line {line}", "names are plain words")
+    here.key = event.value
+    if (first := here.lines.setdefault(event.value, line)) != line or event.value in here.value:
+        findings.append(
+            Finding(here.next_path[1:], f"is given twice, in line {first} and in line {line}",
+                    suggestion="keep one of them")
+        )  # fmt: skip
+
+
+def _line(event: Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 0
+
+
+def _unreadable(value: object) -> Iterator[Finding]:
+    """Half characters, which JSON's escapes can spell; raises when the document is too deep."""
+    waiting: list[tuple[Path, object]] = [((), value)]
+    while waiting:
+        path, item = waiting.pop()
+        if len(path) > DEEPEST:
+            raise _too_deep(path)
+        if isinstance(item, dict):
+            for key in item:
+                if _HALF_CHARACTER.search(key):
+                    raise _refused("has a name that is not Unicode text")
+            waiting.extend(((*path, key), below) for key, below in item.items())
+        elif isinstance(item, list):
+            waiting.extend(((*path, index), below) for index, below in enumerate(item))
+        elif isinstance(item, str) and _HALF_CHARACTER.search(item):
+            yield Finding(path, "is not Unicode text: it holds half of a character")
+
+
+def _too_deep(path: Path) -> InvalidInput:
+    return InvalidInput(Finding(path[:4], f"is nested more than {DEEPEST} levels deep").told())
+
+
+def _refused(message: str, suggestion: str = "") -> InvalidInput:
+    return InvalidInput(Finding((), f"the document {message}", suggestion=suggestion).told())
+
+
+def _not_yaml(text: str, error: yaml.MarkedYAMLError) -> InvalidInput:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return _refused(f"is not valid YAML: {error.problem}")
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: mark.column + 1]:
+        return _refused(
+            f"is not valid YAML: a tab where spaces belong ({place})", "indent with spaces"
+        )
+    return _refused(f"is not valid YAML: {error.problem} ({place})")
+
+
+def _place(text: str, offset: int) -> str:
+    before = text[:offset]
+    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
+
+
+class _Writer(yaml.SafeDumper):
+    """Decides by our own `plain` which texts need quotes."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        if kind is not yaml.ScalarNode:
+            return _LIST_TAG if kind is yaml.SequenceNode else _MAPPING_TAG
+        return _OTHER_TAG if implicit[0] and not isinstance(plain(value), str) else _TEXT_TAG
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def _written_text(writer: _Writer, text: str) -> yaml.ScalarNode:
+    if text.isprintable():
+        return writer.represent_scalar(_TEXT_TAG, text)
+    # Escaped, because some signs end a line in YAML alone; but SQL keeps its lines.
+    has_lines_alone = text.replace("\n", "").isprintable()
+    return writer.represent_scalar(_TEXT_TAG, text, style="|" if has_lines_alone else '"')
+
+
+def _written(writer: _Writer, value: object) -> yaml.ScalarNode:
+    return writer.represent_scalar(_OTHER_TAG, _as_plain(value))
+
+
+def _as_plain(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+for _kind in (type(None), bool, int, Decimal, date, datetime):
+    _Writer.add_representer(_kind, _written)
+_Writer.add_representer(str, _written_text)

@@ -1,0 +1,140 @@
+"""Filling a recipe's parameters: `${name}` in any text, its type, and what may stand in SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+
+from kalla.reconcile.recipes.notation import number, plain
+from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean, shown
+
+# A dollar sign is doubled where `${` itself is meant.
+_USE = re.compile(r"\$\$(?=\{)|\$\{(?P<name>[^{}]*)\}|\$\{")
+_BEYOND_A_VALUE = re.compile(r"['\"`;\\\x00-\x1f]|--|/\*|\*/")
+_TOLD = {"number": "a number, such as 0.01", "date": "a date, such as 2026-01-31", "text": "text"}
+
+
+@dataclass
+class Filled:
+    """A document with its parameters filled in, and the places where that failed."""
+
+    document: dict[str, object]
+    findings: list[Finding] = field(default_factory=list)
+    unfilled: set[Path] = field(default_factory=set)
+
+
+def fill(document: Mapping[str, object], given: Mapping[str, str]) -> Filled:
+    """Put the given values, or else the defaults, where the document uses them."""
+    declared = document.get("parameters")
+    filling = _Filling(declared if isinstance(declared, dict) else {}, given)
+    filling.declare()
+    return Filled(
+        {
+            # What describes the parameters is not filled by them.
+            key: item if key == "parameters" else filling.replaced(item, (key,))
+            for key, item in document.items()
+        },
+        filling.findings,
+        filling.unfilled,
+    )
+
+
+def escaped(text: str) -> str:
+    """The text that is filled as `text` itself."""
+    return text.replace("${", "$${")
+
+
+class _Filling:
+    def __init__(self, declared: Mapping[str, object], given: Mapping[str, str]) -> None:
+        self.declared, self.given = declared, given
+        self.values: dict[str, object] = {}
+        self.faulty: set[str] = set()
+        self.findings: list[Finding] = []
+        self.unfilled: set[Path] = set()
+
+    def declare(self) -> None:
+        for name in sorted(self.given.keys() - self.declared.keys()):
+            self.findings.append(
+                Finding(("parameters", name), "is given a value but is not declared",
+                        self.given[name], did_you_mean(name, self.declared)
+                        or f"declare it: parameters: {{{name}: {{type: text}}}}")
+            )  # fmt: skip
+        for name, parameter in self.declared.items():
+            fields = parameter if isinstance(parameter, dict) else {"type": None}
+            kind = fields.get("type", "text")
+            if not isinstance(kind, str) or kind not in _TOLD:
+                self.faulty.add(name)  # told as a fault of the declaration
+                continue
+            default = fields.get("default")
+            if default is not None:
+                self._hold(name, kind, default, ("parameters", name, "default"))
+            if name in self.given:
+                self._hold(name, kind, self.given[name], ("parameters", name))
+
+    def _hold(self, name: str, kind: str, value: object, path: Path) -> None:
+        found = _typed(kind, value)
+        if found is None:
+            self.faulty.add(name)
+            self.findings.append(Finding(path, f"must be {_TOLD[kind]}", value))
+        else:
+            self.values[name] = found
+
+    def replaced(self, item: object, path: Path) -> object:
+        if isinstance(item, dict):
+            return {key: self.replaced(below, (*path, key)) for key, below in item.items()}
+        if isinstance(item, list):
+            return [self.replaced(below, (*path, index)) for index, below in enumerate(item)]
+        if not isinstance(item, str) or "${" not in item:
+            return item
+        whole = _USE.fullmatch(item)
+        if whole and whole["name"] in self.values and path != ("match_sql",):
+            return self.values[whole["name"]]
+        told: set[str | None] = set()
+        return _USE.sub(lambda use: self._text(use, item, path, told), item)
+
+    def _text(self, use: re.Match[str], item: str, path: Path, told: set[str | None]) -> str:
+        name = use["name"]
+        if use[0] == "$$":
+            return "$"
+        if name in told:
+            return use[0]
+        if name in self.values:
+            text = _said(self.values[name])
+            if path != ("match_sql",) or not _BEYOND_A_VALUE.search(text):
+                return text
+            message = f"`${{{name}}}` would put quotes or comments into the SQL"
+            suggestion = f"give {name} a value without quotes, semicolons and comment signs"
+            value: object = text
+        elif name is None:
+            message, value = "has a `${` without its `}`", item
+            suggestion = "write `$${` where the text itself is meant"
+        elif name in self.declared:
+            message, value = f"needs the parameter `{name}`, which has no value", item
+            suggestion = f"pass --set {name}=VALUE, or give it a default"
+        else:
+            message, value = f"uses the parameter `{shown(name)}`, which is not declared", item
+            suggestion = did_you_mean(name, self.declared) or f"declare {shown(name)}"
+        self.unfilled.add(path)
+        told.add(name)
+        if name not in self.faulty:
+            self.findings.append(Finding(path, message, value, suggestion))
+        return use[0]
+
+
+def _typed(kind: str, value: object) -> object | None:
+    if kind == "text":
+        return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        value = number(value.strip()) if kind == "number" else plain(value.strip())
+    if kind == "number":
+        return value if isinstance(value, int | Decimal) and not isinstance(value, bool) else None
+    return value if isinstance(value, date) and not isinstance(value, datetime) else None
+
+
+def _said(value: object) -> str:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -1,0 +1,93 @@
+"""Direct reads: a table's slices straight from its connector into the match, with no file between.
+
+All of them see one snapshot, for a row may be looked at twice: whoever opens such an input holds it
+until the match is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from kalla.errors import KallaError
+from kalla.reconcile.matching.values import quote
+from kalla.reconcile.model import Side, Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.sources.origins import Limits, chunks_wanted
+from kalla.spark.connectors.connector import Slice, arrow_schema
+from kalla.spark.connectors.postgres import PostgresConnector
+
+FORMAT = "direct"
+
+
+@contextmanager
+def open_input(
+    connector: PostgresConnector, source: Source, side: Side, limits: Limits
+) -> Iterator[Input]:
+    """The table as an input, good for as long as this is held."""
+    with ExitStack() as held:
+        if connector.snapshot is None:
+            connector = connector.at(held.enter_context(connector.held_snapshot()))
+        schema = arrow_schema(connector.schema())
+        estimate = connector.estimate()
+        slices = connector.split(chunks_wanted(source, estimate.rows, limits))
+        with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
+            seen = connection.from_arrow(schema.empty_table())
+            types = dict(zip(seen.columns, map(str, seen.types), strict=True))
+        yield Input(
+            FORMAT,
+            (),
+            types,
+            source.csv,
+            rows=estimate.rows,
+            bytes=estimate.bytes,
+            notes=estimate.notes,
+            filtered=True,
+            connector=connector,
+            slices=slices,
+            table=f"{side}_direct",
+        )
+
+
+def fetch(connection: duckdb.DuckDBPyConnection, given: Input, threads: int) -> None:
+    """Read the slices into the table that the input names, several at once."""
+    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in given.types.items())
+    connection.execute(f"CREATE TABLE {quote(given.table)} ({columns})")
+    with ThreadPoolExecutor(max(1, min(threads, len(given.slices)))) as pool:
+        fetched = [pool.submit(_fetch, connection, given, part) for part in given.slices]
+    for each in fetched:
+        each.result()
+
+
+def drop(connection: duckdb.DuckDBPyConnection, given: Input) -> None:
+    """Let go of what was fetched, if anything was."""
+    if given.table:
+        connection.execute(f"DROP TABLE {quote(given.table)}")
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, given: Input, part: Slice) -> None:
+    if given.connector is None:
+        raise TypeError("an input that is read direct has a connector")
+    names = list(given.types)
+    schema = arrow_schema(given.connector.schema(), names)
+    failed: list[KallaError] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from given.connector.read(part, names)  # type: ignore[union-attr]
+        except KallaError as error:
+            failed.append(error)
+            raise
+
+    with connection.cursor() as cursor:
+        cursor.register("fetched", pa.RecordBatchReader.from_batches(schema, batches()))
+        try:
+            cursor.execute(f"INSERT INTO {quote(given.table)} SELECT * FROM fetched")
+        except duckdb.Error:
+            if failed:  # on its way through DuckDB it has become a text
+                raise failed[0] from None
+            raise

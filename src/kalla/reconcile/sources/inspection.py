@@ -1,0 +1,296 @@
+"""A source before there is a recipe for it: its columns, what its primary key may be, its first
+rows, and whether it can be reached at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import combinations
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.matching.values import quote
+from kalla.reconcile.matching.workbench import scan
+from kalla.reconcile.model import COMPRESSIONS, DATABASES, Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.recipes.checking import word_of
+from kalla.reconcile.sources import native
+from kalla.reconcile.sources.files import opened, readable
+from kalla.reconcile.sources.origins import Resolve, from_environment, password_of
+from kalla.spark.connectors.connector import ColumnType, Slice
+from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.storage import LOCAL, Storage
+
+LOOK = Bounds(seconds=20)
+SAMPLE_ROWS = 100_000
+PREVIEW_ROWS = 50
+_KEY_COLUMNS = 8  # of which combinations are tried
+_COMPARED_COLUMNS = 50
+_LONGEST_TEXT = 1_000
+_HEAD_BYTES = 1 << 20
+_SAFE_INTEGER = 2**53  # beyond it a browser rounds
+_KEY_NAMES = ("id", "key", "no", "nr", "number", "code", "uuid", "reference")
+
+
+@dataclass(frozen=True)
+class Column:
+    """`type` in a word (text, integer, decimal, …), `declared` as the source has it."""
+
+    name: str
+    type: str
+    declared: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Inspection:
+    format: str
+    columns: tuple[Column, ...]
+    rows: int | None  # None: not known without reading all
+    exact: bool  # whether the rows were counted
+    bytes: int
+    primary_key: tuple[str, ...]  # () if none was found
+    primary_key_note: str  # whether it is declared or a guess, and by what
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The first rows, each value as JSON can hold it: what is no small number is text."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Reach:
+    reachable: bool
+    message: str
+
+
+def inspect(
+    source: Source,
+    *,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = LOOK,
+) -> Inspection:
+    """Columns, size and a primary key; reads a table's catalogue, and of files a bounded sample."""
+    if is_database(source):
+        return _inspect_table(_table(source, resolve, bounds))
+    seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    rows, exact = (seen.rows, True) if seen.rows is not None else (_estimate(seen, storage), False)
+    with _sampled(seen, storage, bounds) as connection:
+        key, note = _guess(connection, seen)
+    columns = tuple(Column(name, word_of(type_), type_) for name, type_ in seen.types.items())
+    notes = seen.notes
+    if seen.format == "json":
+        notes = (*notes, f"the columns are those of the first {SAMPLE_ROWS:,} lines")
+    return Inspection(seen.format, columns, rows, exact, seen.bytes, key, note, notes)
+
+
+def preview(
+    source: Source,
+    rows: int = PREVIEW_ROWS,
+    *,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = LOOK,
+) -> Preview:
+    """The first rows as they come; reads no more than it needs."""
+    if is_database(source):
+        return _first_of_table(_table(source, resolve, bounds), rows)
+    seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    columns = ", ".join(quote(name) for name in seen.types)
+    with opened(storage, bounds) as connection, readable(seen.files):
+        found = connection.execute(f"SELECT {columns} FROM {scan(seen)} LIMIT {int(rows)}")
+        return Preview(tuple(seen.types), tuple(_plain_row(row) for row in found.fetchall()))
+
+
+def reach(
+    source: Source,
+    *,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = LOOK,
+) -> Reach:
+    """Whether the source can be reached, or the sentence that says why not."""
+    try:
+        if is_database(source):
+            columns = _table(source, resolve, bounds).schema()
+            return Reach(True, f"{source.table} can be read: it has {len(columns)} columns")
+        seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+        files = f"{len(seen.files)} files" if len(seen.files) != 1 else "one file"
+        return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
+    except KallaError as error:
+        return Reach(False, str(error))
+
+
+def is_database(source: Source) -> bool:
+    return source.uri.partition("://")[0].lower() in DATABASES
+
+
+# A table
+
+
+def _table(source: Source, resolve: Resolve, bounds: Bounds) -> PostgresConnector:
+    if not source.table:
+        raise InvalidInput(Problem("table", "is missing: a database holds many"))
+    with native.problems_at("", "password"):
+        password = password_of(source.password, resolve)
+    return PostgresConnector(source.uri, source.table, password, seconds=bounds.seconds)
+
+
+def _inspect_table(table: PostgresConnector) -> Inspection:
+    schema, estimate, key = table.schema(), table.estimate(), table.primary_key()
+    note = "declared by the table" if key else "the table declares no key, and no unique index"
+    unread = [each for each in schema if each.arrow is None]
+    notes = [
+        f"{each.name}: the type {each.declared} is not supported; leave the column out"
+        for each in unread
+    ]
+    return Inspection(
+        "postgres",
+        tuple(
+            Column(each.name, _word_of_arrow(each), each.declared, each.nullable) for each in schema
+        ),
+        estimate.rows,
+        estimate.exact,
+        estimate.bytes,
+        key,
+        note,
+        (*estimate.notes, *notes),
+    )
+
+
+def _first_of_table(table: PostgresConnector, rows: int) -> Preview:
+    names = [each.name for each in table.schema() if each.arrow is not None]
+    found: list[tuple[Any, ...]] = []
+    if names and rows > 0:
+        for batch in table.read(Slice(0, 1), names):
+            part = batch.slice(0, rows - len(found))
+            found += zip(*(column.to_pylist() for column in part.columns), strict=True)
+            if len(found) >= rows:
+                break  # and the line is closed: the rest is never sent
+    return Preview(tuple(names), tuple(_plain_row(row) for row in found))
+
+
+def _word_of_arrow(column: ColumnType) -> str:
+    arrow = column.arrow
+    for is_type, word in (
+        (pa.types.is_string, "text"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_decimal, "decimal"),
+        (pa.types.is_floating, "float"),
+        (pa.types.is_date, "date"),
+        (pa.types.is_timestamp, "timestamp"),
+        (pa.types.is_boolean, "boolean"),
+    ):
+        if arrow is not None and is_type(arrow):
+            return word
+    return "other"
+
+
+# Files
+
+
+def _estimate(seen: Input, storage: Storage) -> int | None:
+    """By the lines at the beginning of the first file; compressed, nobody knows how many."""
+    first = seen.files[0]
+    if first.lower().endswith(tuple(COMPRESSIONS)):
+        return None
+    with storage.open(first) as opened:
+        head = opened.read(_HEAD_BYTES)
+    lines = head.count(b"\n") or 1
+    headers = len(seen.files) if seen.format == "csv" and seen.csv.header else 0
+    return max(0, round(seen.bytes * lines / len(head)) - headers)
+
+
+@contextmanager
+def _sampled(seen: Input, storage: Storage, bounds: Bounds) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The first rows as a table `sample`."""
+    columns = ", ".join(quote(name) for name in _comparable(seen)) or "1 AS nothing"
+    with opened(storage, bounds) as connection, readable(seen.files):
+        connection.execute(
+            f"CREATE TEMP TABLE sample AS SELECT {columns} FROM {scan(seen)} LIMIT {SAMPLE_ROWS}"
+        )
+        yield connection
+
+
+def _comparable(seen: Input) -> list[str]:
+    """Columns that may identify a row."""
+    plain = [name for name, type_ in seen.types.items() if word_of(type_) not in ("other", "float")]
+    return plain[:_COMPARED_COLUMNS]
+
+
+def _guess(connection: duckdb.DuckDBPyConnection, seen: Input) -> tuple[tuple[str, ...], str]:
+    """A column that is unique and never null, or else the first small combination."""
+    names = _comparable(seen)
+    counts = "".join(f", count({quote(name)}), {_distinct([name])}" for name in names)
+    (found,) = connection.execute(f"SELECT count(*){counts} FROM sample").fetchall()
+    rows, each = found[0], found[1:]
+    whose = f"the first {rows:,} rows" if rows == SAMPLE_ROWS else f"all {rows:,} rows"
+    if not rows:
+        return (), "there are no rows to guess a key by"
+    distinct = {
+        name: each[2 * place + 1] for place, name in enumerate(names) if each[2 * place] == rows
+    }
+    alone = sorted((name for name in distinct if distinct[name] == rows), key=_unlike_a_key)
+    if alone:
+        return (alone[0],), f"a guess: unique and never null in {whose}"
+    best = sorted(sorted(distinct, key=distinct.__getitem__, reverse=True)[:_KEY_COLUMNS])
+    for width in (2, 3):
+        groups = [list(group) for group in combinations(best, width)]
+        if not groups:
+            continue
+        asked = ", ".join(_distinct(group) for group in groups)
+        (numbers,) = connection.execute(f"SELECT {asked} FROM sample").fetchall()
+        for group, number in zip(groups, numbers, strict=True):
+            if number == rows:
+                order = [name for name in names if name in group]
+                return tuple(order), f"a guess: together unique and never null in {whose}"
+    return (), f"no column and no small combination is unique and never null in {whose}"
+
+
+def _distinct(names: Sequence[str]) -> str:
+    return f"count(DISTINCT ({', '.join(quote(name) for name in names)}))"
+
+
+def _unlike_a_key(name: str) -> bool:
+    last = name.lower().replace("-", "_").rpartition("_")[2]
+    return not (last in _KEY_NAMES or name.endswith(("Id", "ID", "No", "Key")))
+
+
+# Values
+
+
+def _plain_row(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(_plain(value) for value in row)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) <= _SAFE_INTEGER:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        text = value.hex()
+    elif isinstance(value, date | datetime | time):
+        text = value.isoformat()
+    else:
+        text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

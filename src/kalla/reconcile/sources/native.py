@@ -1,0 +1,256 @@
+"""Native sources: which files a source is, their format, and the columns that a run will see.
+
+The same look serves `kalla recipe check`, the plan and the run, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+import csv as csv_lines
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.complaints import names
+from kalla.reconcile.matching.workbench import listed, scan
+from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.sources import delta
+from kalla.reconcile.sources.files import opened, readable
+from kalla.storage import LOCAL, File, Storage
+
+_LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
+_BYTE_ORDER_MARK, _SWAPPED_MARK = "\ufeff", "\ufffe"
+_EXACT_DIGITS = 15  # of a number with a point: readers of JSON make it a float, which keeps those
+
+
+def look(
+    source: Source,
+    where: str = "",
+    storage: Storage = LOCAL,
+    lines: int | None = None,
+    bounds: Bounds | None = None,
+) -> Input:
+    """The files of a source with their columns and types; what is wrong is told below `where`.
+
+    Of JSON every line is looked at, unless the first few `lines` will do.
+    """
+    with problems_at(where, "uri"):
+        storage.filesystem(source.uri)  # or says why there is none
+        if source.format in (None, "delta", "parquet") and delta.is_table(source.uri, storage):
+            if source.format == "parquet":
+                raise _wrong(
+                    f"{source.uri} is a Delta table: its folder also holds files that "
+                    "are no part of it; say format: delta"
+                )
+            return delta.look(source.uri, storage, bounds)
+        if source.format == "delta":
+            raise _wrong(f"{source.uri} holds no Delta table (no _delta_log)")
+        found = storage.files(source.uri)
+        kind, files, left_out = _chosen(source, found)
+        csv = _dialect(source.csv, files)
+        return seen(kind, files, csv, storage, _left_out(left_out), lines, bounds)
+
+
+def seen(
+    kind: Native,
+    files: Sequence[File],
+    csv: Csv = Csv(),  # noqa: B008 -- frozen
+    storage: Storage = LOCAL,
+    notes: tuple[str, ...] = (),
+    lines: int | None = None,
+    bounds: Bounds | None = None,
+) -> Input:
+    """These files as an input."""
+    given = Input(
+        kind,
+        tuple(each.url for each in files),
+        {},
+        csv,
+        bytes=sum(each.size for each in files),
+        notes=notes,
+        marks=tuple(each.mark for each in files),
+    )
+    if kind == "csv":
+        return replace(given, types=dict.fromkeys(_header(csv, given.files, storage), "VARCHAR"))
+    if kind == "json":  # read as text, for a number in JSON would become a float
+        fields = _fields(given, storage, lines, bounds)
+        return replace(given, types=dict.fromkeys(fields, "VARCHAR"))
+    with opened(storage, bounds) as connection, readable(given.files):
+        options = "union_by_name=true, hive_partitioning=false"
+        described = connection.execute(
+            f"DESCRIBE FROM read_parquet({listed(given.files)}, {options})"
+        ).fetchall()
+        given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
+        rows = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
+    return replace(given, rows=int(rows[0][0]))
+
+
+def kind_of(name: str) -> Native | None:
+    """The format that a file's name tells: rows.csv, rows.csv.gz."""
+    name = name.lower()
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), None)
+
+
+def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], list[File]]:
+    """The format, the files of that format, and those that are left out."""
+    kinds = {each: kind_of(each.url) for each in found}
+    known = sorted({kind for kind in kinds.values() if kind is not None})
+    if source.format is None:
+        if not known:
+            raise _wrong(
+                f"{names([each.url for each in found])} do not say by their names "
+                "what they are: say format"
+            )
+        if len(known) > 1:
+            examples = [next(each.url for each in found if kinds[each] == kind) for kind in known]
+            raise _wrong(
+                f"{source.uri} holds files of several formats ({', '.join(examples)}): "
+                "say format, or name the files by a pattern"
+            )
+    elif source.format not in ("csv", "parquet", "json"):
+        raise _wrong(f"files of the format {source.format} cannot be read")
+    kind: Native = known[0] if source.format is None else source.format
+    if kind in known:
+        files = [each for each in found if kinds[each] == kind]
+    else:  # names that say nothing, or one that says another thing
+        files = [each for each in found if kinds[each] is None] or list(found)
+    chosen = set(files)
+    return kind, files, [each for each in found if each not in chosen]
+
+
+def _left_out(files: Sequence[File]) -> tuple[str, ...]:
+    if not files:
+        return ()
+    left = names([each.url.rpartition("/")[2] for each in files])
+    return (f"left out, for their names tell of another kind: {left}",)
+
+
+def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
+    """A .tsv is separated by tabs unless the recipe says otherwise."""
+    if "delimiter" in csv.model_fields_set or not re.search(
+        r"\.tsv(\.\w+)?$", files[0].url.lower()
+    ):
+        return csv
+    return csv.model_copy(update={"delimiter": "\t"})
+
+
+def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | None) -> list[str]:
+    """The names in all lines, for a column may come late, in the order that they have there.
+
+    DuckDB would guess them from samples, and rename those that differ by case alone.
+    """
+    numbers = r"regexp_extract_all(json, '[:,\[]\s*-?([0-9]+\.[0-9]+)', 1)"
+    exact = "TRY_CAST(each AS DECIMAL(38, 18))"
+    kept = "TRY_CAST(CAST(TRY_CAST(each AS DOUBLE) AS VARCHAR) AS DECIMAL(38, 18))"
+    rows = f"(SELECT json FROM read_ndjson_objects({listed(given.files)})"
+    rows += ")" if lines is None else f" LIMIT {lines})"
+    with opened(storage, bounds) as connection, readable(given.files):
+        found = connection.execute(
+            f"""
+            SELECT name, min(place), bool_or(rounded)
+            FROM (SELECT unnest(names) AS name, generate_subscripts(names, 1) AS place, rounded
+                  FROM (SELECT CASE json_type(json) WHEN 'OBJECT' THEN json_keys(json)
+                                    ELSE [NULL] END AS names,
+                               regexp_matches(json, '[0-9.]{{{_EXACT_DIGITS + 2},}}')
+                               AND list_bool_or([coalesce({exact} <> {kept}, true)
+                                                 FOR each IN {numbers}
+                                                 IF length(each) > {_EXACT_DIGITS + 1}]) AS rounded
+                        FROM {rows}))
+            GROUP BY name ORDER BY 2, 1
+            """
+        ).fetchall()
+    fields = [name for name, *_ in found]
+    whose = names(given.files)
+    if not fields:
+        raise _wrong(f"{whose} holds no rows, and so no columns")
+    if None in fields:
+        raise _wrong(f"{whose} is not JSON lines: each line is one object")
+    if any(rounded for *_, rounded in found):
+        raise _wrong(
+            f"{whose} has numbers of more than {_EXACT_DIGITS} digits that a reader of "
+            "JSON would round: write them as text, in quotes"
+        )
+    return _apart(fields, whose)
+
+
+def _header(csv: Csv, files: Sequence[str], storage: Storage) -> list[str]:
+    """The columns of CSV files, which must be the same in all: read here, never guessed."""
+    first = _first_line(csv, files[0], storage)
+    for file in files[1:]:
+        if _first_line(csv, file, storage) != first:
+            raise _wrong(f"{file} has other columns than {files[0]}")
+    return _apart(first, files[0])
+
+
+def _apart(columns: list[str], file: str) -> list[str]:
+    lowered = [name.lower() for name in columns]  # DuckDB does not tell them apart
+    if doubled := sorted({name for name in columns if lowered.count(name.lower()) > 1}):
+        raise _wrong(f"{file} has several columns {', '.join(doubled)}")
+    if "" in columns:
+        raise _wrong(f"{file} has a column without name")
+    return columns
+
+
+def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
+    with storage.open(file) as raw:
+        try:
+            encoding = "utf-16-le" if csv.encoding == "utf-16" else csv.encoding
+            text = io.TextIOWrapper(_plain(raw, file), encoding=encoding, newline="")
+            head = text.readline(_LONGEST_HEADER).removeprefix(_BYTE_ORDER_MARK)
+            lines = csv_lines.reader(
+                chain([head], text), delimiter=csv.delimiter, quotechar=csv.quote
+            )
+            line = next(lines)
+        except UnicodeError as error:
+            raise _wrong(
+                f"{file} is not written in {csv.encoding} ({error}): name its encoding"
+            ) from None
+        except (csv_lines.Error, OSError) as error:
+            raise _wrong(f"{file} cannot be read as CSV: {error}") from None
+    if not head:
+        raise _wrong(f"{file} is empty")
+    if not any(line):
+        raise _wrong(f"{file} begins with an empty line")
+    if csv.encoding == "utf-16" and head.startswith(_SWAPPED_MARK):  # DuckDB would see no row
+        raise _wrong(f"{file} is written in UTF-16 with the high byte first: convert it")
+    if csv.header and "\0" in head:
+        raise _wrong(
+            f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
+        )
+    return line if csv.header else [f"column{number}" for number in range(len(line))]
+
+
+def _plain(raw: BinaryIO, file: str) -> BinaryIO:
+    for ending, compression in COMPRESSIONS.items():
+        if file.lower().endswith(ending):
+            return cast(BinaryIO, pa.CompressedInputStream(raw, compression))
+    return raw
+
+
+def _wrong(message: str) -> InvalidInput:
+    """Of which field it is, the caller says."""
+    return InvalidInput(Problem("", message))
+
+
+@contextmanager
+def problems_at(where: str, field: str) -> Iterator[None]:
+    """Problems without a place, and what is not found, are problems of this field."""
+    prefix = f"{where}." if where else ""
+    try:
+        yield
+    except NotFound as error:
+        raise InvalidInput(Problem(f"{prefix}{field}", str(error))) from None
+    except InvalidInput as error:
+        raise InvalidInput(
+            *(Problem(each.field or f"{prefix}{field}", each.message) for each in error.problems)
+        ) from None

@@ -1,0 +1,161 @@
+"""Where rows come from: files as they lie, or a table that is staged to Parquet first."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+from pydantic import SecretStr
+
+from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.reconcile.model import DATABASES, Side, Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.sources import native
+from kalla.secrets import variable_of
+from kalla.settings import Settings
+from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
+from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.storage import LOCAL, File, Storage
+
+Resolve: TypeAlias = Callable[[str], SecretStr]
+"""From a secret's name to its value; raises if there is none."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use."""
+
+    memory: str = "2GB"
+    threads: int = 2
+    chunk_threshold_rows: int = 250_000
+    max_parallel_chunks: int = 16
+    buckets: int | None = None  # that a match is spread over; None: by the data and the cluster
+    storage: Storage = LOCAL  # where native sources may lie
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(
+            settings.matching.memory,
+            settings.matching.threads,
+            settings.staging.chunk_threshold_rows,
+            settings.staging.max_parallel_chunks,
+            settings.matching.buckets or None,
+            Storage.of(settings.storage),
+        )
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One slice of a table, and the file it goes to."""
+
+    side: Side
+    connector: PostgresConnector
+    part: Slice
+    path: str
+
+
+def is_staged(source: Source) -> bool:
+    """Whether the source is a database, from which rows are staged."""
+    return urlsplit(source.uri).scheme in DATABASES
+
+
+def look(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
+    """The files of a native source, with their columns and types."""
+    return native.look(source, f"sources.{side}", storage)
+
+
+def preview(source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None) -> Input:
+    """What a table would be staged to, without reading a row of it."""
+    connector = _connector(source, side, time_zone, resolve)
+    estimate = connector.estimate()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "schema.parquet"
+        pq.write_table(arrow_schema(connector.schema(), None).empty_table(), file)
+        seen = native.seen("parquet", [File(str(file), 0)])
+    return replace(
+        seen,
+        filtered=True,
+        files=(),
+        marks=(),
+        rows=estimate.rows,
+        bytes=estimate.bytes,
+        notes=tuple(estimate.notes),
+    )
+
+
+@contextmanager
+def connector(
+    source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None
+) -> Iterator[PostgresConnector]:
+    """The source's table; with `consistency: snapshot` as it is now, while this is held."""
+    found = _connector(source, side, time_zone, resolve)
+    if source.consistency == "snapshot":
+        with found.held_snapshot() as snapshot:
+            yield found.at(snapshot)
+    else:
+        yield found
+
+
+def chunks(
+    connector: PostgresConnector, source: Source, side: Side, folder: Path, limits: Limits
+) -> tuple[list[Chunk], list[str]]:
+    """A table cut into key ranges, each with its file, and what is to be known about the cut."""
+    estimate = connector.estimate()
+    parts = connector.split(chunks_wanted(source, estimate.rows, limits))
+    return [
+        Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"))
+        for number, part in enumerate(parts)
+    ], list(estimate.notes)
+
+
+def chunks_wanted(source: Source, rows: int, limits: Limits) -> int:
+    """Into how many chunks a table of so many rows is cut."""
+    wanted = ceil(rows / (source.chunk_threshold_rows or limits.chunk_threshold_rows))
+    return max(1, min(source.max_parallel_chunks or limits.max_parallel_chunks, wanted))
+
+
+def staged(
+    source: Source, side: Side, files: list[str], notes: list[str], *, storage: Storage = LOCAL
+) -> Input:
+    """What was staged, as the input it now is."""
+    with native.problems_at(f"sources.{side}", "uri"):
+        found = [storage.info(file) for file in files]
+        seen = native.seen("parquet", found, source.csv, storage, tuple(notes))
+    return replace(seen, filtered=True, marks=())  # staged files do not mark the table
+
+
+def from_environment(name: str) -> SecretStr:
+    """A secret from the variable KALLA_SECRET_ and its name: what works without any store."""
+    variable = variable_of(name)
+    if variable not in os.environ:
+        raise NotFound(f"there is no secret {name!r}: set {variable}")
+    return SecretStr(os.environ[variable])
+
+
+def _connector(
+    source: Source, side: Side, time_zone: str, resolve: Resolve | None
+) -> PostgresConnector:
+    if not source.table:
+        raise InvalidInput(Problem(f"sources.{side}.table", "a database source names its table"))
+    with native.problems_at(f"sources.{side}", "password"):
+        password = password_of(source.password, resolve or from_environment)
+    return PostgresConnector(
+        source.uri,
+        source.table,
+        password,
+        source.partition_key,
+        tuple(Predicate(each.column, each.op, each.value, time_zone) for each in source.filters),
+    )
+
+
+def password_of(given: str | None, resolve: Resolve) -> SecretStr:
+    """The password that `secret://name` stands for; a source may have none."""
+    return SecretStr("") if given is None else resolve(given.removeprefix("secret://"))
