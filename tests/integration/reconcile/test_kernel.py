@@ -128,6 +128,32 @@ def test_a_hot_key_of_rows_that_differ_is_bounded_and_says_so(tmp_path: Path) ->
     assert max(len(each) for each in found.column("candidates").to_pylist()) <= 20
 
 
+def many_to_many(check: dict[str, str]) -> Recipe:
+    (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
+    rule = rule | {"cardinality": "M:N", "conditions": [*rule["conditions"], check]}
+    return recipe(rules=[rule])
+
+
+def test_a_hot_key_of_many_to_many_is_compared_by_kinds_of_rows(tmp_path: Path) -> None:
+    hot = [(number, "HOT", Decimal(1)) for number in range(100_000)]
+    check = {"left": "ref", "op": "startswith", "right": "ref"}
+    facts = match(tmp_path, hot, hot, wanted=many_to_many(check))
+    assert facts.sides["left"].states["matched"].rows == 100_000
+    assert facts.rules[0].matches == 1
+
+
+def test_a_hot_key_of_many_to_many_with_too_many_kinds_says_so(tmp_path: Path) -> None:
+    hot = [(number, "HOT", Decimal(1)) for number in range(100_000)]
+    others = [(100_000 + number, "COOL", Decimal(1)) for number in range(5)]
+    check = {"left": "id", "op": "lte", "right": "id"}
+    facts = match(tmp_path, hot + others, hot + others, wanted=many_to_many(check))
+    for side in SIDES:
+        assert facts.sides[side].states["ambiguous"].rows == 100_000
+        assert facts.sides[side].states["matched"].rows == 5
+    found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "right.parquet")
+    assert set(found.column("reason").to_pylist()) == {"too_large"}
+
+
 def test_an_empty_side_leaves_the_other_unmatched(tmp_path: Path) -> None:
     facts = match(tmp_path, [], rows(10, 1))
     assert facts.sides["left"].states["unmatched"].rows == 0

@@ -28,6 +28,8 @@ from kalla.reconcile.plan import RulePlan
 
 # More pairs than this under one key with several rows on the one side are not looked into.
 _HOT_PAIRS = 1_000_000
+# More pairs than this of kinds of rows under one key of an M:N rule are not compared.
+_HOT_KINDS = 20_000_000
 
 
 def match(bench: Workbench, rule: RulePlan) -> str:
@@ -366,13 +368,7 @@ def _doubt_whole_keys(
 def _match_many(bench: Workbench, rule: RulePlan, groups: str) -> None:
     """Both sides' groups of a key as one, of rows that agree with some row of the other side."""
     keys = key_columns(rule)
-    holds = [rule.checks[place].holds for place in rule.pair_checks if place != rule.sum_check]
-    condition = conjunction([*same_key(rule), *holds])
-    for side, alias, other in (("left", "l", "right_rule r"), ("right", "r", "left_rule l")):
-        bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_part AS"
-            f" SELECT {alias}.* FROM {side}_rule {alias} SEMI JOIN {other} ON {condition}"
-        )
+    _find_agreeing(bench, rule, keys)
     shared = "".join(f"{name}, " for name in keys)
     summed = "sum(amount)" if rule.sums else "NULL"
     both = " AND ".join(f"a.{name} = b.{name}" for name in keys) or "true"
@@ -395,3 +391,43 @@ def _match_many(bench: Workbench, rule: RulePlan, groups: str) -> None:
             f"INSERT INTO {groups} SELECT g.gid, '{side}', p.rid, 'confirmed', g.cardinality"
             f" FROM {side}_part p JOIN agreed g ON {same}"
         )
+
+
+def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
+    """`left_part` and `right_part`: rows that agree with some row of the other side.
+
+    Rows alike in all that is compared agree with the same ones, so that kinds of rows are held
+    against each other; a key with too many kinds of them is not looked into.
+    """
+    compared = [place for place in rule.pair_checks if place != rule.sum_check]
+    names = [*keys, *(f"v{place}" for place in compared)]
+    for side in SIDES:
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {side}_kinds AS"
+            f" SELECT DISTINCT {', '.join(['1 AS kind', *names])} FROM {side}_rule"
+        )
+    shared = "".join(f"{name}, " for name in keys)
+    both = conjunction([f"a.{name} = b.{name}" for name in keys])
+    listed = "".join(f"a.{name}, " for name in keys)
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE kids AS"
+        f" SELECT {listed}row_number() OVER () AS kid"
+        f" FROM (SELECT {shared}count(*) AS n FROM left_kinds GROUP BY ALL) a"
+        f" JOIN (SELECT {shared}count(*) AS n FROM right_kinds GROUP BY ALL) b"
+        f" ON {both} WHERE a.n * b.n > {_HOT_KINDS}"
+    )
+    (hot,) = bench.row("SELECT count(*) FROM kids")
+    condition = conjunction([*same_key(rule), *(rule.checks[place].holds for place in compared)])
+    for side, alias, other in (("left", "l", "right_kinds r"), ("right", "r", "left_kinds l")):
+        kinds = f"SELECT {alias}.* FROM {side}_kinds {alias}"
+        if hot:
+            cool = conjunction([f"{alias}.{name} = k.{name}" for name in keys])
+            kinds += f" ANTI JOIN kids k ON {cool}"
+        alike = conjunction([f"t.{name} = k.{name}" for name in names])
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {side}_part AS SELECT t.* FROM {side}_rule t SEMI JOIN"
+            f" (SELECT * FROM ({kinds}) {alias} SEMI JOIN {other} ON {condition}) k ON {alike}"
+        )
+    if hot:
+        for side, other in (SIDES, SIDES[::-1]):
+            _doubt_whole_keys(bench, rule, side, other, "true")
