@@ -147,12 +147,13 @@ class Storage(Section):
     work: str = Field(
         "", description="folder that workers and Spark share while they match; empty: in data_dir"
     )
+    metrics: str = Field("", description="folder or s3:// of metric segments; empty: in data_dir")
     s3_endpoint: str = Field("", description="address of an S3 that is not Amazon's")
     s3_region: str = Field("us-east-1", description="region of the buckets")
     s3_access_key: SecretStr = Field(SecretStr(""), description="empty: as the machine is set up")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="belongs to s3_access_key")
 
-    @field_validator("evidence", "staging", "work")
+    @field_validator("evidence", "staging", "work", "metrics")
     @classmethod
     def _plain(cls, place: str) -> str:
         if "://" in place and not place.startswith("s3://"):
@@ -175,6 +176,37 @@ class Matching(Section):
     buckets: int = Field(
         0, ge=0, le=10_000, description="tasks a match is spread over; 0: by the data and the cores"
     )
+
+
+class Metrics(Section):
+    shards: int = Field(
+        4, ge=1, le=1024, description="parts that series are spread over; fixed once there are data"
+    )
+    commit_seconds: Seconds = Field(
+        0.1, description="least time between two commits of samples that are written"
+    )
+    out_of_order_seconds: Seconds = Field(
+        24 * 3600, description="how far behind the newest sample a written one may be"
+    )
+    retention_seconds: float = Field(
+        0, ge=0, description="how far behind the newest sample others are kept; 0: for ever"
+    )
+    compact_seconds: Seconds = Field(
+        30, description="seconds between looks for segments to compact or remove"
+    )
+    grace_seconds: Seconds = Field(
+        600, description="how long replaced segments stay, for queries that still read them"
+    )
+    cache_bytes: int = Field(
+        512 << 20, ge=0, description="memory for segments that were read before"
+    )
+    write_bytes: int = Field(32 << 20, ge=1024, description="largest body of a remote write")
+    query_seconds: Seconds = Field(120, description="a query that takes longer is ended")
+    query_samples: int = Field(50_000_000, ge=1, description="samples a query may hold at once")
+    query_series: int = Field(1_000_000, ge=1, description="series a query's step may have")
+    query_bytes: int = Field(2 << 30, ge=1 << 20, description="memory a query's step may take")
+    query_concurrency: int = Field(4, ge=1, description="queries that an API runs at once")
+    query_threads: int = Field(2, ge=1, description="threads of a query")
 
 
 class Log(Section):
@@ -218,6 +250,7 @@ class Settings(Section):
     storage: Storage = Storage()
     secrets: Secrets = Secrets()
     matching: Matching = Matching()
+    metrics: Metrics = Metrics()
     log: Log = Log()
     up: Up = Up()
 
@@ -232,6 +265,10 @@ class Settings(Section):
     @property
     def evidence_url(self) -> str:
         return self.storage.evidence or str(self.data_dir / "evidence")
+
+    @property
+    def metrics_url(self) -> str:
+        return self.storage.metrics or str(self.data_dir / "metrics")
 
     def policy(self, job_type: str) -> JobPolicy:
         """A type's own policy over the one named `default`, over the built-in one."""

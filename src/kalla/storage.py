@@ -198,6 +198,22 @@ class Storage:
             with filesystem.open_output_stream(path, compression=None) as stream:
                 stream.write(text.encode())  # an object appears when it is whole
 
+    def keep(self, url: str, content: bytes | memoryview) -> None:
+        """A new file, which a power cut right after this leaves whole."""
+        filesystem, path = self.filesystem(url)
+        with _told(url):
+            if is_s3(url):
+                with filesystem.open_output_stream(path, compression=None) as stream:
+                    stream.write(content)
+                return
+            place = Path(path)
+            _make_lasting(place.parent)
+            with place.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(place.parent)
+
     def remove(self, url: str) -> None:
         """A file, or a folder with all that is in it; what is not there is gone already."""
         filesystem, path = self.filesystem(url)
@@ -354,6 +370,22 @@ def _copy(source: fs.FileSystem, path: str, target: fs.FileSystem, to: str) -> N
 def _make_parent(filesystem: fs.FileSystem, path: str) -> None:
     if isinstance(filesystem, fs.LocalFileSystem):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _make_lasting(folder: Path) -> None:
+    """A folder, and its name in the one above it, that a power cut leaves."""
+    if not folder.is_dir():
+        _make_lasting(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @cache

@@ -1,0 +1,138 @@
+"""The list of segments in Postgres: what is not in it does not exist for a query.
+
+Typed rows over `catalogue.sql`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from kalla.database import Connection
+from kalla.errors import Conflict
+from kalla.query.matchers import readable
+from kalla.query.store.segments import NewSegment, Segment
+from kalla.statements import load
+
+sql = load("kalla.query.store", "catalogue.sql")
+
+_LONGEST_NAME = 500
+_FIELDS = tuple(field.name for field in fields(Segment))
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is told of a metric; `type` in Prometheus' words."""
+
+    type: str = "unknown"
+    help: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One consistent set: the segments of a time, and how many each shard has at all times."""
+
+    segments: tuple[Segment, ...]
+    listed: Mapping[int, int]
+
+
+async def add(connection: Connection, new: Sequence[NewSegment]) -> None:
+    if new:
+        await connection.execute(sql.take_turns)
+        given = Jsonb([vars(segment) for segment in new])
+        await connection.execute(sql.add, {"segments": given})
+
+
+async def replace(
+    connection: Connection, olds: Sequence[Segment], news: Sequence[NewSegment]
+) -> None:
+    """The new ones in the place of the old; Conflict if another did that before."""
+    ids = sorted({segment.segment_id for segment in olds})
+    cursor = await connection.execute(sql.retire, {"segment_ids": ids})
+    retired = {row["segment_id"] for row in await cursor.fetchall()}
+    if missing := [number for number in ids if number not in retired]:
+        raise Conflict(
+            f"the segments {', '.join(map(str, missing))} were replaced or removed meanwhile: drop "
+            "what was made of them"
+        )
+    await add(connection, news)
+
+
+async def live(connection: Connection, after: int, until: int) -> list[Segment]:
+    """The segments that may have samples of (after, until], oldest first."""
+    cursor = await connection.execute(sql.live, {"after": after, "until": until})
+    return [segment_of(row) for row in await cursor.fetchall()]
+
+
+async def snapshot(
+    connection: Connection, after: int, until: int, known: dict[int, Segment]
+) -> Listing:
+    """The segments that may have samples of (after, until]; what is `known` is not read."""
+    cursor = await connection.execute(sql.snapshot, {"after": after, "until": until})
+    rows = await cursor.fetchall()
+    ids = [number for row in rows for number in row["segment_ids"] or ()]
+    if fresh := [number for number in ids if number not in known]:
+        cursor = await connection.execute(sql.described, {"segment_ids": fresh})
+        known.update({row["segment_id"]: segment_of(row) for row in await cursor.fetchall()})
+    if gone := [str(number) for number in ids if number not in known]:
+        raise Conflict(f"the segments {', '.join(gone)} were removed at this moment: ask again")
+    listed = {row["shard"]: row["listed"] for row in rows}
+    return Listing(tuple(known[number] for number in ids), listed)
+
+
+async def newest(connection: Connection) -> int | None:
+    """The time of the newest sample there is."""
+    (row,) = await (await connection.execute(sql.newest)).fetchall()
+    found: int | None = row["newest"]
+    return found
+
+
+async def shards(connection: Connection, wanted: int) -> int:
+    """Into how many shards series are spread: as wanted if nobody has said before."""
+    await connection.execute(sql.fix_shards, {"shards": wanted})
+    (row,) = await (await connection.execute(sql.shards)).fetchall()
+    found: int = row["shards"]
+    return found
+
+
+async def note_metadata(connection: Connection, metadata: Mapping[str, Metadata]) -> None:
+    """The last word on a metric counts. What Postgres cannot keep must not keep samples away:
+    bytes that are no text are replaced, and a name of thousands of letters is left out."""
+    given = {
+        _storable(metric): {name: _storable(text) for name, text in vars(told).items()}
+        for metric, told in metadata.items()
+        if len(metric) <= _LONGEST_NAME
+    }
+    if given:
+        rows = [{"metric": metric, **told} for metric, told in given.items()]
+        await connection.execute(sql.note_metadata, {"metadata": Jsonb(rows)})
+
+
+def _storable(text: str) -> str:
+    return readable(text).replace("\0", "\ufffd")
+
+
+async def metadata(
+    connection: Connection, metric: str | None = None, limit: int | None = None
+) -> dict[str, Metadata]:
+    cursor = await connection.execute(sql.metadata, {"metric": metric, "limit": limit})
+    return {
+        row["metric"]: Metadata(row["type"], row["help"], row["unit"])
+        for row in await cursor.fetchall()
+    }
+
+
+def segment_of(row: Mapping[str, Any]) -> Segment:
+    return Segment(**{name: row[name] for name in _FIELDS})
+
+
+def by_shard(segments: Iterable[Segment]) -> dict[int, list[Segment]]:
+    """In the order in which samples were acknowledged."""
+    found: dict[int, list[Segment]] = {}
+    for segment in sorted(segments, key=lambda segment: segment.seniority):
+        found.setdefault(segment.shard, []).append(segment)
+    return found

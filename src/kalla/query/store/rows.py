@@ -1,0 +1,395 @@
+"""Samples as rows of Parquet and back: one row per series and block of two hours.
+
+Decimal numbers lie as whole numbers with their count of decimals, which Parquet packs well, all
+others as floats; both come back to the bit. Staleness markers are positions, not values: a NaN's
+bits do not survive every reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import gt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kalla.query.frames import Floats, Mask, Whole
+from kalla.query.labels import name_of
+from kalla.query.matchers import readable
+from kalla.query.samples import STALE, STALE_BITS, SeriesBatch
+from kalla.query.store.series import text_of
+from kalla.query.store.spelling import Spelled, joined
+
+BLOCK_MS = 2 * 3600 * 1000
+
+# Samples of a row group: decoded in some 10 ms, 16 megabytes in memory.
+_GROUP_SAMPLES = 1 << 20
+# With so many a row group ends where its metric ends: statistics then prune by name.
+_GROUP_LEAST = 1 << 16
+_MOST_DECIMALS = 6
+# Up to here every whole number is a float of its own.
+_EXACT = float(1 << 53)
+_LARGEST = float(1 << 62)
+
+
+def _lists(of: pa.DataType) -> pa.ListType:
+    return pa.list_(pa.field("element", of, nullable=False))
+
+
+_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "metric": (pa.string(), ""),
+    "labels": (pa.string(), ""),
+    "block": (pa.int64(), "DELTA_BINARY_PACKED"),
+    "min_time": (pa.int64(), "DELTA_BINARY_PACKED"),
+    "max_time": (pa.int64(), "DELTA_BINARY_PACKED"),
+    "times": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
+    "decimals": (pa.int8(), "PLAIN"),
+    "whole": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
+    "floats": (_lists(pa.float64()), "BYTE_STREAM_SPLIT"),
+    "stale": (_lists(pa.int32()), "DELTA_BINARY_PACKED"),
+    "starts": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
+}
+SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, (kind, _) in _COLUMNS.items()])
+ENCODINGS = {
+    f"{name}.list.element" if pa.types.is_list(kind) else name: encoding
+    for name, (kind, encoding) in _COLUMNS.items()
+    if encoding
+}
+DICTIONARIES = ["metric", "labels"]
+# What says which rows a query wants; the other columns are read for row groups that have some.
+HEADS = ["labels", "min_time", "max_time"]
+BODIES = ["times", "decimals", "whole", "floats", "stale", "starts"]
+
+
+@dataclass(frozen=True)
+class Body:
+    """The samples of some rows: those of row i lie at offsets[i] to offsets[i + 1]."""
+
+    offsets: Whole
+    times: Whole
+    values: Floats
+    stale: Mask | None
+    starts: Whole | None
+
+    def part(self, first: int, beyond: int) -> Body:
+        """Of some rows next to each other, without a copy."""
+        low, high = self.offsets[first], self.offsets[beyond]
+        return Body(
+            self.offsets[first : beyond + 1] - low,
+            self.times[low:high],
+            self.values[low:high],
+            None if self.stale is None else self.stale[low:high],
+            None if self.starts is None else self.starts[low:high],
+        )
+
+    @classmethod
+    def joined(cls, bodies: Sequence[Body]) -> Body:
+        """The rows of all, one after another."""
+        sizes = [len(body.times) for body in bodies]
+        shifts = _sums(np.array(sizes, np.int64))
+        starts = [body.offsets[:-1] + shift for body, shift in zip(bodies, shifts, strict=False)]
+        return cls(
+            np.concatenate([*starts, shifts[-1:]]),
+            np.concatenate([body.times for body in bodies]),
+            np.concatenate([body.values for body in bodies]),
+            _filled([body.stale for body in bodies], sizes, bool),
+            _filled([body.starts for body in bodies], sizes, np.int64),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.offsets, self.times, self.values, self.stale, self.starts)
+        return sum(array.nbytes for array in arrays if array is not None)
+
+
+def tables(batches: Sequence[SeriesBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Tables of one row group each, sorted by metric and labels, with the place of their batch."""
+    samples = sum(len(batch.times) for batch in batches)
+    if not samples:
+        return
+    if samples > _GROUP_LEAST:
+        for place, batch in enumerate(batches):
+            named = _Named(batch)
+            for chosen in named.groups(named.order(0, len(batch))):
+                yield place, named.table(chosen)[0]
+        return
+    # Few samples in some batches, as commits are: what costs per array is done once for all.
+    named = _Named(_joined(batches))
+    bounds = _sums(np.array([len(batch) for batch in batches], np.int64)).tolist()
+    orders = [named.order(first, beyond) for first, beyond in pairwise(bounds)]
+    table, places = named.table([series for order in orders for series in order])
+    counts = _sums(np.array([len(order) for order in orders], np.int64))
+    cuts = np.searchsorted(places, counts).tolist()
+    for place, (first, beyond) in enumerate(pairwise(cuts)):
+        if beyond > first:
+            yield place, table.slice(first, beyond - first)
+
+
+def body(table: pa.Table) -> Body:
+    """The samples of a table of rows."""
+    offsets, times = _flat(table, "times")
+    whole_offsets, whole = _flat(table, "whole")
+    counts = np.diff(offsets)
+    decimals = table.column("decimals").to_numpy()
+    is_whole = np.diff(whole_offsets) > 0
+    values = whole.astype(np.float64)
+    if decimals.any():
+        values /= np.repeat(10.0**decimals, np.diff(whole_offsets))
+    if not is_whole.all():
+        _, floats = _flat(table, "floats")
+        mixed = np.empty(len(times))
+        of_whole = np.repeat(is_whole, counts)
+        mixed[of_whole], mixed[~of_whole] = values, floats
+        values = mixed
+    stale: Mask | None = None
+    stale_offsets, positions = _flat(table, "stale")
+    if len(positions):
+        stale = np.zeros(len(times), bool)
+        stale[np.repeat(offsets[:-1], np.diff(stale_offsets)) + positions] = True
+        values[stale] = STALE
+    starts: Whole | None = None
+    start_offsets, some = _flat(table, "starts")
+    if len(some):
+        starts = np.zeros(len(times), np.int64)
+        starts[np.repeat(np.diff(start_offsets) > 0, counts)] = some
+    return Body(offsets, times, values, stale, starts)
+
+
+def _flat(table: pa.Table, name: str) -> tuple[Whole, NDArray[Any]]:
+    """Offsets from zero, and the elements of all lists."""
+    column = table.column(name)
+    chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    offsets = chunk.offsets.to_numpy().astype(np.int64)
+    if not len(offsets):
+        offsets = np.zeros(1, np.int64)
+    return offsets - offsets[0], chunk.flatten().to_numpy()
+
+
+# Writing
+
+
+class _Named:
+    """A batch with the texts its rows are sorted by."""
+
+    def __init__(self, batch: SeriesBatch) -> None:
+        self._batch = batch
+        self._counts = np.diff(batch.offsets)
+        # In order, and as columns: commits bring them so.
+        self._spelled = batch.labels if isinstance(batch.labels, Spelled) else None
+        if self._spelled is not None:
+            return
+        self._names = [name_of(labels) for labels in batch.labels]
+        if not all(map(str.isascii, distinct := set(self._names))):
+            texts = {name: readable(name) for name in distinct}
+            self._names = [texts[name] for name in self._names]
+        self._texts = [text_of(labels) for labels in batch.labels]
+
+    def order(self, first: int, beyond: int) -> list[int]:
+        """The series of a range that have samples, by metric and labels."""
+        filled = np.flatnonzero(self._counts[first:beyond]) + first
+        found: list[int] = filled.tolist()
+        if self._spelled is not None:
+            return found
+        keys = list(zip(self._names[first:beyond], self._texts[first:beyond], strict=True))
+        if any(map(gt, keys, keys[1:])):
+            found.sort(key=lambda series: keys[series - first])
+        return found
+
+    def groups(self, order: list[int]) -> Iterator[list[int]]:
+        """Cut where a row group is full, or full enough and its metric ends."""
+        counts = self._counts.tolist()
+        names = self._names if self._spelled is None else self._spelled.metrics.to_pylist()
+        first, held = 0, 0
+        for place, series in enumerate(order):
+            ends = held >= _GROUP_LEAST and names[order[place - 1]] != names[series]
+            if held and (ends or held + counts[series] > _GROUP_SAMPLES):
+                yield order[first:place]
+                first, held = place, 0
+            held += counts[series]
+        if held:
+            yield order[first:]
+
+    def table(self, chosen: list[int]) -> tuple[pa.Table, Whole]:
+        """The rows of some series, and which of them each row is of."""
+        batch = _rearranged(self._batch, chosen)
+        times = batch.times
+        series = np.repeat(np.arange(len(chosen)), np.diff(batch.offsets))
+        blocks = times // BLOCK_MS
+        same = series[1:] == series[:-1]
+        if (same & (times[1:] <= times[:-1])).any():
+            raise ValueError("the samples of a series must be in the order of their times")
+        fresh = np.ones(len(times), bool)
+        fresh[1:] = ~same | (blocks[1:] != blocks[:-1])
+        firsts = np.flatnonzero(fresh)
+        offsets = np.append(firsts, len(times))
+        places = series[firsts]
+        rows = np.array(chosen, np.int64)[places]
+        metrics, texts = self._texts_of(rows)
+        stale = batch.values.view(np.uint64) == STALE_BITS
+        if batch.stale is not None:
+            stale |= batch.stale
+        columns = {
+            "metric": metrics,
+            "labels": texts,
+            "block": pa.array(blocks[firsts] * BLOCK_MS),
+            "min_time": pa.array(times[firsts]),
+            "max_time": pa.array(times[offsets[1:] - 1]),
+            "times": _list_array(offsets, times),
+            **_value_columns(batch.values, offsets, stale),
+            "starts": _some_lists(offsets, batch.starts),
+        }
+        return pa.Table.from_arrays(list(columns.values()), schema=SCHEMA), places
+
+    def _texts_of(self, rows: Whole) -> tuple[pa.StringArray, pa.StringArray]:
+        if self._spelled is not None:
+            return self._spelled.metrics.take(rows), self._spelled.texts.take(rows)
+        chosen = rows.tolist()
+        return (
+            pa.array([self._names[row] for row in chosen], pa.string()),
+            pa.array([self._texts[row] for row in chosen], pa.string()),
+        )
+
+
+def _joined(batches: Sequence[SeriesBatch]) -> SeriesBatch:
+    """The series of all batches, one after another."""
+    if len(batches) == 1:
+        return batches[0]
+    spelled = [batch.labels for batch in batches if isinstance(batch.labels, Spelled)]
+    counts = [np.diff(batch.offsets) for batch in batches]
+    sizes = [len(batch.times) for batch in batches]
+    return SeriesBatch(
+        joined(spelled)
+        if spelled and len(spelled) == len(batches)
+        else [labels for batch in batches for labels in batch.labels],
+        _sums(np.concatenate(counts)),
+        np.concatenate([batch.times for batch in batches]),
+        np.concatenate([batch.values for batch in batches]),
+        _filled([batch.stale for batch in batches], sizes, bool),
+        _filled([batch.starts for batch in batches], sizes, np.int64),
+    )
+
+
+def _filled(
+    columns: Sequence[NDArray[Any] | None], sizes: Sequence[int], kind: type
+) -> NDArray[Any] | None:
+    """Columns one after another, zeros for those that are not there; None if none is."""
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(size, kind) if column is None else column
+            for column, size in zip(columns, sizes, strict=True)
+        ]
+    )
+
+
+def _rearranged(batch: SeriesBatch, chosen: list[int]) -> SeriesBatch:
+    """Of some series, in this order, without their labels."""
+    places = np.array(chosen, np.int64)
+    counts = np.diff(batch.offsets)[places]
+    offsets = _sums(counts)
+    if (np.diff(places) == 1).all():
+        kept: slice | Whole = slice(batch.offsets[chosen[0]], batch.offsets[chosen[-1] + 1])
+    else:
+        kept = np.repeat(batch.offsets[places] - offsets[:-1], counts) + np.arange(offsets[-1])
+    return SeriesBatch(
+        (),
+        offsets,
+        np.ascontiguousarray(batch.times[kept], np.int64),
+        np.ascontiguousarray(batch.values[kept], np.float64),
+        None if batch.stale is None else batch.stale[kept],
+        None if batch.starts is None else batch.starts[kept],
+    )
+
+
+def _value_columns(values: Floats, offsets: Whole, stale: Mask) -> dict[str, Any]:
+    firsts, counts = offsets[:-1], np.diff(offsets)
+    marks = np.flatnonzero(stale)
+    marked_rows = np.searchsorted(offsets, marks, side="right") - 1
+    if len(marks):
+        values = _without_markers(values, stale, firsts)
+    decimals = _decimals(values, firsts, counts)
+    is_whole = decimals >= 0
+    scales = 10.0 ** np.maximum(decimals, 0)
+    if is_whole.all():
+        of_whole: slice | Mask = slice(None)
+        floats = np.empty(0)
+    else:
+        of_whole = np.repeat(is_whole, counts)
+        floats = np.where(stale, np.nan, values)[~of_whole]
+    whole = values[of_whole]
+    if decimals.max(initial=0) > 0:
+        whole = np.rint(whole * np.repeat(scales, counts)[of_whole])
+    return {
+        "decimals": pa.array(np.maximum(decimals, 0).astype(np.int8)),
+        "whole": _list_array(_sums(np.where(is_whole, counts, 0)), whole.astype(np.int64)),
+        "floats": _list_array(_sums(np.where(is_whole, 0, counts)), floats),
+        "stale": _list_array(
+            _sums(np.bincount(marked_rows, minlength=len(counts))),
+            (marks - firsts[marked_rows]).astype(np.int32),
+        ),
+    }
+
+
+def _without_markers(values: Floats, stale: Mask, firsts: Whole) -> Floats:
+    """Each marker as the value before it, so that it changes nothing in how the others are kept."""
+    places = np.where(stale, 0, np.arange(len(values)))
+    places[firsts] = firsts
+    return np.where(stale & stale[places := np.maximum.accumulate(places)], 0.0, values[places])
+
+
+def _decimals(values: Floats, firsts: Whole, counts: Whole) -> Whole:
+    """The fewest decimals that make every value of a row exact, or -1 where none do."""
+    found = np.full(len(counts), -1, np.int64)
+    left = np.arange(len(counts))
+    for decimals in range(_MOST_DECIMALS + 1):
+        # Most rows that do not fit show it in their first value.
+        rows = left[_exact(values[firsts[left]], decimals)]
+        if len(rows) == len(counts):
+            exact = _exact(values, decimals)
+        else:
+            within = _sums(counts[rows])
+            index = np.repeat(firsts[rows] - within[:-1], counts[rows]) + np.arange(within[-1])
+            exact = _exact(values[index], decimals)
+        if len(rows):
+            fits = np.logical_and.reduceat(exact, _sums(counts[rows])[:-1])
+            found[rows[fits]] = decimals
+            left = left[found[left] < 0]
+        if not len(left):
+            break
+    return found
+
+
+def _exact(values: Floats, decimals: int) -> Mask:
+    """Where a whole number with so many decimals is this very float, by its bits."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.rint(values * 10.0**decimals)
+        small = np.abs(whole) <= (_EXACT if decimals else _LARGEST)
+        back = np.where(small, whole, 0.0).astype(np.int64) / 10.0**decimals
+    return np.asarray(small & (back.view(np.uint64) == values.view(np.uint64)))
+
+
+def _some_lists(offsets: Whole, values: Whole | None) -> pa.ListArray:
+    """Lists of the rows in which any value is not zero; the others are empty."""
+    if values is None:
+        return _list_array(np.zeros(len(offsets), np.int64), np.empty(0, np.int64))
+    counts = np.diff(offsets)
+    filled = np.logical_or.reduceat(values != 0, offsets[:-1])
+    return _list_array(_sums(np.where(filled, counts, 0)), values[np.repeat(filled, counts)])
+
+
+def _list_array(offsets: Whole, values: NDArray[Any]) -> pa.ListArray:
+    elements = pa.array(values)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)), elements, type=_lists(elements.type)
+    )
+
+
+def _sums(counts: Whole) -> Whole:
+    sums = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=sums[1:])
+    return sums

@@ -1,0 +1,141 @@
+"""Series by number: what label texts mean, which series a matcher admits, and their order.
+
+Texts are read once per process; a query works with numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kalla.query.frames import Mask, Whole
+from kalla.query.labels import Labels, value_of
+from kalla.query.matchers import Matcher
+
+Numbers = NDArray[np.int32]
+
+_plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+_decoder = json.JSONDecoder(object_pairs_hook=tuple)
+
+
+@lru_cache(maxsize=1 << 17)
+def text_of(labels: Labels) -> str:
+    """The one text of a label set: a JSON object in the order of names."""
+    text = _plain(dict(labels))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that are not UTF-8, as surrogates
+        return _escaped(dict(labels))
+    return text
+
+
+def labels_of_text(text: str) -> Labels:
+    found: Labels = _decoder.raw_decode(text)[0]
+    return found
+
+
+class SeriesTable:
+    """The series one process has met in one shard. It only grows; many threads may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self._labels: list[Labels] = []
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
+        self._values: dict[str, _Values] = {}
+        self._order = np.empty(0, np.int64)
+        self._ranks = np.empty(0, np.int64)
+        self._sets = np.empty(0, object)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def numbers(self, texts: Sequence[str]) -> Numbers:
+        """The number of each text; one that is new gets the next."""
+        known = self._numbers
+        try:
+            return np.array([known[text] for text in texts], np.int32)
+        except KeyError:
+            with self._lock:
+                return np.array([self._number(text) for text in texts], np.int32)
+
+    def matching(self, matchers: Sequence[Matcher]) -> Mask:
+        """Whether each series fulfils every matcher, by number."""
+        with self._lock:
+            admitted = np.ones(len(self._labels), bool)
+            for matcher in matchers:
+                values = self._values.setdefault(matcher.name, _Values(matcher.name))
+                values.extend(self._labels)
+                admitted &= values.admitted(matcher)
+            return admitted
+
+    def ranks(self) -> tuple[Whole, Whole]:
+        """Each series' place in the order of labels, by number; and the numbers in that order."""
+        with self._lock:
+            count = len(self._labels)
+            if len(self._ranks) < count:
+                # Two sorted runs: Python's sort merges them without sorting anew.
+                key = self._labels.__getitem__
+                order: list[int] = self._order.tolist()
+                order += sorted(range(len(order), count), key=key)
+                order.sort(key=key)
+                self._order = np.array(order, np.int64)
+                self._ranks = np.empty(count, np.int64)
+                self._ranks[self._order] = np.arange(count)
+            return self._ranks, self._order
+
+    def labels(self, numbers: Numbers | Whole) -> list[Labels]:
+        with self._lock:
+            count = len(self._labels)
+            if len(self._sets) < count:
+                sets = np.empty(count, object)
+                sets[: len(self._sets)] = self._sets
+                for number in range(len(self._sets), count):
+                    sets[number] = self._labels[number]
+                self._sets = sets
+        found: list[Labels] = self._sets[numbers].tolist()
+        return found
+
+    def _number(self, text: str) -> int:
+        number = self._numbers.get(text)
+        if number is None:
+            number = len(self._labels)
+            # Most pairs of name and value are shared by many series: each is kept once.
+            pairs = labels_of_text(text)
+            self._labels.append(tuple(map(self._pairs.setdefault, pairs, pairs)))
+            self._numbers[text] = number
+        return number
+
+
+class _Values:
+    """One label's values, each by a code, and every series' code; an absent label is empty."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._codes = np.empty(0, np.int32)
+        self._code_of: dict[str, int] = {}
+
+    def extend(self, labels: Sequence[Labels]) -> None:
+        first = len(self._codes)
+        if first == len(labels):
+            return
+        name, code_of = self._name, self._code_of
+        fresh = [code_of.setdefault(value_of(one, name), len(code_of)) for one in labels[first:]]
+        self._codes = np.concatenate([self._codes, np.array(fresh, np.int32)])
+
+    def admitted(self, matcher: Matcher) -> Mask:
+        admitted = np.zeros(len(self._code_of), bool)
+        alternatives = matcher.alternatives
+        if alternatives is not None:
+            codes = [self._code_of[value] for value in alternatives if value in self._code_of]
+            admitted[codes] = True
+        else:
+            admitted[:] = matcher.admits(list(self._code_of))
+        return np.asarray(admitted[self._codes])

@@ -1,0 +1,118 @@
+"""The metric store of one process: commits that are durable, snapshots that hold still."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from kalla import logs
+from kalla.database import Database
+from kalla.errors import Unavailable
+from kalla.query.labels import Labels
+from kalla.query.matchers import Matcher
+from kalla.query.samples import SeriesBatch
+from kalla.query.store import catalogue, segments
+from kalla.query.store.catalogue import Metadata
+from kalla.query.store.reading import SegmentSource
+from kalla.query.store.segments import Segment
+from kalla.query.store.shelf import Shelf
+from kalla.settings import Settings
+from kalla.storage import Storage
+
+# Series of which a process remembers the labels; beyond that it begins anew.
+_MOST_SERIES = 2_000_000
+# Segments of which it remembers what the catalogue says.
+_MOST_SEGMENTS = 200_000
+_log = logs.get(__name__)
+
+
+class MetricStore:
+    """Holds nothing that matters: what it keeps in memory was read from segments."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self.settings = settings.metrics
+        self.url = settings.metrics_url
+        self.storage = Storage.of(settings.storage)
+        self.database = database
+        self._shards: int | None = None
+        self._shelf = self._empty_shelf()
+        self._known: dict[int, Segment] = {}
+
+    async def shards(self) -> int:
+        """Into how many parts series are spread; fixed for the whole store by its first use."""
+        if self._shards is None:
+            async with self.database.transaction() as connection:
+                self._shards = await catalogue.shards(connection, self.settings.shards)
+            if self._shards != self.settings.shards:
+                _log.warning(
+                    "the metric store keeps its number of shards",
+                    shards=self._shards,
+                    setting=self.settings.shards,
+                )
+        return self._shards
+
+    async def commit(
+        self, shards: Mapping[int, SeriesBatch], metadata: Mapping[str, Metadata] | None = None
+    ) -> None:
+        """Durable when it returns: first the object, then its lines in the catalogue.
+
+        If the catalogue cannot be written, the object is one that nobody lists; upkeep removes it.
+        """
+        if max(shards, default=0) >= await self.shards():
+            raise ValueError(f"there is no shard {max(shards)}")
+        began = time.monotonic()
+        new = await asyncio.to_thread(segments.write, self.storage, self.url, 0, shards)
+        # Upkeep removes objects that nobody lists for long: one that old may be gone already.
+        if time.monotonic() - began > self.settings.grace_seconds / 2:
+            raise Unavailable("writing the samples took too long: send them again")
+        async with self.database.transaction() as connection:
+            await catalogue.note_metadata(connection, metadata or {})
+            await catalogue.add(connection, new)
+
+    async def snapshot(
+        self, after_ms: int, until_ms: int, check: Callable[[], None] | None = None
+    ) -> SegmentSource:
+        """What is committed now, with all samples of (after, until].
+
+        `check` is called now and then while segments are read; it raises to end that.
+        """
+        shards = await self.shards()
+        async with self.database.transaction() as connection:
+            listing = await catalogue.snapshot(connection, after_ms, until_ms, self._known)
+        if self._shelf.series > _MOST_SERIES:
+            self._shelf = self._empty_shelf()
+        if len(self._known) > _MOST_SEGMENTS:
+            self._known = {}
+        return SegmentSource(
+            self._shelf,
+            listing.segments,
+            shards,
+            listing.listed,
+            self.settings.query_bytes,
+            check,
+        )
+
+    async def newest(self) -> int | None:
+        """The time of the newest sample there is."""
+        async with self.database.transaction() as connection:
+            return await catalogue.newest(connection)
+
+    async def labels_of(
+        self, matchers: Sequence[Matcher], after_ms: int, until_ms: int
+    ) -> list[Labels]:
+        """The series that match and have samples in blocks of this time, in order."""
+        source = await self.snapshot(after_ms, until_ms)
+        return await asyncio.to_thread(source.labels, matchers, after_ms, until_ms)
+
+    async def metadata(
+        self, metric: str | None = None, limit: int | None = None
+    ) -> dict[str, Metadata]:
+        async with self.database.transaction() as connection:
+            return await catalogue.metadata(connection, metric, limit)
+
+    async def close(self) -> None:
+        self._shelf = self._empty_shelf()
+
+    def _empty_shelf(self) -> Shelf:
+        return Shelf(self.storage, self.url, self.settings.cache_bytes)
