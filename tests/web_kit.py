@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ from kalla.app.kinds import kinds as all_kinds
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
-from kalla.settings import Settings
+from kalla.settings import Settings, Storage
 from kalla.spark.session import SparkSessions
 from kalla.web import tokens
 from kalla.web.tokens import ROLES, Role
@@ -116,9 +117,9 @@ class Site:
 
 
 @asynccontextmanager
-async def open_site(url: str) -> AsyncIterator[Site]:
-    """The app on a migrated database, which is emptied first."""
-    async with unready_site(url, patience=10) as site:
+async def open_site(url: str, metrics: Path | None = None) -> AsyncIterator[Site]:
+    """The app on a migrated database, which is emptied first; metrics are kept in that folder."""
+    async with unready_site(url, patience=10, metrics=metrics) as site:
         await site.empty()
         async with site.database.transaction() as connection:
             for role in ROLES:
@@ -127,9 +128,14 @@ async def open_site(url: str) -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def unready_site(url: str, patience: float = 1) -> AsyncIterator[Site]:
+async def unready_site(
+    url: str, patience: float = 1, metrics: Path | None = None
+) -> AsyncIterator[Site]:
     """The app as it is started, whatever is at that address."""
-    settings = Settings(database=DatabaseSettings(url=SecretStr(url), connect_timeout=patience))
+    settings = Settings(
+        database=DatabaseSettings(url=SecretStr(url), connect_timeout=patience),
+        storage=Storage(metrics=str(metrics or "")),
+    )
     kinds = all_kinds(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
     bell = Bell()

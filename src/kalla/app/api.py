@@ -18,6 +18,14 @@ from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
+from kalla.query import pages as query_pages
+from kalla.query.prometheus import refusals, write_routes
+from kalla.query.prometheus import routes as query_routes
+from kalla.query.prometheus import stream as query_stream
+from kalla.query.prometheus.asking import Queries
+from kalla.query.store.intake import Intake
+from kalla.query.store.store import MetricStore
+from kalla.query.store.upkeep import Upkeep
 from kalla.reconcile import pages as reconcile_pages
 from kalla.reconcile import routes as reconcile_routes
 from kalla.reconcile.conclusion import Conclusions
@@ -40,6 +48,7 @@ from kalla.work.worker import absences, background
 
 PLACES = (
     Place("Runs", "/runs", below=("/runs/",)),
+    Place("Query", "/query"),
     Place("Work", "/", below=("/jobs/",)),
     Place("API", "/docs"),
 )
@@ -62,6 +71,7 @@ async def run_api(settings: Settings) -> None:
     metrics = Metrics()
     app = create_app(settings, kinds, database, wake, metrics)
     parts: Parts = app.state.parts
+    queries: Queries = app.state.queries
     probes = create_probes(metrics.registry, parts.crew.deaths, lambda: absences(database, wake))
     beside = bind(settings.api.host, settings.api.metrics_port, "api.metrics_port")
     async with (
@@ -70,9 +80,11 @@ async def run_api(settings: Settings) -> None:
         serving(probes, beside),
     ):
         _log.info("serving", address=address_of(listener))
+        queries.warm()
         await stopping.wait()
         # The server waits for open answers, and a followed page would never end by itself.
         parts.live.close()
+        queries.stop()
 
 
 def create_app(
@@ -88,6 +100,7 @@ def create_app(
         [
             *background(settings, database, wake, metrics, sweeps),
             Conclusions(database, kinds, wake),
+            Upkeep(settings, database, kinds, wake),
         ]
         if metrics
         else []
@@ -99,14 +112,25 @@ def create_app(
         kinds=kinds,
         database=database,
         wake=wake,
-        layout=Layout(["kalla.operate", "kalla.reconcile"], PLACES),
+        layout=Layout(["kalla.operate", "kalla.reconcile", "kalla.query"], PLACES),
         live=Live(database),
         crew=Crew(duties),
     )
-    app.add_middleware(Edge, body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES)
+    app.state.metric_store = MetricStore(settings, database)
+    app.state.intake = Intake(app.state.metric_store, settings.metrics)
+    app.state.queries = Queries(settings, app.state.metric_store)
+    app.add_middleware(
+        Edge,
+        body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES,
+        roomy=dict.fromkeys(
+            write_routes.WRITE_PATHS, (settings.metrics.write_bytes, "metrics.write_bytes")
+        ),
+    )
     problems.install(app)
+    refusals.install(app)
     app.mount("/static", StaticFiles(packages=[("kalla.web", "static")]))
     for router in (
+        write_routes.router,  # asked for most often: routes are tried in this order
         login.router,
         operate_routes.probes,
         operate_routes.router,
@@ -115,6 +139,9 @@ def create_app(
         library_routes.router,
         evidence_routes.router,
         reconcile_pages.router,
+        query_routes.router,
+        query_stream.router,
+        query_pages.router,
         reference.describing(app),
     ):
         app.include_router(router)
@@ -134,6 +161,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         looking.cancel()
         parts.live.close()
         await parts.crew.stop()
+        await app.state.queries.close()
+        await app.state.intake.close()
+        await app.state.metric_store.close()
         await parts.wake.stop()
         await parts.database.close()
 

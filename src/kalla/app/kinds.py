@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kalla.errors import InvalidSettings, Problem
 from kalla.operate.probe import Probe, ProbePayload
+from kalla.query.store.compaction import Compact, Compaction
+from kalla.query.store.retention import Leftovers, Retain
 from kalla.reconcile.conclusion import Call, Callback, Tidied, Tidy
 from kalla.reconcile.handlers import (
     Asked,
@@ -32,6 +34,8 @@ def kinds(settings: Settings, spark: SparkSessions) -> Kinds:
             Kind("exec", "exec", Exec(ground), Asked),
             Kind("callback", "stage", Callback(vault.resolve), Call),
             Kind("tidy", "stage", Tidy(settings), Tidied),
+            Kind("compact", "compact", Compact(settings, spark), Compaction),
+            Kind("retain", "compact", Retain(settings, spark), Leftovers),
         ],
     )
     if unknown := sorted(settings.jobs.keys() - {"default", *known.types}):

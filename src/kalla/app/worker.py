@@ -12,6 +12,7 @@ from kalla.app.kinds import kinds as all_kinds
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
+from kalla.query.store.upkeep import Upkeep
 from kalla.reconcile.conclusion import Conclusions
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
@@ -38,7 +39,7 @@ async def run_worker(settings: Settings) -> None:
             wake,
             address_of(listener),
             [commands.sweep],
-            [Conclusions(database, kinds, wake)],
+            [Conclusions(database, kinds, wake), Upkeep(settings, database, kinds, wake)],
         )
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
         async with serving(probes, listener):

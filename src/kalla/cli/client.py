@@ -87,6 +87,22 @@ class Client:
                 time.sleep(0.3)
         raise AssertionError("unreachable")
 
+    def ask(self, path: str, **fields: Any) -> Any:
+        """A form that changes nothing: for what is too long for an address."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        return self._send(self._http.build_request("POST", path, data=given))
+
+    def upload(self, path: str, content: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """Send bytes; a refusal of a part of them (400) is for the caller to read."""
+        request = self._http.build_request("POST", path, content=content, headers=dict(headers))
+        try:
+            answer = self._http.send(request)
+        except httpx.TransportError as error:
+            raise Unavailable(f"The API at {self.url} does not answer ({error}).") from None
+        if answer.is_success or answer.status_code == httpx.codes.BAD_REQUEST:
+            return answer
+        raise _refusal(answer, self.url)
+
     def download(self, path: str, file: Path, **query: Any) -> None:
         """Write an answer to a file as it comes, however long it is."""
         given = {name: value for name, value in query.items() if value is not None}
@@ -145,7 +161,7 @@ def ago(text: str | None) -> str:
 def _refusal(answer: httpx.Response, url: str) -> KallaError:
     try:
         problem = answer.json()
-        detail = str(problem["detail"])
+        detail = str(problem["error"] if problem.get("status") == "error" else problem["detail"])
     except (ValueError, KeyError, TypeError):
         return KallaError(
             f"{url} answered {answer.status_code} and is probably not Kalla: set api.url."

@@ -31,6 +31,8 @@ COMMANDS = {
     "recipe": ("kalla.cli.recipe", "Check recipes, save them, list and show what is saved."),
     "sources": ("kalla.cli.sources", "Register sources, test them and look into them."),
     "destinations": ("kalla.cli.destinations", "Register the addresses that callbacks may go to."),
+    "query": ("kalla.cli.query", "Ask a PromQL expression of the stored metrics."),
+    "metrics": ("kalla.cli.metrics", "Import samples from files."),
     "secret": ("kalla.cli.secret", "Store, list and remove secrets, encrypted."),
     "token": ("kalla.cli.tokens", "Create, list and revoke tokens."),
 }

@@ -9,6 +9,7 @@ from kalla.query.features import Features
 from kalla.query.lexing import failed, go_quote
 from kalla.query.matchers import Matcher
 from kalla.query.parsing import parse
+from kalla.query.problems import BadRequest
 from kalla.query.signatures import FUNCTIONS
 from kalla.query.syntax import (
     COMPARISONS,
@@ -40,6 +41,16 @@ _DOCUMENTED = {
 def checked(text: str, features: Features | None = None) -> Expr:
     """The parsed expression, its types checked and its matchings completed."""
     return _Checker(text).check(parse(text, features))
+
+
+def require_steps(expr: Expr) -> None:
+    """Refuse what has no value at a step: a range query cannot ask for it."""
+    if (kind := type_of(expr)) in ("matrix", "string"):
+        raise BadRequest(
+            f'invalid expression type "{_DOCUMENTED[kind]}" for range query, must be Scalar or '
+            "instant Vector",
+            "query",
+        )
 
 
 def type_of(expr: Expr) -> ValueType:

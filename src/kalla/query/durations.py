@@ -61,9 +61,9 @@ def evaluated(duration: Duration, step_ms: int, range_ms: int, *, negative: bool
     seconds = _seconds(duration, step_ms, range_ms)
     place = f"{duration.span.start}:{duration.span.end}"
     if seconds <= 0 and not negative:
-        raise BadRequest(f"{place}: duration must be greater than 0")
+        raise BadRequest(f"{place}: duration must be greater than 0", "query")
     if not -LONGEST_SECONDS <= seconds <= LONGEST_SECONDS:
-        raise BadRequest(f"{place}: duration is out of range")
+        raise BadRequest(f"{place}: duration is out of range", "query")
     return int(math.copysign(math.floor(abs(seconds) * 1000 + 0.5), seconds))
 
 
@@ -91,11 +91,11 @@ def _seconds(duration: Duration, step_ms: int, range_ms: int) -> float:
             return left * right
         case "/":
             if right == 0:
-                raise BadRequest(f"{place}: division by zero")
+                raise BadRequest(f"{place}: division by zero", "query")
             return left / right
         case "%":
             if right == 0:
-                raise BadRequest(f"{place}: modulo by zero")
+                raise BadRequest(f"{place}: modulo by zero", "query")
             return math.fmod(left, right)
         case "^":
             return _power(left, right)

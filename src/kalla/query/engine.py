@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kalla.query.annotations import Annotations
-from kalla.query.checking import checked, type_of
+from kalla.query.checking import checked, require_steps
 from kalla.query.flow import Budget, EvalFlow, LeafFacts, Limits
-from kalla.query.frames import Floats, Frame, Steps, Whole, merged
+from kalla.query.frames import Floats, Frame, Steps, Whole, merged, range_steps
+from kalla.query.infos import Info
 from kalla.query.labels import NONE, Labels, unnamed
 from kalla.query.leaves import BaseExpr
+from kalla.query.nodes import ExecNode, LeafNode
 from kalla.query.plan import Plan, Planner, Setting, plan
 from kalla.query.problems import BadRequest
 from kalla.query.samples import Source
@@ -28,7 +31,6 @@ from kalla.query.syntax import (
 )
 
 _FURTHEST = 2**61
-_DOCUMENTED = {"matrix": "range vector", "string": "string"}
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Stats:
-    """What the query cost: samples read and held at most, seconds per stage, and its leaves."""
+    """What the query cost: samples read and held at most, seconds per stage, and its leaves.
+
+    `seen` counts the samples of each step's windows, where the setting asks for it.
+    """
 
     samples_read: int = 0
     samples_held: int = 0
+    seen: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     leaves: tuple[LeafFacts, ...] = ()
 
@@ -82,25 +88,10 @@ class Engine:
         step_ms: int,
         stop: threading.Event | None = None,
     ) -> Answer:
-        if end_ms < start_ms:
-            raise BadRequest("end timestamp must not be before start time")
-        if step_ms <= 0:
-            raise BadRequest(
-                "zero or negative query resolution step widths are not accepted. Try a positive "
-                "integer"
-            )
-        if (end_ms - start_ms) // step_ms > self.limits.points:
-            raise BadRequest(
-                "exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the "
-                "query resolution (?step=XX)".replace("11,000", f"{self.limits.points:,}")
-            )
+        steps = range_steps(start_ms, end_ms, step_ms, self.limits.points)
         expr = checked(text, self.setting.features)
-        if (kind := type_of(expr)) in ("matrix", "string"):
-            raise BadRequest(
-                f'invalid expression type "{_DOCUMENTED[kind]}" for range query, must be Scalar or '
-                "instant Vector"
-            )
-        return self.run(expr, text, Steps(start_ms, end_ms, step_ms), step_ms, stop)
+        require_steps(expr)
+        return self.run(expr, text, steps, step_ms, stop)
 
     def run(
         self,
@@ -126,6 +117,34 @@ class Engine:
         return replace(self.setting, most_steps=self.limits.samples)
 
 
+def bounds(expr: Expr, steps: Steps, step_ms: int, setting: Setting) -> tuple[int, int] | None:
+    """Samples of (after, until] are all that a query can see; None: it looks at none."""
+    inner = unwrapped(expr)
+    planner = Planner(steps, step_ms, setting)
+    if isinstance(inner, StringLiteral):
+        return None
+    if isinstance(inner, MatrixSelector):
+        return planner.ranged(inner, steps).bounds
+    if isinstance(inner, Subquery):
+        steps, *_ = planner.inner_steps(inner, steps)
+        inner = inner.expr
+        if steps.count == 0:
+            return None
+    seen = list(_seen(planner.node(inner, steps)))
+    if not seen:
+        return None
+    return min(after for after, _ in seen), max(until for _, until in seen)
+
+
+def _seen(node: ExecNode) -> Iterator[tuple[int, int]]:
+    if isinstance(node, LeafNode):
+        yield node.leaf.bounds
+    if isinstance(node, Info):
+        yield BaseExpr((), node.steps, node.lookback).bounds
+    for argument in node.arguments:
+        yield from _seen(argument)
+
+
 class _Query:
     def __init__(
         self,
@@ -148,13 +167,15 @@ class _Query:
             engine.setting.features.delayed_name_removal,
             engine.workers,
         )
+        if engine.setting.counted:
+            self.flow.seen = np.zeros(steps.count, np.int64)
         self.seconds: dict[str, float] = {}
 
     def answered(self) -> Answer:
         inner = unwrapped(self.expr)
         if isinstance(inner, StringLiteral):
-            return Answer("string", string=inner.value)
-        if isinstance(inner, MatrixSelector):
+            answer = Answer("string", string=inner.value)
+        elif isinstance(inner, MatrixSelector):
             answer = Answer("matrix", self._samples(inner))
         elif isinstance(inner, Subquery):
             answer = Answer("matrix", self._subquery(inner))
@@ -167,6 +188,7 @@ class _Query:
             stats=Stats(
                 sum(fact.samples for fact in self.flow.facts),
                 self.flow.budget.peak,
+                () if self.flow.seen is None else tuple(self.flow.seen.tolist()),
                 self.seconds,
                 tuple(self.flow.facts),
             ),
@@ -209,7 +231,11 @@ class _Query:
         inner_steps, *_ = planner.inner_steps(subquery, self.steps)
         if inner_steps.count == 0:
             return ()
-        frame = self._named(planner.node(subquery.expr, inner_steps).frame(self.flow))
+        with self.flow.counting_apart(inner_steps.count) as seen:
+            found = planner.node(subquery.expr, inner_steps).frame(self.flow)
+        if self.flow.seen is not None:
+            self.flow.seen += np.sum(seen)
+        frame = self._named(found)
         return series(frame.sorted(), inner_steps)
 
     def _samples(self, selector: MatrixSelector) -> tuple[Series, ...]:
@@ -219,9 +245,17 @@ class _Query:
         found: list[Series] = []
         for shard in range(self.engine.source.shards):
             self.flow.budget.check()
+            began = time.perf_counter()
             batch = self.engine.source.select(shard, leaf.matchers, after, until)
-            batch = batch.without_markers()
+            read, batch = batch.read, batch.without_markers()
+            spent = time.perf_counter() - began
+            self.flow.facts.append(
+                LeafFacts(leaf, shard, len(batch), len(batch.values), spent, read)
+            )
             self.flow.budget.points(len(batch.values))
+            self.flow.budget.held += len(batch.values)
+            if self.flow.seen is not None:
+                self.flow.seen += len(batch.values)
             for index, labels in enumerate(batch.labels):
                 low, high = batch.offsets[index], batch.offsets[index + 1]
                 times, values = batch.times[low:high], batch.values[low:high]

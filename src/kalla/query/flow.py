@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kalla.query.annotations import Annotations
-from kalla.query.frames import SAME_LABELS, Floats, Frame, stacked
+from kalla.query.frames import SAME_LABELS, Floats, Frame, Whole, stacked
 from kalla.query.leaves import BaseExpr, Partial, execute
 from kalla.query.problems import ExecutionFailed, LimitReached, Stopped, TimedOut
 from kalla.query.reductions import merged
@@ -114,7 +115,10 @@ class MergeSorted:
 
 @dataclass
 class EvalFlow:
-    """One query under way: its source, limits, annotations, and the leaves it has run."""
+    """One query under way: its source, limits, annotations, and the leaves it has run.
+
+    `seen` counts the samples of each step as Prometheus counts them, where that is asked for.
+    """
 
     source: Source
     budget: Budget
@@ -122,6 +126,7 @@ class EvalFlow:
     delayed_names: bool = False
     workers: int = 1
     facts: list[LeafFacts] = field(default_factory=list)
+    seen: Whole | None = None
     _ready: dict[BaseExpr, list[Partial]] = field(default_factory=dict)
     _merged: dict[BaseExpr, Frame] = field(default_factory=dict)
 
@@ -159,7 +164,23 @@ class EvalFlow:
             frame = self._merged[leaf] = MergeSorted(leaf).merge(parts)
         self.budget.points(frame.points + max((part.fullest for part in parts), default=0))
         self._annotate(leaf, parts)
+        for part in parts:
+            if self.seen is not None and part.seen is not None:
+                self.seen += part.seen
         return frame
+
+    @contextmanager
+    def counting_apart(self, steps: int) -> Iterator[int | Whole]:
+        """What is evaluated inside has steps of its own; yields what it has seen at each."""
+        outer = self.seen
+        if outer is None:
+            yield 0
+            return
+        self.seen = inner = np.zeros(steps, np.int64)
+        try:
+            yield inner
+        finally:
+            self.seen = outer
 
     def _run(self, leaf: BaseExpr, shard: int) -> Partial:
         began = time.perf_counter()

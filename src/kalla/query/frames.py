@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kalla.query.labels import Labels, unnamed
-from kalla.query.problems import ExecutionFailed
+from kalla.query.problems import BadRequest, ExecutionFailed
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -38,6 +38,24 @@ class Steps:
     @property
     def first(self) -> Steps:
         return replace(self, end=self.start)
+
+
+def range_steps(start: int, end: int, step: int, most: int) -> Steps:
+    """The steps of a range query, refused as Prometheus refuses them."""
+    if end < start:
+        raise BadRequest("end timestamp must not be before start time", "end")
+    if step <= 0:
+        raise BadRequest(
+            "zero or negative query resolution step widths are not accepted. Try a positive "
+            "integer",
+            "step",
+        )
+    if (end - start) // step > most:
+        raise BadRequest(
+            f"exceeded maximum resolution of {most:,} points per timeseries. Try decreasing the "
+            "query resolution (?step=XX)"
+        )
+    return Steps(start, end, step)
 
 
 @dataclass(frozen=True)

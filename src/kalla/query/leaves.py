@@ -19,11 +19,14 @@ from kalla.query.reductions import CHOSEN, Reduced, Reducer, Reduction
 from kalla.query.samples import SeriesBatch, Source
 from kalla.query.syntax import NOWHERE, Extension, Span
 
-# These act like an offset: what they return is still the metric.
-_KEEP_NAME = frozenset({"", "last_over_time", "first_over_time"})
+# What acts like an offset returns what is still the metric. Of absent_over_time nobody sees the
+# series: two may be alike but for their names.
+_KEEP_NAME = frozenset({"", "last_over_time", "first_over_time", "absent_over_time"})
 _NAMED_COUNTERS = ("_total", "_sum", "_count", "_bucket")
 # Cells of the scratch a leaf computes in before it reduces: a few megabytes.
 _BLOCK = 1 << 20
+# Samples that windows look at between two looks at the clock: some tenths of a second.
+_WORK = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class BaseExpr:
     start_timestamps: bool = False
     delayed_names: bool = False
     reduction: Reduction | None = None
+    counted: bool = False
     span: Span = field(default=NOWHERE, compare=False)
 
     @property
@@ -75,7 +79,10 @@ class BaseExpr:
 
 @dataclass(frozen=True)
 class Partial:
-    """What one shard has for a leaf: rows sorted by labels, or groups already reduced."""
+    """What one shard has for a leaf: rows sorted by labels, or groups already reduced.
+
+    `seen` counts the samples of each step's windows, for a leaf that is `counted`.
+    """
 
     frame: Frame | None = None
     reduced: Reduced | None = None
@@ -84,6 +91,7 @@ class Partial:
     fullest: int = 0
     uncounted: frozenset[str] = frozenset()
     answered: Mask | None = None
+    seen: Whole | None = None
     read: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -126,6 +134,7 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
         fullest=facts.fullest,
         uncounted=frozenset(facts.uncounted),
         answered=facts.answered,
+        seen=_seen(leaf, batch, facts),
         read=read,
     )
 
@@ -135,6 +144,24 @@ class _Facts:
     fullest: int = 0
     uncounted: set[str] = field(default_factory=set)
     answered: Mask | None = None
+    present: int | Whole = 0
+
+
+def _seen(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts) -> Whole | None:
+    if not leaf.counted:
+        return None
+    return (
+        in_windows(leaf, batch)
+        if leaf.range
+        else np.zeros(leaf.steps.count, np.int64) + facts.present
+    )
+
+
+def in_windows(leaf: BaseExpr, batch: SeriesBatch) -> Whole:
+    """How many samples each step's windows hold, of all series together."""
+    times, ends = np.sort(batch.times), leaf.ends
+    high, low = (np.searchsorted(times, edge, side="right") for edge in (ends, ends - leaf.range))
+    return np.asarray(high - low, np.int64)
 
 
 def _rows(leaf: BaseExpr, blocks: Iterator[Frame]) -> Frame:
@@ -146,10 +173,7 @@ def _blocks(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard) -> 
     """The finished windows of some series at a time."""
     count = leaf.steps.count
     guard.cells(1, count)
-    height = max(1, _BLOCK // max(count, 1))
-    for first in range(0, len(batch), height):
-        guard.check()
-        part = _part(batch, first, min(first + height, len(batch)))
+    for part in _parts(leaf, batch, guard):
         values = np.zeros((len(part), count))
         present = np.zeros(values.shape, bool)
         facts.fullest = max(facts.fullest, compute(leaf, part, values, present))
@@ -163,7 +187,20 @@ def _blocks(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard) -> 
         yield frame if there.all() else frame.rows(there)
 
 
+def _parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBatch]:
+    """Some series at a time: so many that a query which must stop does so soon."""
+    count = max(leaf.steps.count, 1)
+    seen_by = min(count, leaf.range // leaf.steps.step + 1)
+    work = max(len(batch.values) // max(len(batch), 1) * seen_by, 1)
+    height = max(1, min(_BLOCK // count, _WORK // work))
+    for first in range(0, len(batch), height):
+        guard.check()
+        yield _part(batch, first, min(first + height, len(batch)))
+
+
 def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: _Facts) -> None:
+    if leaf.counted and not leaf.range:
+        facts.present = facts.present + present.sum(axis=0)
     if leaf.function in ("rate", "increase"):
         facts.uncounted |= uncounted_names(part.labels, there)
     if leaf.function == "quantile_over_time":
@@ -197,6 +234,20 @@ def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
         None if batch.stale is None else batch.stale[low:high],
         None if batch.starts is None else batch.starts[low:high],
     )
+
+
+def compute_all(
+    leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask, guard: Guard
+) -> int:
+    """The same for a batch of any size: the guard is asked between parts of it."""
+    fullest = 0
+    first = 0
+    for part in _parts(leaf, batch, guard):
+        beyond = first + len(part)
+        found = compute(leaf, part, values[first:beyond], present[first:beyond])
+        fullest = max(fullest, found)
+        first = beyond
+    return fullest
 
 
 def compute(leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from kalla.query.flow import EvalFlow, Value, counted
 from kalla.query.frames import SAME_LABELS, Floats, Frame, Mask, Steps
 from kalla.query.labels import NONE
-from kalla.query.leaves import BaseExpr, compute, uncounted_names
+from kalla.query.leaves import BaseExpr, compute_all, in_windows, uncounted_names
 from kalla.query.problems import ExecutionFailed
 from kalla.query.samples import SeriesBatch
 
@@ -100,7 +100,10 @@ class Repeated(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Value:
-        value = self.inner.eval(flow)
+        with flow.counting_apart(1) as seen:
+            value = self.inner.eval(flow)
+        if flow.seen is not None:
+            flow.seen += seen
         if isinstance(value, Frame):
             return value.repeated(self.steps.count)
         return np.repeat(value, self.steps.count)
@@ -162,14 +165,17 @@ class SubqueryCall(ExecNode):
         if self.parameters:
             held = tuple(tuple(one.scalar(flow).tolist()) for one in self.parameters)
             window = replace(window, parameters=held)
-        inner = self.inner.frame(flow)
+        with flow.counting_apart(self.inner.steps.count):
+            inner = self.inner.frame(flow)
         if inner.labels:
             check_smoothing(window)
         flow.budget.cells(len(inner.labels), self.steps.count)
         batch = as_batch(inner, self.inner.steps)
+        if flow.seen is not None:
+            flow.seen += in_windows(window, batch)
         values = np.zeros((len(batch), self.steps.count))
         present = np.zeros(values.shape, bool)
-        flow.budget.points(compute(window, batch, values, present))
+        flow.budget.points(compute_all(window, batch, values, present, flow.budget))
         self._annotate(flow, window, inner, present)
         drops = inner.drops | window.drops_name
         frame = Frame(inner.labels, values, present, drops if flow.delayed_names else inner.drops)

@@ -186,12 +186,13 @@ class VectorOperation(ExecNode):
     def _simple_pairs(
         self, many: Frame, one: Frame, groups: Sequence[Labels], one_groups: Sequence[Labels]
     ) -> _Pairs | None:
-        """The pairs where every group has one series a side and nothing is filled in."""
+        """The pairs where no group has two series on the "one" side and nothing is filled in."""
         matching = self.matching
         if matching.fill_left is not None or matching.fill_right is not None:
             return None
         ones = {group: row for row, group in enumerate(one_groups)}
-        if len(ones) < len(one_groups) or len(set(groups)) < len(groups):
+        many_alike = matching.cardinality == "one-to-one" and len(set(groups)) < len(groups)
+        if len(ones) < len(one_groups) or many_alike:
             return None
         found = [(row, ones[group]) for row, group in enumerate(groups) if group in ones]
         rows = np.array(found, np.int64).reshape(len(found), 2)

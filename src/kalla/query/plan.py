@@ -69,6 +69,7 @@ class Setting:
     features: Features = field(default_factory=Features)
     lookback: int = 300_000
     subquery_step: int = 60_000
+    counted: bool = False
     most_steps: int = 50_000_000
 
 
@@ -149,6 +150,7 @@ class Planner:
             extension="smoothed" if selector.extension == "smoothed" else "",
             start_timestamps=setting.features.start_timestamps,
             delayed_names=setting.features.delayed_name_removal,
+            counted=setting.counted,
             span=selector.span,
         )
 
@@ -277,6 +279,11 @@ class Planner:
             return self._labels(name, arguments, steps)
         if name == "timestamp" and isinstance(arguments[0], VectorSelector):
             leaf = replace(self.instant(arguments[0], steps), function="timestamp", extension="")
+            if leaf.at is not None:
+                # Prometheus fetches samples up to @ less the offset, then looks back from @ alone:
+                # only what lies in both windows is found.
+                lookback = max(leaf.lookback - abs(leaf.offset), 0)
+                leaf = replace(leaf, offset=max(leaf.offset, 0), lookback=lookback)
             return LeafNode(steps, leaf)
         if name.startswith("histogram_"):
             return self._histogram(name, arguments, steps)

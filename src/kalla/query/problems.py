@@ -26,11 +26,21 @@ class ParseFailed(QueryProblem):
 
 
 class BadRequest(QueryProblem):
-    """The expression may be fine; the times or limits asked for are not."""
+    """The expression may be fine; the times or limits asked for are not.
+
+    `parameter` is the one of Prometheus' API that is wrong, where it is one alone.
+    """
 
     kind: Kind = "bad_data"
     status = 400
     title = "The query's times are not valid"
+
+    def __init__(self, sentence: str, parameter: str = "") -> None:
+        super().__init__(sentence)
+        self.parameter = parameter
+
+    def __reduce__(self) -> tuple[type[BadRequest], tuple[str, str]]:
+        return type(self), (str(self), self.parameter)
 
 
 class ExecutionFailed(QueryProblem):
@@ -64,5 +74,5 @@ class Stopped(QueryProblem):
     """The caller went away or asked to stop."""
 
     kind: Kind = "canceled"
-    status = 503
+    status = 499
     title = "The query was cancelled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
@@ -27,9 +28,14 @@ _log = logs.get(__name__)
 
 
 class Edge:
-    def __init__(self, app: ASGIApp, body_bytes: int) -> None:
+    """`roomy` names the paths that take more than `body_bytes`, with the limit and its setting."""
+
+    def __init__(
+        self, app: ASGIApp, body_bytes: int, roomy: Mapping[str, tuple[int, str]] | None = None
+    ) -> None:
         self._app = app
-        self._body_bytes = body_bytes
+        self._usual = (body_bytes, "limits.payload_bytes and some room")
+        self._roomy = roomy or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,6 +71,7 @@ class Edge:
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         read = 0
+        most, setting = self._roomy.get(scope["path"], self._usual)
         header = dict(scope["headers"]).get(b"content-length", b"")
         declared = int(header) if header.isdigit() else 0
 
@@ -73,12 +80,8 @@ class Edge:
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
-                if max(read, declared) > self._body_bytes:
-                    raise HTTPException(
-                        413,
-                        f"the body has more than {self._body_bytes} bytes "
-                        "(limits.payload_bytes and some room)",
-                    )
+                if max(read, declared) > most:
+                    raise HTTPException(413, f"the body has more than {most} bytes ({setting})")
             return message
 
         return limited

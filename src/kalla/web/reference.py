@@ -93,8 +93,8 @@ def _inputs(document: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterat
 def _answer(operation: Mapping[str, Any]) -> str:
     for status, response in operation["responses"].items():
         if status.startswith("2"):
-            schema = response["content"]["application/json"]["schema"]
-            return f"{status} {_kind(schema)}"
+            content = response.get("content", {}).get("application/json")
+            return f"{status} {_kind(content['schema'])}" if content else status
     return ""
 
 

@@ -106,6 +106,11 @@ def test_without_delayed_removal_names_go_at_once() -> None:
     assert total.values.tolist() == pytest.approx([2.0], rel=1e-12)
 
 
+@pytest.mark.parametrize("text", ['{i="1"}[5m]', '({i="1"} offset 1s)[5m:1m]'])
+def test_series_that_are_only_told_to_be_there_need_no_names_of_their_own(text: str) -> None:
+    assert ENGINE.instant(f"absent_over_time({text})", 600_000).series == ()
+
+
 def test_native_histograms_are_refused_by_name() -> None:
     source = MemorySource(
         {

@@ -34,6 +34,8 @@ def needed(method: str, path: str) -> Role | None:
         return "admin"
     if path == "/api/recipes/validate":
         return "viewer"
+    if path.startswith("/api/v1/") and not path.endswith(("/write", "/import")):
+        return "viewer"  # a query may be asked by POST
     if path.startswith(("/api/sources", "/api/destinations")) and method != "GET":
         return "operator" if path.endswith("/test") else "admin"
     return "viewer" if method == "GET" else "operator"

@@ -95,7 +95,9 @@ class _Maker:
                 return f"({self.vector(below)} {operator} {self.scalar(below)})"
             case 11:
                 operator = self.one("+", "*", "<", "== bool")
-                matching = self.one("", " on(g)", " ignoring(i)", " on(g) group_left", " on(i, g)")
+                matching = self.one(
+                    "", " on(g)", " ignoring(i)", " on(g) group_left()", " on(i, g)"
+                )
                 return f"({self.vector(below)} {operator}{matching} {self.vector(below)})"
             case 12:
                 operator = self.one("and", "or", "unless")
@@ -116,7 +118,9 @@ class _Maker:
                 extension = self.one("anchored", "smoothed")
                 return f"{name}({self.selector()}[{self.duration()}] {extension}{self.modified()})"
             case 18:
-                matching = self.one("", " on(g)", " on(g) group_left", " ignoring(i) group_right")
+                matching = self.one(
+                    "", " on(g)", " on(g) group_left()", " ignoring(i) group_right()"
+                )
                 fill = self.one("fill(0)", "fill_left(1)", "fill_right(-1)")
                 return f"({self.vector(below)} -{matching} {fill} {self.vector(below)})"
             case 19:

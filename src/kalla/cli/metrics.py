@@ -1,0 +1,123 @@
+"""`kalla metrics`: brings samples from files into the metric store, through the API."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from kalla.cli.client import Client
+from kalla.errors import InvalidInput, Problem, Unavailable
+
+if TYPE_CHECKING:
+    from kalla.query.store.importing import Body
+
+app = typer.Typer(no_args_is_help=True)
+
+# One is committed while the next is decoded and a third is on its way.
+_AT_ONCE = 3
+_PATIENCE_SECONDS = 60.0
+_HEADERS = {
+    "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "0.1.0",
+}
+
+
+@app.callback()
+def _group() -> None:
+    """The metric store."""
+
+
+@dataclass
+class _Tally:
+    """What was written so far, and what the API refused of it."""
+
+    sent: int = 0
+    written: int = 0
+    refusals: list[str] = field(default_factory=list)
+
+
+@app.command("import")
+def import_files(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="OpenMetrics text or Parquet.")
+    ],
+) -> None:
+    """Import samples of any age from files. Doing it again, also in parts, doubles nothing."""
+    if missing := [file for file in files if not file.is_file()]:
+        raise InvalidInput(*(Problem(str(file), "there is no such file") for file in missing))
+    tally = _Tally()
+    console = Console(stderr=True, highlight=False)
+    bar = Progress(
+        TextColumn("  {task.description:<48}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with Client(seconds=120) as client, bar:
+        task = bar.add_task("", total=sum(file.stat().st_size for file in files))
+        done = 0
+        for file in files:
+
+            def show(position: int, name: str = file.name, before: int = done) -> None:
+                words = f"{name}: {tally.written:,} samples"
+                bar.update(task, description=words, completed=before + position)
+
+            show(0)
+            _import_one(client, file, tally, show)
+            done += file.stat().st_size
+    names = files[0].name if len(files) == 1 else f"{len(files)} files"
+    typer.echo(f"Imported {tally.written:,} samples from {names}.")
+    if left := tally.sent - tally.written:
+        typer.echo(f"{left:,} samples were refused:", err=True)
+        for line in dict.fromkeys(tally.refusals):
+            typer.echo(f"  {line}", err=True)
+        raise typer.Exit(1)
+
+
+def _import_one(client: Client, file: Path, tally: _Tally, show: Callable[[int], None]) -> None:
+    from kalla.query.store.importing import bodies  # brings pyarrow
+
+    flying: dict[Future[tuple[int, str]], Body] = {}
+
+    def land(landed: set[Future[tuple[int, str]]]) -> None:
+        for future in landed:
+            body = flying.pop(future)
+            written, refused = future.result()
+            tally.sent += body.samples
+            tally.written += written
+            tally.refusals += refused.splitlines()
+            show(body.position)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for body in bodies(file):
+            if len(flying) == _AT_ONCE:
+                land(wait(flying, return_when=FIRST_COMPLETED).done)
+            flying[pool.submit(_send, client, body.content)] = body
+        land(wait(flying).done)
+
+
+def _send(client: Client, content: bytes) -> tuple[int, str]:
+    """How many samples of it are durable now, and why others are not."""
+    silent_since: float | None = None
+    while True:
+        try:
+            answer = client.upload("/api/v1/metrics/import", content, _HEADERS)
+        except Unavailable:
+            silent_since = silent_since or time.monotonic()
+            if time.monotonic() - silent_since > _PATIENCE_SECONDS:
+                raise
+            time.sleep(0.5)
+            continue
+        counted = answer.headers.get("X-Prometheus-Remote-Write-Samples-Written", "0")
+        return int(counted), answer.text

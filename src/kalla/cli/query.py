@@ -1,0 +1,180 @@
+"""`kalla query`: asks a PromQL expression through the API and shows the answer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time as clock
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import typer
+
+from kalla.cli.client import Client, print_json, print_table
+from kalla.errors import InvalidInput, Problem
+from kalla.query.durations import milliseconds
+from kalla.query.labels import is_plain_name
+from kalla.query.lexing import go_quote
+from kalla.query.problems import BadRequest
+from kalla.query.prometheus.times import time_of, usual_step
+
+Style = Annotated[
+    Literal["table", "json", "csv"], typer.Option("--format", help="For people or programs.")
+]
+
+_NOW = re.compile(r"now(?:\s*-\s*(\w+))?")
+_WHEN = "Seconds since 1970, RFC 3339, now or now-1h."
+# The API ends a query that takes too long; its sentence says more than a broken line.
+_PATIENCE_SECONDS = 24 * 3600
+
+
+def command(
+    expression: Annotated[str, typer.Argument(metavar="EXPR", help="A PromQL expression.")],
+    time: Annotated[str | None, typer.Option(help=f"Evaluate at this time. {_WHEN}")] = None,
+    start: Annotated[str | None, typer.Option(help=f"Evaluate from here on. {_WHEN}")] = None,
+    end: Annotated[str | None, typer.Option(help="Up to here; else now.")] = None,
+    step: Annotated[
+        str | None, typer.Option(help="Seconds or 1m between two values; else some 250 values.")
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="Give up after so long.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Show so many series at most.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show what was read and what took how long.")
+    ] = False,
+    style: Style = "table",
+) -> None:
+    """Ask a PromQL expression: its value now, at --time, or from --start to --end."""
+    path, asked = _times(time, start, end, step)
+    with Client(_PATIENCE_SECONDS) as client:
+        document = client.ask(
+            path,
+            query=expression,
+            timeout=timeout,
+            limit=limit,
+            explain="true" if explain else None,
+            **asked,
+        )
+    if style == "json":
+        print_json(document["data"])
+    elif style == "csv":
+        typer.echo(_csv(document["data"]), nl=False)
+    else:
+        _print_table(document["data"])
+    for note in (*document.get("warnings", ()), *document.get("infos", ())):
+        typer.echo(note, err=True)
+    if explain and style != "json":
+        _print_explanation(document["data"]["explain"], aside=style == "csv")
+
+
+def _times(
+    time: str | None, start: str | None, end: str | None, step: str | None
+) -> tuple[str, dict[str, str]]:
+    """The address to ask, and its times; without a start it is one moment."""
+    now = int(clock.time() * 1000)
+    if start is None:
+        for option, given in (("--end", end), ("--step", step)):
+            if given is not None:
+                raise InvalidInput(Problem(option, "needs --start as well"))
+        return "/api/v1/query", {"time": _seconds(_moment("--time", time or "now", now))}
+    if time is not None:
+        raise InvalidInput(Problem("--time", "is for one moment: leave it out, or --start"))
+    first, last = _moment("--start", start, now), _moment("--end", end or "now", now)
+    asked = {
+        "start": _seconds(first),
+        "end": _seconds(last),
+        "step": step or _seconds(usual_step(first, last)),
+    }
+    return "/api/v1/query_range", asked
+
+
+def _moment(option: str, text: str, now: int) -> int:
+    try:
+        if relative := _NOW.fullmatch(text):
+            return now - (milliseconds(relative.group(1)) if relative.group(1) else 0)
+        return time_of(text, option)
+    except (BadRequest, ValueError) as problem:
+        raise InvalidInput(Problem(option, str(problem))) from None
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.3f}"
+
+
+def _print_table(data: Mapping[str, Any]) -> None:
+    if data["resultType"] in ("scalar", "string"):
+        typer.echo(data["result"][1])
+        return
+    rows: list[list[str]] = []
+    for series in data["result"]:
+        named = _series(series["metric"])
+        for time, value in _points(series):
+            rows.append([named, _clock(time), value])
+            named = ""
+    print_table(["series", "time", "value"], rows, "No series.")
+
+
+def _csv(data: Mapping[str, Any]) -> str:
+    """One line a point; each label is a column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if data["resultType"] in ("scalar", "string"):
+        writer.writerows([["time", "value"], data["result"]])
+        return out.getvalue()
+    names = sorted({name for series in data["result"] for name in series["metric"]})
+    writer.writerow(["time", "value", *names])
+    for series in data["result"]:
+        labels = [series["metric"].get(name, "") for name in names]
+        writer.writerows([time, value, *labels] for time, value in _points(series))
+    return out.getvalue()
+
+
+def _points(series: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
+    yield from series["values"] if "values" in series else [series["value"]]
+
+
+def _series(metric: Mapping[str, str]) -> str:
+    name = metric.get("__name__", "")
+    plain = is_plain_name(name.replace(":", "_"))
+    labels = ", ".join(
+        f"{label if is_plain_name(label) else go_quote(label)}={go_quote(value)}"
+        for label, value in metric.items()
+        if label != "__name__" or (name and not plain)
+    )
+    return (name if plain else "") + (f"{{{labels}}}" if labels or not plain else "")
+
+
+def _clock(seconds: float) -> str:
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.3f}"
+    return moment.isoformat(timespec="milliseconds" if seconds % 1 else "seconds")
+
+
+def _print_explanation(told: Mapping[str, Any], *, aside: bool) -> None:
+    stages = ", ".join(f"{stage['name']} {_short(stage['seconds'])}" for stage in told["stages"])
+    samples = f"{told['samples_read']:,} samples of {told['series']:,} series read"
+    lines = [
+        "",
+        told["expression"],
+        f"  {_short(told['seconds'])}: {stages}",
+        f"  {samples}, {told['samples_held']:,} held at most",
+        *(line for leaf in told["leaves"] for line in _leaf(leaf)),
+    ]
+    typer.echo("\n".join(lines), err=aside)
+
+
+def _leaf(leaf: Mapping[str, Any]) -> Sequence[str]:
+    read = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in leaf["read"].items())
+    return [
+        f"  leaf {leaf['leaf']}",
+        f"    {leaf['series']:,} series, {leaf['samples']:,} samples in {_short(leaf['seconds'])}"
+        f" on {len(leaf['shards'])} shard{'s' if len(leaf['shards']) != 1 else ''}"
+        + (f"; {read}" if read else ""),
+    ]
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,300 @@
+"""Files of samples as bodies of remote write: OpenMetrics text, Parquet, and our own segments.
+
+Reads where the command runs and needs nothing of the store: what it makes goes through the API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kalla.errors import InvalidInput, Problem
+from kalla.query.frames import Floats, Whole
+from kalla.query.labels import Labels
+from kalla.query.store import openmetrics, rows
+from kalla.query.store.catalogue import Metadata
+from kalla.query.store.openmetrics import TYPES, Part
+from kalla.query.syntax import METRIC_NAME
+
+# Of one body before it is packed; its samples share a commit.
+BODY_BYTES = 4 << 20
+PART_SAMPLES = 200_000
+TIMESTAMP, VALUE, LABELS, METRIC = "timestamp", "value", "labels", "metric"
+_PARQUET = b"PAR1"
+# A time takes ten bytes, whichever it is: all samples are of one size.
+_SAMPLE_BYTES = 22
+_SNAPPY = pa.Codec("snappy")
+
+
+@dataclass(frozen=True)
+class Body:
+    """A packed remote write 1.0, how many samples it has, and how much of the file is done then."""
+
+    content: bytes
+    samples: int
+    position: int
+
+
+def bodies(path: Path) -> Iterator[Body]:
+    """All samples of a file. InvalidInput says what is wrong with it, and where."""
+    for part in parts(path):
+        message = bytearray(_notes(part.metadata))
+        samples = 0
+        for labels, times, values in part.series:
+            head = _labels(labels)
+            at = 0
+            while at < len(times):
+                room = BODY_BYTES - len(message) - len(head)
+                take = max(1, room // _SAMPLE_BYTES) if room > 0 or not samples else 0
+                if take == 0:
+                    yield Body(_packed(message), samples, part.position)
+                    message, samples = bytearray(), 0
+                    continue
+                chosen = slice(at, at + take)
+                message += _message(1, head + _samples(times[chosen], values[chosen]))
+                samples += len(times[chosen])
+                at += take
+        if message or samples:
+            yield Body(_packed(message), samples, part.position)
+
+
+def parts(path: Path) -> Iterator[Part]:
+    """By what the file begins with, whatever its name."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4) == _PARQUET:
+                yield from _parquet(path)
+            else:
+                openmetrics.require_end(file)
+                yield from openmetrics.read(file, PART_SAMPLES)
+    except OSError as error:
+        raise InvalidInput(Problem(str(path), f"cannot be read: {error.strerror}")) from None
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(Problem(str(path), f"is damaged: {reason}")) from None
+    except InvalidInput as error:
+        raise InvalidInput(
+            *(Problem(f"{path} {each.field}".rstrip(), each.message) for each in error.problems)
+        ) from None
+
+
+def _parquet(path: Path) -> Iterator[Part]:
+    size = path.stat().st_size
+    with pq.ParquetFile(path) as file:
+        whole = file.metadata.num_rows
+        own = set(rows.SCHEMA.names) <= set(file.schema_arrow.names)
+        read = 0
+        if own:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group)
+                read += table.num_rows
+                yield Part(_segment(table), position=size * read // max(whole, 1))
+            return
+        _check_columns(file.schema_arrow)
+        for batch in file.iter_batches(PART_SAMPLES):
+            read += batch.num_rows
+            table = pa.Table.from_batches([batch])
+            yield Part(_long(table), position=size * read // max(whole, 1))
+
+
+def _segment(table: pa.Table) -> list[tuple[Labels, Whole, Floats]]:
+    """Rows of our own format: a series' samples of two hours each."""
+    body = rows.body(table)
+    found = []
+    for place, text in enumerate(table.column("labels").to_pylist()):
+        chosen = slice(body.offsets[place], body.offsets[place + 1])
+        labels = tuple(json.loads(text).items())
+        found.append((labels, body.times[chosen], body.values[chosen]))
+    return found
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    problems = [
+        Problem("", f"has no column {name}: it needs {TIMESTAMP}, {VALUE} and labels")
+        for name in (TIMESTAMP, VALUE)
+        if name not in schema.names
+    ]
+    for column in schema:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if column.name == TIMESTAMP:
+            sound = (
+                pa.types.is_timestamp(kind)
+                or pa.types.is_integer(kind)
+                or pa.types.is_floating(kind)
+            )
+            wanted = "a timestamp, whole milliseconds or seconds with a fraction"
+        elif column.name == VALUE:
+            sound = (
+                pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+            )
+            wanted = "a number"
+        elif column.name == LABELS and pa.types.is_map(kind):
+            sound, wanted = _is_text(kind.key_type) and _is_text(kind.item_type), "a map of texts"
+        else:
+            sound, wanted = _is_text(kind), "text, as every label's"
+        if not sound:
+            problems.append(
+                Problem("", f"has {column.type} in the column {column.name}, not {wanted}")
+            )
+    if problems:
+        raise InvalidInput(*problems)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _long(table: pa.Table) -> list[tuple[Labels, Whole, Floats]]:
+    """A row for each sample; one without a value is none."""
+    if table.column(TIMESTAMP).null_count:
+        raise InvalidInput(Problem("", f"has rows without a {TIMESTAMP}"))
+    if table.column(VALUE).null_count:
+        table = table.filter(pc.is_valid(table.column(VALUE)))
+    if not table.num_rows:
+        return []
+    times = _milliseconds(table.column(TIMESTAMP))
+    values = table.column(VALUE).cast(pa.float64(), safe=False).to_numpy()
+    groups, label_sets = _grouped(table)
+    order = np.lexsort((times, groups))
+    times, values, groups = times[order], values[order], groups[order]
+    edges = np.searchsorted(groups, np.arange(len(label_sets) + 1))
+    return [
+        (labels, times[low:high], values[low:high])
+        for labels, low, high in zip(label_sets, edges, edges[1:], strict=False)
+    ]
+
+
+def _milliseconds(column: pa.ChunkedArray) -> Whole:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    found = column.to_numpy()
+    if not np.isfinite(found).all() or (np.abs(found.astype(np.float64)) > 2.0**60).any():
+        raise InvalidInput(Problem("", f"has a {TIMESTAMP} that is none"))
+    if found.dtype.kind == "f":
+        found = np.rint(found.astype(np.float64) * 1000)
+    return np.ascontiguousarray(found, np.int64)
+
+
+def _grouped(table: pa.Table) -> tuple[Whole, list[Labels]]:
+    """Each row's group, and the labels of each group."""
+    groups = np.zeros(table.num_rows, np.int64)
+    texts: dict[str, list[str | None]] = {}
+    codes: dict[str, Whole] = {}
+    maps: list[Labels] = []
+    map_codes = np.empty(0, np.int64)
+    for name in table.column_names:
+        if name in (TIMESTAMP, VALUE):
+            continue
+        column = table.column(name).combine_chunks()
+        if pa.types.is_map(column.type):
+            map_codes, maps = _maps(column)
+            found, held = map_codes, len(maps)
+        else:
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            found = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            texts[name] = [*column.dictionary.to_pylist(), None]  # the last is found by -1
+            codes[name] = found
+            held = len(texts[name])
+        # Small again after each column, so that no product of sizes grows too large.
+        _, groups = np.unique(groups * (held + 1) + found, return_inverse=True)
+    _, firsts = np.unique(groups, return_index=True)
+    label_sets = []
+    for row in firsts.tolist():
+        pairs = {name: texts[name][codes[name][row]] for name in texts}
+        if maps:
+            pairs |= dict(maps[map_codes[row]])
+        label_sets.append(_label_set(pairs))
+    return groups, label_sets
+
+
+def _maps(column: pa.MapArray) -> tuple[Whole, list[Labels]]:
+    """Each row's number, and the label set of each number."""
+    offsets = column.offsets.to_pylist()
+    keys, items = column.keys.to_pylist(), column.items.to_pylist()
+    numbers: dict[Labels, int] = {}
+    found = np.empty(len(column), np.int64)
+    for row in range(len(column)):
+        low, high = offsets[row], offsets[row + 1]
+        labels = tuple(sorted(zip(keys[low:high], items[low:high], strict=True)))
+        found[row] = numbers.setdefault(labels, len(numbers))
+    return found, list(numbers)
+
+
+def _label_set(pairs: Mapping[str, str | None]) -> Labels:
+    named = {name: value for name, value in pairs.items() if value}
+    if METRIC_NAME not in named and METRIC in named:
+        named[METRIC_NAME] = named.pop(METRIC)
+    if METRIC_NAME not in named:
+        raise InvalidInput(
+            Problem("", f"has rows without a name: in {METRIC_NAME}, {METRIC} or {LABELS}")
+        )
+    return tuple(sorted(named.items()))
+
+
+# The messages of remote write 1.0
+
+
+def _notes(metadata: Mapping[str, Metadata]) -> bytes:
+    return b"".join(
+        _message(
+            3,
+            b"\x08"
+            + _varint(TYPES.index(note.type))
+            + _message(2, name.encode())
+            + _message(4, note.help.encode())
+            + _message(5, note.unit.encode()),
+        )
+        for name, note in metadata.items()
+    )
+
+
+def _labels(labels: Labels) -> bytes:
+    return b"".join(
+        _message(
+            1,
+            _message(1, name.encode(errors="surrogateescape"))
+            + _message(2, value.encode(errors="surrogateescape")),
+        )
+        for name, value in labels
+    )
+
+
+def _samples(times: Whole, values: Floats) -> bytes:
+    lines = np.empty((len(times), _SAMPLE_BYTES), np.uint8)
+    lines[:, :3] = (0x12, _SAMPLE_BYTES - 2, 0x09)
+    lines[:, 3:11] = np.ascontiguousarray(values, "<f8").view(np.uint8).reshape(-1, 8)
+    lines[:, 11] = 0x10
+    left = times.astype(np.uint64)
+    for place in range(10):
+        lines[:, 12 + place] = (left & np.uint64(0x7F)) | np.uint64(0x80 if place < 9 else 0)
+        left >>= np.uint64(7)
+    return lines.tobytes()
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _packed(message: bytearray) -> bytes:
+    return bytes(_SNAPPY.compress(bytes(message), asbytes=True))

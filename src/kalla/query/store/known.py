@@ -1,0 +1,294 @@
+"""The series that senders have named: the bytes of labels, as sent, lead to a number at one lookup.
+
+Numbers stand for label sets with their shard, and can be put in the order of a segment's rows.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from kalla.errors import KallaError
+from kalla.query.frames import Mask, Whole
+from kalla.query.labels import Labels, name_of, shown
+from kalla.query.samples import shard_of
+from kalla.query.store.series import labels_of_text, text_of
+from kalla.query.store.spelling import Spelled
+from kalla.query.syntax import METRIC_NAME
+
+# A number for labels that no series can have.
+REFUSED = -1
+_FRESH = -2
+# What one more series costs beside its bytes and texts: its places in lists and dictionaries.
+_SERIES_BYTES = 400
+# So many are put into their places one by one.
+_FEW = 100
+
+
+class MalformedWrite(KallaError):
+    """The bytes are no message of remote write; sending them again will not help."""
+
+    status = 400
+    title = "The write is not valid"
+
+
+class WriteTooLarge(KallaError):
+    status = 413
+    title = "The write is too large"
+
+
+class Refusals:
+    """Why parts of a write are not kept: the first reasons, and how many more there are."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: list[str] = []
+
+    def add(self, reason: str) -> None:
+        self.count += 1
+        if len(self._first) < self.MOST:
+            self._first.append(reason)
+
+    def add_all(self, words: str, numbers: Sequence[int], known: Known) -> None:
+        """The same words for each of these series."""
+        for number in numbers[: self.MOST]:
+            self.add(f"{words} for series {shown(known.labels(number))}")
+        self.count += len(numbers[self.MOST :])
+
+    def __str__(self) -> str:
+        more = self.count - len(self._first)
+        return "\n".join([*self._first, *([f"and {more} more"] if more else [])])
+
+
+class Known:
+    """Bounded by being given up: who finds it full starts another."""
+
+    def __init__(self, shards: int, most_bytes: int) -> None:
+        self._shard_count = shards
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._numbers: dict[bytes, int] = {}
+        self._by_text: dict[str, int] = {}
+        self._by_number: list[str] = []
+        # Shard, metric, text and number of each series: first as they come, then in this order,
+        # which is that of a segment's rows.
+        self._fresh: list[tuple[int, str, str, int]] = []
+        self._ordered: list[tuple[int, str, str, int]] = []
+        self._places = np.empty(0, np.int64)
+        self._shards = np.empty(0, np.int64)
+        self._metrics: dict[str, str] = {}
+        # As columns, by number.
+        self._names = _Texts()
+        self._texts = _Texts()
+        self._changing = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes > self._most_bytes
+
+    def numbers(self, text: bytes, spans: Whole, split: Mask, refusals: Refusals) -> Whole:
+        """Each series' number, or REFUSED, with Prometheus' words for those that are."""
+        get = self._numbers.get
+        found = [get(text[first:last], _FRESH) for first, last in spans.tolist()]
+        numbers = np.array(found, np.int64)
+        for place in np.flatnonzero((numbers == _FRESH) | (spans[:, 0] < 0) | split).tolist():
+            first, last = spans[place].tolist()
+            if first < 0:
+                numbers[place] = REFUSED
+                refusals.add("labels refer to symbols that are not in the table")
+                continue
+            key = text[first:last]
+            labels = _labels_of(label_pairs(key), refusals)
+            if labels is None:
+                numbers[place] = REFUSED
+            else:
+                numbers[place] = self.add(labels, None if split[place] else key)
+        return numbers
+
+    def add(self, labels: Labels, key: bytes | None = None) -> int:
+        """The number of a label set, from now on also found by these bytes."""
+        text = text_of(labels)
+        with self._changing:
+            number = self._by_text.get(text)
+            if number is None:
+                number = self._by_text[text] = len(self._by_number)
+                self._by_number.append(text)
+                name = name_of(labels)
+                name = self._metrics.setdefault(name, name)
+                self._fresh.append((shard_of(labels, self._shard_count), name, text, number))
+                self._bytes += _SERIES_BYTES + 2 * sys.getsizeof(text)
+            if key is not None and key not in self._numbers:
+                self._bytes += sys.getsizeof(key)
+                self._numbers[key] = number
+        return number
+
+    def places(self) -> Whole:
+        """By number: where the series stands among all, by shard, metric and text."""
+        with self._changing:
+            if self._fresh:
+                self._names.extend([name for _, name, _, _ in self._fresh])
+                self._texts.extend([text for _, _, text, _ in self._fresh])
+                if len(self._fresh) < _FEW:
+                    for each in self._fresh:
+                        insort(self._ordered, each)
+                else:
+                    # Two sorted runs: Python's sort merges them without sorting anew.
+                    self._ordered += sorted(self._fresh)
+                    self._ordered.sort()
+                self._fresh = []
+                count = len(self._ordered)
+                order = np.fromiter((each[3] for each in self._ordered), np.int64, count)
+                self._places = np.empty(count, np.int64)
+                self._places[order] = np.arange(count)
+                shards = np.fromiter((each[0] for each in self._ordered), np.int64, count)
+                self._shards = shards[self._places]
+            return self._places
+
+    def spelled(self, numbers: Whole) -> Spelled:
+        """The label sets of numbers that have their place, as columns of a segment."""
+        with self._changing:
+            return Spelled(self._names.take(numbers), self._texts.take(numbers))
+
+    def shards(self, numbers: Whole) -> Whole:
+        return self._shards[numbers]
+
+    def labels(self, number: int) -> Labels:
+        return labels_of_text(self._by_number[number])
+
+
+class _Texts:
+    """A column of text that grows at its end, in few chunks: each far larger than the next."""
+
+    def __init__(self) -> None:
+        self._chunks = [pa.array([], pa.string())]
+        self._starts = np.zeros(1, np.int64)
+
+    def extend(self, texts: Sequence[str]) -> None:
+        chunks = [*self._chunks, pa.array(texts, pa.string())]
+        while len(chunks) > 1 and len(chunks[-1]) * 4 >= len(chunks[-2]):
+            chunks[-2:] = [pa.concat_arrays(chunks[-2:])]
+        self._chunks = chunks
+        self._starts = np.cumsum([0, *map(len, chunks[:-1])])
+
+    def take(self, places: Whole) -> pa.StringArray:
+        """Chunk by chunk: Arrow itself would copy them all into one first."""
+        if len(self._chunks) == 1:
+            return self._chunks[0].take(pa.array(places))
+        of = np.searchsorted(self._starts, places, side="right") - 1
+        order = np.argsort(of, kind="stable")
+        taken = [
+            chunk.take(pa.array(places[order][of[order] == number] - self._starts[number]))
+            for number, chunk in enumerate(self._chunks)
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pa.concat_arrays(taken).take(pa.array(back))
+
+
+def _labels_of(pairs: Sequence[tuple[bytes, bytes]], refusals: Refusals) -> Labels | None:
+    try:
+        named = sorted((name.decode(), value.decode()) for name, value in pairs)
+    except UnicodeDecodeError:
+        broken = tuple(
+            (name.decode(errors="replace"), value.decode(errors="replace")) for name, value in pairs
+        )
+        refusals.add(f"invalid metric name or labels, got {shown(broken)}")
+        return None
+    for (name, _), (following, _) in pairwise(named):
+        if name == following:
+            refusals.add(
+                f"invalid labels for series, labels {shown(tuple(named))}, duplicated label {name}"
+            )
+            return None
+    # An empty value is no label.
+    labels = tuple(pair for pair in named if pair[1])
+    if any(not name for name, _ in named) or not any(name == METRIC_NAME for name, _ in labels):
+        refusals.add(f"invalid metric name or labels, got {shown(tuple(named))}")
+        return None
+    return labels
+
+
+def label_pairs(text: bytes) -> list[tuple[bytes, bytes]]:
+    """The labels among the fields of a series, as they were sent."""
+    pairs = []
+    at, end = 0, len(text)
+    try:
+        while at < end:
+            # Nearly all labels are like this: name, then value, neither longer than 127 bytes.
+            size, first = text[at + 1], text[at + 3]
+            then = at + 4 + first
+            second = text[then + 1]
+            if (
+                text[at] != 0x0A
+                or text[at + 2] != 0x0A
+                or text[then] != 0x12
+                or first + second + 4 != size
+                or size >= 0x80
+            ):
+                break
+            at = then + 2 + second
+            pairs.append((text[then - first : then], text[then + 2 : at]))
+    except IndexError:
+        pass
+    if at == end:
+        return pairs
+    return _any_label_pairs(text)
+
+
+def _any_label_pairs(text: bytes) -> list[tuple[bytes, bytes]]:
+    pairs = []
+    for field, label in fields(text):
+        if field == 1 and isinstance(label, bytes):
+            name = value = b""
+            for part, content in fields(label):
+                if part == 1 and isinstance(content, bytes):
+                    name = content
+                elif part == 2 and isinstance(content, bytes):
+                    value = content
+            pairs.append((name, value))
+    return pairs
+
+
+def fields(text: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a small protobuf message: numbers, or the bytes of what says its length."""
+    at = 0
+    while at < len(text):
+        tag, at = _varint(text, at)
+        field, kind = tag >> 3, tag & 7
+        if kind == 0:
+            number, at = _varint(text, at)
+            yield field, number
+            continue
+        if kind == 2:
+            size, at = _varint(text, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise MalformedWrite("the protobuf message has a field of an unknown kind")
+        if size > len(text) - at:
+            raise MalformedWrite("the protobuf message has a field longer than itself")
+        yield field, text[at : at + size]
+        at += size
+
+
+def _varint(text: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place in range(10):
+        if at + place >= len(text):
+            break
+        byte = text[at + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at + place + 1
+    raise MalformedWrite("the protobuf message has a number that does not end")

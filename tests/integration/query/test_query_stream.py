@@ -1,0 +1,283 @@
+"""Answers as server-sent events: by time, whole or told not to be, ended by who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from kalla.query.matchers import Matcher
+from kalla.query.prometheus import stream
+from kalla.query.prometheus.asking import Queries, keep_kernels
+from kalla.query.samples import SeriesBatch
+from tests.metrics_kit import batch_of, named
+from tests.query_kit import query_site
+from tests.servers import PostgresServer
+from tests.web_kit import Site, until
+
+START, STEP, COUNT = 1_700_000_000, 10, 30
+END = START + STEP * (COUNT - 1)
+SERIES = {
+    named("m", i=f"{number:02d}"): [
+        (1000 * (START + STEP * at), float(number * 1000 + at))
+        for at in range(COUNT)
+        if number != 7 or at > 20  # one begins later
+    ]
+    for number in range(40)
+}
+BODY = {"q": "m", "s": START, "e": END, "step": STEP}
+
+
+@pytest_asyncio.fixture(scope="module")
+async def site(
+    postgres_server: PostgresServer,
+    migrated_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Site]:
+    name = postgres_server.create(migrated_template)
+    folder = tmp_path_factory.mktemp("streamed")
+    try:
+        async with query_site(postgres_server.url(name), folder, SERIES) as opened:
+            yield opened
+    finally:
+        postgres_server.drop(name)
+
+
+async def events(site: Site, body: dict[str, Any]) -> list[dict[str, Any]]:
+    async with site.client("viewer") as client:
+        answer = await client.post("/api/v1/metrics/query", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in answer.text.split("\n") if line and not line.startswith(":")]
+    assert all(line.startswith("data: ") for line in lines)
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+async def matrix(site: Site, query: str, step: float) -> Any:
+    given: dict[str, str | float] = {"query": query, "start": START, "end": END, "step": step}
+    async with site.client("viewer") as client:
+        answer = await client.get("/api/v1/query_range", params=given)
+    return answer.json()["data"]["result"]
+
+
+async def test_a_stream_is_the_answer_in_the_order_of_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "EVENT_POINTS", 100)
+
+    *results, summary, done = await events(site, BODY)
+
+    assert {event["type"] for event in results} == {"result"}
+    assert (summary["type"], done) == ("summary", {"type": "done", "data": {}})
+    metrics: dict[int, Any] = {}
+    points: list[list[Any]] = []
+    for event in results:
+        for one in event["data"]["series"]:
+            assert one["id"] not in metrics, "told twice"
+            metrics[one["id"]] = one["metric"]
+        assert len(event["data"]["points"]) <= 100
+        assert {point[1] for point in event["data"]["points"]} <= set(metrics)
+        points += event["data"]["points"]
+    assert [(time, number) for time, number, _ in points] == sorted(
+        (time, number) for time, number, _ in points
+    )
+    gathered = [
+        {
+            "metric": metric,
+            "values": [[time, value] for time, one, value in points if one == number],
+        }
+        for number, metric in sorted(metrics.items())
+    ]
+    assert gathered == await matrix(site, "m", STEP)
+    assert summary["data"]["series"] == 40
+    assert summary["data"]["points"] == len(points)
+    assert summary["data"]["stats"]["samples"]["samplesRead"] == 40 * COUNT - 21
+
+
+async def test_without_a_step_there_are_some_250_points(site: Site) -> None:
+    body = {"q": "vector(1)", "s": "2023-11-14T22:13:20Z", "e": START + 10_000}
+    result, summary, _ = await events(site, body)
+    assert summary["data"]["step"] == 40
+    assert len(result["data"]["points"]) == 251
+    _, summary, _ = await events(site, {"q": "vector(1)", "s": START, "e": START + 5})
+    assert summary["data"]["step"] == 1
+
+
+async def test_an_answer_without_points_is_whole_too(site: Site) -> None:
+    summary, done = await events(site, BODY | {"q": "nothing"})
+    assert (summary["data"]["points"], done["type"]) == (0, "done")
+
+
+async def test_what_fails_while_it_is_computed_ends_the_stream(site: Site) -> None:
+    [error] = await events(site, BODY | {"q": "sum(m) + on () m"})
+    assert error["type"] == "error"
+    assert error["data"]["errorType"] == "execution"
+    assert "many-to-" in error["data"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": "m +"}, 'invalid parameter "query": 1:4: parse error'),
+        ({"q": "m[5m]"}, 'invalid expression type "range vector" for range query'),
+        ({"s": "soon"}, 'invalid parameter "s": cannot parse "soon" to a valid timestamp'),
+        ({"e": START - 1}, 'invalid parameter "end": end timestamp must not be before start time'),
+        ({"step": "0"}, "zero or negative query resolution step widths are not accepted"),
+        ({"step": 0.001}, "exceeded maximum resolution of 11,000 points per timeseries"),
+        ({"x": 1}, "x: there is no such field"),
+        ({"q": None}, "q: must be a valid string"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_before_the_stream(
+    site: Site, changes: dict[str, Any], message: str
+) -> None:
+    async with site.client("viewer") as client:
+        answer = await client.post("/api/v1/metrics/query", json=BODY | changes)
+    assert answer.status_code == 400
+    assert answer.json()["status"] == "error"
+    assert answer.json()["errorType"] == "bad_data"
+    assert message in answer.json()["error"]
+
+
+class Slow:
+    """A source whose shards take turns for ever, each for a moment: a query that does not end."""
+
+    def __init__(self) -> None:
+        self.threads: set[threading.Thread] = set()
+        self.asked = 0
+
+    @property
+    def shards(self) -> int:
+        return 2_000
+
+    @property
+    def working(self) -> bool:
+        return any(thread.is_alive() for thread in self.threads)
+
+    def select(
+        self, shard: int, matchers: Sequence[Matcher], after: int, until: int
+    ) -> SeriesBatch:
+        self.threads.add(threading.current_thread())
+        self.asked += 1
+        threading.Event().wait(0.05)
+        return batch_of({named("m", shard=str(shard)): [(until, 1.0)]})
+
+
+@asynccontextmanager
+async def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Slow, Queries]]:
+    """The site, served on a port, with a store whose queries never end by themselves."""
+    source = Slow()
+    queries = Queries(site.settings, site.app.state.metric_store)
+
+    async def snapshot(*_: object) -> Slow:
+        return source
+
+    monkeypatch.setattr(site.app.state.metric_store, "snapshot", snapshot)
+    usual, site.app.state.queries = site.app.state.queries, queries
+    try:
+        yield source, queries
+    finally:
+        site.app.state.queries = usual
+        await queries.close()
+
+
+@pytest.mark.parametrize("way", ["stream", "plain"])
+async def test_closing_the_connection_ends_the_work(
+    site: Site, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    headers = {"Authorization": f"Bearer {site.tokens['viewer']}"}
+    async with slow(site, monkeypatch) as (source, queries), site.served() as url:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as client:
+            if way == "stream":
+                request = client.post("/api/v1/metrics/query", json=BODY)
+            else:
+                form = {"query": "m", "start": START, "end": END, "step": STEP}
+                request = client.post("/api/v1/query_range", data=form)
+            asking = asyncio.create_task(request)
+            await until(_true(lambda: source.asked > 3), "the query is under way", 60)
+            asking.cancel()
+        await until(_true(lambda: queries.running == 0), "the query has ended", 60)
+        await until(_true(lambda: not source.working), "its threads have ended", 60)
+        assert source.asked < source.shards
+
+
+async def test_a_server_that_stops_ends_its_queries_and_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow(site, monkeypatch) as (source, queries):
+        asking = asyncio.create_task(events(site, BODY))
+        await until(_true(lambda: source.asked > 3), "the query is under way", 60)
+        queries.stop()
+        [error] = await asking
+        assert error["data"]["errorType"] == "canceled"
+        async with site.client("viewer") as client:
+            refused = await client.get("/api/v1/query", params={"query": "1"})
+        assert refused.status_code == 503
+        assert refused.json()["errorType"] == "unavailable"
+
+
+async def test_waiting_for_others_counts_against_the_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow(site, monkeypatch) as (source, queries), site.client("viewer") as client:
+        busy = [
+            asyncio.create_task(client.get("/api/v1/query", params={"query": f"m + {number}"}))
+            for number in range(site.settings.metrics.query_concurrency)
+        ]
+        await until(_true(lambda: queries.running == len(busy)), "the queries are under way", 60)
+        await until(_true(lambda: source.asked > len(busy)), "the queries are under way", 60)
+        late = await client.get("/api/v1/query", params={"query": "m", "timeout": "50ms"})
+        queries.stop()
+        ended = await asyncio.gather(*busy)
+    assert late.status_code == 503
+    assert late.json() == {
+        "status": "error", "errorType": "timeout", "error": "query timed out in query queue"
+    }  # fmt: skip
+    assert {answer.status_code for answer in ended} == {499}
+
+
+async def test_a_query_that_takes_too_long_is_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow(site, monkeypatch), site.client("viewer") as client:
+        answer = await client.get("/api/v1/query", params={"query": "m", "timeout": "0.2"})
+    assert answer.status_code == 503
+    assert answer.json()["errorType"] == "timeout"
+    assert answer.json()["error"] == "query timed out in expression evaluation"
+
+
+async def test_the_engine_is_loaded_before_the_first_query(site: Site) -> None:
+    """Whatever the thread raises fails the test: warnings are errors."""
+    loading = site.app.state.queries.warm()
+    await until(_true(lambda: not loading.is_alive()), "the engine is loaded", 150)
+    assert "kalla.query.engine" in sys.modules
+
+
+def test_kernels_are_kept_in_our_folder_where_the_code_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "as it was set")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    keep_kernels(tmp_path)
+    assert os.environ["NUMBA_CACHE_DIR"] == "as it was set"
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    keep_kernels(tmp_path)
+    assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path)
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+
+
+def _true(condition: Any) -> Any:
+    async def asked() -> bool:
+        return bool(condition())
+
+    return asked
