@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +35,9 @@ from kalla.query.syntax import (
 _FURTHEST = 2**61
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
+    """One line of an answer; there may be a hundred thousand, so it is the lightest there is."""
+
     labels: Labels
     times: Whole
     values: Floats
@@ -269,14 +272,16 @@ class _Query:
 def series(frame: Frame, steps: Steps) -> tuple[Series, ...]:
     """Each row's points; rows without a gap share their times."""
     times = steps.times
-    counts = frame.present.sum(axis=1).tolist()
+    counts = frame.present.sum(axis=1)
+    if bool((counts == len(times)).all()):
+        return tuple(map(Series, frame.labels, repeat(times), frame.values))
     found: list[Series] = []
-    for row, labels in enumerate(frame.labels):
-        if counts[row] == len(times):
-            found.append(Series(labels, times, frame.values[row]))
-        elif counts[row]:
+    for row, count in enumerate(counts.tolist()):
+        if count == len(times):
+            found.append(Series(frame.labels[row], times, frame.values[row]))
+        elif count:
             there = frame.present[row]
-            found.append(Series(labels, times[there], frame.values[row][there]))
+            found.append(Series(frame.labels[row], times[there], frame.values[row][there]))
     return tuple(found)
 
 

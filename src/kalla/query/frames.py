@@ -84,7 +84,7 @@ class Frame:
         index = np.asarray(chosen)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         return Frame(
-            tuple(self.labels[i] for i in index),
+            tuple(map(self.labels.__getitem__, index.tolist())),
             self.values[index],
             self.present[index],
             self.drops[index],

@@ -5,7 +5,7 @@ A series' window is finished before anything is aggregated across series.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from kalla.query.labels import METADATA, Labels, name_of, unnamed
 from kalla.query.matchers import Matcher
 from kalla.query.reductions import CHOSEN, Reduced, Reducer, Reduction
 from kalla.query.samples import SeriesBatch, Source
-from kalla.query.syntax import NOWHERE, Extension, Span
+from kalla.query.syntax import METRIC_NAME, NOWHERE, Extension, Span
 
 # What acts like an offset returns what is still the metric. Of absent_over_time nobody sees the
 # series: two may be alike but for their names.
@@ -123,8 +123,9 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
         partial = Partial(frame=_rows(leaf, blocks))
     else:
         reducer = Reducer(leaf.reduction, steps)
-        for frame in blocks:
-            reducer.add(frame)
+        grouped = leaf.reduction.grouped(batch)
+        for frame, rows in blocks:
+            reducer.add(frame, None if grouped is None else grouped.rows(rows))
             guard.cells(len(reducer.ids), steps)
         partial = Partial(reduced=reducer.result())
     return replace(
@@ -164,16 +165,20 @@ def in_windows(leaf: BaseExpr, batch: SeriesBatch) -> Whole:
     return np.asarray(high - low, np.int64)
 
 
-def _rows(leaf: BaseExpr, blocks: Iterator[Frame]) -> Frame:
-    frames = list(blocks)
+def _rows(leaf: BaseExpr, blocks: Iterator[tuple[Frame, Whole]]) -> Frame:
+    frames = [frame for frame, _ in blocks]
     return stacked(frames) if frames else Frame.empty(leaf.steps.count)
 
 
-def _blocks(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard) -> Iterator[Frame]:
-    """The finished windows of some series at a time."""
+def _blocks(
+    leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard
+) -> Iterator[tuple[Frame, Whole]]:
+    """The finished windows of some series at a time, and which series they are."""
     count = leaf.steps.count
     guard.cells(1, count)
+    beyond = 0
     for part in _parts(leaf, batch, guard):
+        first, beyond = beyond, beyond + len(part)
         values = np.zeros((len(part), count))
         present = np.zeros(values.shape, bool)
         facts.fullest = max(facts.fullest, compute(leaf, part, values, present))
@@ -184,7 +189,8 @@ def _blocks(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard) -> 
             labels = [unnamed(one) for one in labels]
         drops = np.full(len(labels), leaf.drops_name and leaf.delayed_names)
         frame = Frame(tuple(labels), values, present, drops)
-        yield frame if there.all() else frame.rows(there)
+        rows = first + np.flatnonzero(there)
+        yield frame if len(rows) == len(part) else frame.rows(there), rows
 
 
 def _parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBatch]:
@@ -202,7 +208,7 @@ def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: 
     if leaf.counted and not leaf.range:
         facts.present = facts.present + present.sum(axis=0)
     if leaf.function in ("rate", "increase"):
-        facts.uncounted |= uncounted_names(part.labels, there)
+        facts.uncounted |= uncounted_names(part, there)
     if leaf.function == "quantile_over_time":
         seen = np.asarray(present.any(axis=0))
         facts.answered = seen if facts.answered is None else facts.answered | seen
@@ -216,9 +222,12 @@ def _nameless(leaf: BaseExpr) -> bool:
     return not reduction.without and not METADATA & set(reduction.grouping)
 
 
-def uncounted_names(labels: Sequence[Labels], there: Mask) -> set[str]:
+def uncounted_names(part: SeriesBatch, there: Mask) -> set[str]:
     """Metrics that a rate was taken of though their names are not those of counters."""
-    names = {name_of(labels[index]) for index in np.flatnonzero(there).tolist()}
+    rows = np.flatnonzero(there)
+    if part.coded is not None:  # one series of each name
+        rows = rows[np.unique(part.coded.codes(METRIC_NAME)[rows], return_index=True)[1]]
+    names = {name_of(part.labels[row]) for row in rows.tolist()}
     return {name for name in names if name and not name.endswith(_NAMED_COUNTERS)}
 
 
@@ -233,6 +242,7 @@ def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
         batch.values[low:high],
         None if batch.stale is None else batch.stale[low:high],
         None if batch.starts is None else batch.starts[low:high],
+        coded=None if batch.coded is None else batch.coded.part(first, beyond),
     )
 
 

@@ -176,7 +176,7 @@ class SubqueryCall(ExecNode):
         values = np.zeros((len(batch), self.steps.count))
         present = np.zeros(values.shape, bool)
         flow.budget.points(compute_all(window, batch, values, present, flow.budget))
-        self._annotate(flow, window, inner, present)
+        self._annotate(flow, window, batch, present)
         drops = inner.drops | window.drops_name
         frame = Frame(inner.labels, values, present, drops if flow.delayed_names else inner.drops)
         if window.drops_name and not flow.delayed_names:
@@ -185,9 +185,11 @@ class SubqueryCall(ExecNode):
                 raise ExecutionFailed(SAME_LABELS)
         return frame.filled()
 
-    def _annotate(self, flow: EvalFlow, window: BaseExpr, inner: Frame, present: Mask) -> None:
+    def _annotate(
+        self, flow: EvalFlow, window: BaseExpr, batch: SeriesBatch, present: Mask
+    ) -> None:
         if window.function in ("rate", "increase"):
-            for name in sorted(uncounted_names(inner.labels, np.asarray(present.any(axis=1)))):
+            for name in sorted(uncounted_names(batch, np.asarray(present.any(axis=1)))):
                 flow.annotations.no_counter(name, window.span)
         if window.function == "quantile_over_time":
             seen = present.any(axis=0)

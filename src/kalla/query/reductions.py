@@ -12,6 +12,7 @@ from kalla.query.frames import Floats, Frame, Mask, Whole, stacked
 from kalla.query.hashing import series_hash
 from kalla.query.labels import NONE, Labels, only, without
 from kalla.query.ranking import best_rows
+from kalla.query.samples import SeriesBatch
 from kalla.query.syntax import METRIC_NAME
 
 FOLDED = frozenset({"sum", "avg", "count", "group", "min", "max"})
@@ -34,6 +35,35 @@ class Reduction:
             listed |= {METRIC_NAME}
             return [without(labels, listed) for labels in known]
         return [only(labels, listed) for labels in known] if listed else [NONE] * len(known)
+
+    def grouped(self, batch: SeriesBatch) -> Grouped | None:
+        """The same by numbers, where the batch has them."""
+        if batch.coded is None or self.without or self.operator not in FOLDED:
+            return None
+        ids = np.zeros(len(batch), np.int64)
+        for name in self.grouping:
+            codes = batch.coded.codes(name)
+            together = ids * (int(codes.max(initial=0)) + 1) + codes
+            ids = np.unique(together, return_inverse=True)[1]
+        _, firsts = np.unique(ids, return_index=True)
+        return Grouped(ids, self.groups([batch.labels[first] for first in firsts.tolist()]))
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The group of each row, by its place among the groups' label sets."""
+
+    ids: Whole
+    groups: Sequence[Labels]
+
+    @classmethod
+    def of(cls, groups: Sequence[Labels]) -> Grouped:
+        known: dict[Labels, int] = {}
+        ids = [known.setdefault(group, len(known)) for group in groups]
+        return cls(np.array(ids, np.int64), list(known))
+
+    def rows(self, chosen: Whole) -> Grouped:
+        return Grouped(self.ids[chosen], self.groups)
 
 
 @dataclass(frozen=True)
@@ -61,11 +91,13 @@ class Reducer:
         self.best = np.zeros((0, steps))
         self.frames: list[Frame] = []
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: Frame, grouped: Grouped | None = None) -> None:
         if self.reduction.operator in CHOSEN:
             self.frames.append(chosen(frame, self.reduction))
             return
-        ids = self._identified(frame)
+        if grouped is None:
+            grouped = Grouped.of(self.reduction.groups(frame.labels))
+        ids = self._registered(grouped, frame.drops)
         match self.reduction.operator:
             case "sum" | "avg":
                 self.sums.add(frame.values, frame.present, ids)
@@ -78,7 +110,8 @@ class Reducer:
         if part.frame is not None:
             self.frames.append(part.frame)
             return
-        ids = self._registered(part.groups, part.drops)
+        own = Grouped(np.arange(len(part.groups)), part.groups)
+        ids = self._registered(own, part.drops)
         if part.sums is not None:
             self.sums.absorb(part.sums, ids)
         elif part.best is not None and part.counts is not None:
@@ -98,18 +131,13 @@ class Reducer:
             return Reduced(groups, drops, counts=self.counts, best=self.best)
         return Reduced(groups, drops, counts=self.counts)
 
-    def _identified(self, frame: Frame) -> Whole:
-        return self._registered(self.reduction.groups(frame.labels), frame.drops)
-
-    def _registered(self, groups: Sequence[Labels], drops: Mask) -> Whole:
-        ids = np.empty(len(groups), np.int64)
-        known = self.ids
-        for row, group in enumerate(groups):
-            found = known.get(group)
-            if found is None:
-                found = known[group] = len(known)
-                self.drops.append(False)
-            ids[row] = found
+    def _registered(self, grouped: Grouped, drops: Mask) -> Whole:
+        """Our own number of each row's group."""
+        numbers = np.full(len(grouped.groups), -1, np.int64)
+        for place in np.unique(grouped.ids).tolist():
+            numbers[place] = self.ids.setdefault(grouped.groups[place], len(self.ids))
+        self.drops += [False] * (len(self.ids) - len(self.drops))
+        ids = numbers[grouped.ids]
         for found in np.unique(ids[drops]).tolist():
             self.drops[found] = True
         self._extend(len(self.ids) - self._height())
@@ -187,11 +215,8 @@ def chosen(frame: Frame, reduction: Reduction) -> Frame:
     if reduction.operator == "limit_ratio":
         return _sampled(frame, parameter)
     k = np.clip(np.trunc(parameter), 0, len(frame.labels)).astype(np.int64)
-    ids: dict[Labels, int] = {}
-    groups = np.array(
-        [ids.setdefault(group, len(ids)) for group in reduction.groups(frame.labels)], np.int64
-    )
-    kept, order = best_rows(frame, groups, len(ids), k, reduction.operator)
+    grouped = Grouped.of(reduction.groups(frame.labels))
+    kept, order = best_rows(frame, grouped.ids, len(grouped.groups), k, reduction.operator)
     picked = Frame(frame.labels, frame.values, kept, frame.drops)
     return picked.rows(order) if steps == 1 else picked.filled()
 

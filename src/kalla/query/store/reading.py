@@ -22,6 +22,7 @@ from kalla.query.problems import LimitReached
 from kalla.query.samples import SeriesBatch
 from kalla.query.store.catalogue import by_shard
 from kalla.query.store.segments import Segment
+from kalla.query.store.series import SeriesTable
 from kalla.query.store.shelf import Group, Head, Shelf
 from kalla.query.syntax import METRIC_NAME
 
@@ -79,14 +80,16 @@ class SegmentSource:
             held += pieces[-1].nbytes
             self._require_room(held)
         merged = merging.merge(pieces)
+        found = numbers[merged.series]
         return SeriesBatch(
-            table.labels(numbers[merged.series]),
+            table.labels(found),
             merged.offsets,
             merged.times,
             merged.values,
             merged.stale if merged.stale is not None and merged.stale.any() else None,
             merged.starts,
             dict(read),
+            _Coded(table, found),
         )
 
     def _require_room(self, needed: int) -> None:
@@ -171,6 +174,19 @@ def prepare() -> None:
     from kalla.query.store import merging  # noqa: F401
 
     pa.array(np.empty(0))  # with its first array Arrow loads pandas, which takes seconds
+
+
+class _Coded(NamedTuple):
+    """Implements `samples.Coded` by the table's own numbers."""
+
+    table: SeriesTable
+    numbers: Whole
+
+    def codes(self, name: str) -> Whole:
+        return np.asarray(self.table.codes(name)[self.numbers], np.int64)
+
+    def part(self, first: int, beyond: int) -> _Coded:
+        return _Coded(self.table, self.numbers[first:beyond])
 
 
 class _Group(NamedTuple):

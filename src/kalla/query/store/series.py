@@ -76,6 +76,13 @@ class SeriesTable:
                 admitted &= values.admitted(matcher)
             return admitted
 
+    def codes(self, name: str) -> Numbers:
+        """A number for each series' value of a label, by the number of the series."""
+        with self._lock:
+            values = self._values.setdefault(name, _Values(name))
+            values.extend(self._labels)
+            return values.codes
+
     def ranks(self) -> tuple[Whole, Whole]:
         """Each series' place in the order of labels, by number; and the numbers in that order."""
         with self._lock:
@@ -119,16 +126,16 @@ class _Values:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._codes = np.empty(0, np.int32)
+        self.codes = np.empty(0, np.int32)
         self._code_of: dict[str, int] = {}
 
     def extend(self, labels: Sequence[Labels]) -> None:
-        first = len(self._codes)
+        first = len(self.codes)
         if first == len(labels):
             return
         name, code_of = self._name, self._code_of
         fresh = [code_of.setdefault(value_of(one, name), len(code_of)) for one in labels[first:]]
-        self._codes = np.concatenate([self._codes, np.array(fresh, np.int32)])
+        self.codes = np.concatenate([self.codes, np.array(fresh, np.int32)])
 
     def admitted(self, matcher: Matcher) -> Mask:
         admitted = np.zeros(len(self._code_of), bool)
@@ -138,4 +145,4 @@ class _Values:
             admitted[codes] = True
         else:
             admitted[:] = matcher.admits(list(self._code_of))
-        return np.asarray(admitted[self._codes])
+        return np.asarray(admitted[self.codes])
