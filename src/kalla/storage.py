@@ -5,7 +5,6 @@ A Storage is a small value that travels into Spark tasks; it opens what it needs
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -21,13 +20,12 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
-import pyarrow as pa
 from pyarrow import fs
 from pydantic import SecretStr
 
 from kalla import settings
-from kalla.errors import InvalidInput, KallaError, NotFound, Problem, Unavailable
-from kalla.redaction import scrub
+from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.storage_failures import told
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,13 +34,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NONE = SecretStr("")
 _PIECE = 4 << 20
 _MAGIC = re.compile(r"[*?\[]")
-_AWS_ERROR = re.compile(
-    r"AWS Error ([A-Z0-9_]+)(?: \(HTTP status (\d+)\))? during \w+ operation:? ?(.*)", re.DOTALL
-)
-_WRONG_KEYS = {"SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID",
-               "MISSING_AUTHENTICATION_TOKEN", "UNRECOGNIZED_CLIENT"}  # fmt: skip
-_AWAY = {"NETWORK_CONNECTION", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING",
-         "REQUEST_TIMEOUT", "INTERNAL_FAILURE"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ class Storage:
         a pattern does not name them so. NotFound if there is none.
         """
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
                 return (_file(url, info),)
@@ -113,7 +104,7 @@ class Storage:
     def info(self, url: str) -> File:
         """One file; NotFound if there is none."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type != fs.FileType.File:
                 self._require_bucket(url)
@@ -126,7 +117,7 @@ class Storage:
     def holds(self, url: str) -> bool:
         """Whether there is a file, or a folder with anything in it."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type != fs.FileType.Directory:
                 return bool(info.type != fs.FileType.NotFound)
@@ -135,7 +126,7 @@ class Storage:
     def folders(self, url: str) -> list[str]:
         """The names of the folders in a folder; none where there is no such folder."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             if filesystem.get_file_info(path).type != fs.FileType.Directory:
                 return []
             found = filesystem.get_file_info(fs.FileSelector(path))
@@ -145,7 +136,7 @@ class Storage:
     def open(self, url: str) -> Iterator[BinaryIO]:
         """The bytes of a file, from any place in it; what fails inside is told as here."""
         filesystem, path = self.filesystem(url)
-        with _told(url), filesystem.open_input_file(path) as opened:
+        with told(url), filesystem.open_input_file(path) as opened:
             yield cast(BinaryIO, opened)
 
     def read_text(self, url: str) -> str:
@@ -155,7 +146,7 @@ class Storage:
     def fetch(self, url: str, folder: Path) -> None:
         """Copy a file or all of a folder into a folder here."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.NotFound:
                 self._require_bucket(url)
@@ -178,7 +169,7 @@ class Storage:
         found = (
             [local] if local.is_file() else [each for each in local.rglob("*") if each.is_file()]
         )
-        with _told(url):
+        with told(url):
             for each in sorted(found, key=lambda each: (each.parent == local, each)):
                 target = path if each == local else join(path, *each.relative_to(local).parts)
                 _make_parent(filesystem, target)
@@ -187,7 +178,7 @@ class Storage:
     def write_text(self, url: str, text: str) -> None:
         """A reader sees the old text or the new one, never half."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             _make_parent(filesystem, path)
             if not is_s3(url):
                 place = Path(path)
@@ -201,7 +192,7 @@ class Storage:
     def keep(self, url: str, content: bytes | memoryview) -> None:
         """A new file, which a power cut right after this leaves whole."""
         filesystem, path = self.filesystem(url)
-        with _told(url):
+        with told(url):
             if is_s3(url):
                 with filesystem.open_output_stream(path, compression=None) as stream:
                     stream.write(content)
@@ -219,7 +210,7 @@ class Storage:
         filesystem, path = self.filesystem(url)
         if not path.strip("/") or (is_s3(url) and "/" not in path.strip("/")):
             raise InvalidInput(Problem("", f"{url} is a whole disk or bucket, not a folder"))
-        with _told(url):
+        with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
                 filesystem.delete_file(path)
@@ -245,7 +236,7 @@ class Storage:
         if self.s3 is not None:
             from kalla.storage_duckdb import S3ForDuckDB
 
-            connection.register_filesystem(S3ForDuckDB(self.s3.filesystem(), _told))
+            connection.register_filesystem(S3ForDuckDB(self.s3.filesystem(), told))
 
     def delta_options(self, url: str) -> dict[str, str]:
         """The same for the deltalake package, which has a client of its own. Holds the keys."""
@@ -401,46 +392,3 @@ def _s3_filesystem(given: S3) -> fs.FileSystem:
         allow_delayed_open=True,  # a small object is one request
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),
     )
-
-
-@contextmanager
-def _told(url: str) -> Iterator[None]:
-    """What goes wrong with a file or a bucket, in a sentence."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise _meaning(url, error) from None
-
-
-def _meaning(url: str, error: Exception) -> KallaError:
-    said = _AWS_ERROR.search(str(error))
-    if said is not None:
-        return _s3_meaning(url, said[1], said[2], said[3])
-    if isinstance(error, FileNotFoundError):
-        return NotFound(f"{url} does not exist")
-    number = getattr(error, "errno", None)
-    reason = os.strerror(number) if number else scrub(str(error).splitlines()[0])
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE):
-        return Unavailable(f"{url} cannot be used now: {reason}")
-    return InvalidInput(Problem("", f"{url} cannot be used: {reason}"))
-
-
-def _s3_meaning(url: str, code: str, status: str | None, detail: str) -> KallaError:
-    bucket = url.partition("://")[2].partition("/")[0]
-    if code == "NO_SUCH_BUCKET":
-        return NotFound(f"there is no bucket {bucket}")
-    if code in ("NO_SUCH_KEY", "RESOURCE_NOT_FOUND"):
-        return NotFound(f"{url} does not exist")
-    if code in _WRONG_KEYS:
-        reason = "check storage.s3_access_key and storage.s3_secret_key"
-        return InvalidInput(Problem("", f"S3 does not know these keys ({url}): {reason}"))
-    if status in ("301", "307", "400"):
-        reason = "check storage.s3_region and storage.s3_endpoint"
-        return InvalidInput(Problem("", f"S3 has {url} elsewhere: {reason}"))
-    if code == "ACCESS_DENIED" or status == "403":
-        reason = "check storage.s3_access_key, storage.s3_secret_key and what they may do"
-        return InvalidInput(Problem("", f"S3 denies access to {url}: {reason}"))
-    first = scrub((detail.strip().splitlines() or [code])[0])
-    if code in _AWAY:
-        return Unavailable(f"S3 does not answer ({url}): {first}")
-    return Unavailable(f"S3 failed ({url}): {code.lower()}: {first}")

@@ -16,7 +16,8 @@ from pydantic import SecretStr
 
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Unavailable
-from kalla.storage import LOCAL, Storage, _matches, _meaning, join
+from kalla.storage import LOCAL, Storage, _matches, join
+from kalla.storage_failures import meaning
 
 TREE = (
     "a.csv",
@@ -102,7 +103,7 @@ def test_a_pattern_names_the_same_files_where_nothing_but_a_listing_can_be_had(
     ],
 )  # fmt: skip
 def test_what_s3_says_is_told_in_a_sentence(said: str, meant: type, why: str) -> None:
-    told = _meaning("s3://bucket/a.csv", OSError(f"When reading: {said}"))
+    told = meaning("s3://bucket/a.csv", OSError(f"When reading: {said}"))
     assert isinstance(told, meant)
     assert why in str(told)
 
