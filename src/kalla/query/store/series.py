@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from kalla.query.labels import Labels, value_of
 from kalla.query.matchers import Matcher
 
 Numbers = NDArray[np.int32]
+
+# Matchers of which it is remembered which values of their label they admit.
+_MOST_VERDICTS = 64
 
 _plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _escaped = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -128,6 +132,7 @@ class _Values:
         self._name = name
         self.codes = np.empty(0, np.int32)
         self._code_of: dict[str, int] = {}
+        self._verdicts: dict[Matcher, Mask] = {}
 
     def extend(self, labels: Sequence[Labels]) -> None:
         first = len(self.codes)
@@ -138,11 +143,21 @@ class _Values:
         self.codes = np.concatenate([self.codes, np.array(fresh, np.int32)])
 
     def admitted(self, matcher: Matcher) -> Mask:
-        admitted = np.zeros(len(self._code_of), bool)
         alternatives = matcher.alternatives
-        if alternatives is not None:
-            codes = [self._code_of[value] for value in alternatives if value in self._code_of]
-            admitted[codes] = True
-        else:
-            admitted[:] = matcher.admits(list(self._code_of))
+        if alternatives is None:
+            return np.asarray(self._tested(matcher)[self.codes])
+        admitted = np.zeros(len(self._code_of), bool)
+        codes = [self._code_of[value] for value in alternatives if value in self._code_of]
+        admitted[codes] = True
         return np.asarray(admitted[self.codes])
+
+    def _tested(self, matcher: Matcher) -> Mask:
+        """Whether each value fulfils it, tested once: dashboards repeat their expressions."""
+        known = self._verdicts.pop(matcher, np.empty(0, bool))
+        if len(known) < len(self._code_of):
+            fresh = list(islice(self._code_of, len(known), None))
+            known = np.concatenate([known, np.asarray(matcher.admits(fresh), bool)])
+        self._verdicts[matcher] = known  # now the one that was used last
+        while len(self._verdicts) > _MOST_VERDICTS:
+            del self._verdicts[next(iter(self._verdicts))]
+        return known

@@ -1,0 +1,34 @@
+"""Series by number: what was asked before stays right when more series come."""
+
+from __future__ import annotations
+
+from kalla.query.labels import labels_of
+from kalla.query.matchers import Matcher
+from kalla.query.store.series import SeriesTable, text_of
+
+
+def grown(table: SeriesTable, *zones: str) -> None:
+    table.numbers([text_of(labels_of({"__name__": "m", "zone": zone})) for zone in zones])
+
+
+def test_an_expression_asked_before_sees_the_values_that_came_since() -> None:
+    table = SeriesTable()
+    inside, outside = Matcher("zone", "=~", "eu.*"), Matcher("zone", "!~", "eu.*")
+    grown(table, "eu-1", "us-1")
+    assert table.matching([inside]).tolist() == [True, False]
+    assert table.matching([outside]).tolist() == [False, True]
+    grown(table, "us-2", "eu-2", "")
+    assert table.matching([inside]).tolist() == [True, False, False, True, False]
+    assert table.matching([outside]).tolist() == [False, True, True, False, True]
+
+
+def test_values_have_equal_codes_where_they_are_equal() -> None:
+    table = SeriesTable()
+    grown(table, "eu", "us")
+    first = table.codes("zone").tolist()
+    grown(table, "eu", "", "asia")
+    codes = table.codes("zone").tolist()
+    assert codes[:2] == first
+    assert len(codes) == 4  # the second eu is the same series
+    assert len(set(codes)) == 4
+    assert len(set(table.codes("__name__").tolist())) == 1
