@@ -5,7 +5,7 @@ UV := $(BIN)/uv
 INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-promql
+.PHONY: help setup dev up demo test mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-promql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ BENCH_OPTIONS ?=
 
 bench-reconcile: .venv/.dev ## rows/s from sources to evidence against DuckDB, datacompy and Spark SQL
 	@$(BIN)/python -m bench.reconcile $(BENCH_OPTIONS)
+
+bench-modes: .venv/.dev ## the same alone, on one machine, on a cluster of two executors
+	@$(BIN)/python -m bench.modes $(BENCH_OPTIONS)
 
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -103,7 +103,12 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
+    with standalone(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[Cluster]:
     port, *others = (ports.choose_free() for _ in range(3 + WORKERS))
     master = f"spark://{ports.HOST}:{port}"
     named = ["-h", ports.HOST]
