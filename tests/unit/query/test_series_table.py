@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kalla.query.labels import labels_of
 from kalla.query.matchers import Matcher
 from kalla.query.store.series import SeriesTable, text_of
@@ -32,3 +34,23 @@ def test_values_have_equal_codes_where_they_are_equal() -> None:
     assert len(codes) == 4  # the second eu is the same series
     assert len(set(codes)) == 4
     assert len(set(table.codes("__name__").tolist())) == 1
+
+
+def test_names_that_no_series_has_do_not_fill_the_memory() -> None:
+    table = SeriesTable()
+    grown(table, "eu", "us")
+    for number in range(1000):
+        assert table.matching([Matcher(f"unknown_{number}", "=", "")]).all()
+    assert len(table._values) <= 50
+    assert table.matching([Matcher("zone", "=", "eu")]).tolist() == [True, False]
+
+
+def test_a_check_that_raises_ends_the_matching() -> None:
+    table = SeriesTable()
+    grown(table, "eu")
+
+    def check() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        table.matching([Matcher("zone", "=", "eu")], check)

@@ -42,16 +42,20 @@ _GOODBYE_SECONDS = 5.0
 _log = logs.get(__name__)
 
 
+class Listed(Source, Protocol):
+    """A source that can tell its series without their samples."""
+
+    def labels(
+        self, selectors: Sequence[Sequence[Matcher]], after: int, until: int
+    ) -> set[Labels]: ...
+
+
 class Store(Protocol):
     """What is asked of the metric store."""
 
     async def snapshot(
         self, after_ms: int, until_ms: int, check: Callable[[], None] | None = None
-    ) -> Source: ...
-
-    async def labels_of(
-        self, matchers: Sequence[Matcher], after_ms: int, until_ms: int
-    ) -> list[Labels]: ...
+    ) -> Listed: ...
 
     async def metadata(
         self, metric: str | None = None, limit: int | None = None
@@ -120,7 +124,7 @@ class Queries:
         self._store = store
         self._free = asyncio.Semaphore(self._settings.query_concurrency)
         self._threads = ThreadPoolExecutor(self._settings.query_concurrency, "query")
-        self._running: dict[asyncio.Task[Reply], threading.Event] = {}
+        self._running: dict[asyncio.Task[Any], threading.Event] = {}
         self._closed = False
 
     @property
@@ -134,11 +138,28 @@ class Queries:
 
     async def ask(self, question: Question, gone: Coroutine[Any, Any, None]) -> Reply:
         """The whole answer, or an error; the work ends early when `gone` returns first."""
+        return await self._led(lambda stop: self._carried_out(question, stop), gone)
+
+    async def look(
+        self,
+        selectors: Sequence[Sequence[Matcher]],
+        bounds: tuple[int, int],
+        taken: Callable[[set[Labels]], Found],
+        gone: Coroutine[Any, Any, None],
+    ) -> Found:
+        """What is `taken` from the series that match, bounded as a query is."""
+        return await self._led(lambda stop: self._looked_up(selectors, bounds, taken, stop), gone)
+
+    async def _led(
+        self,
+        carried_out: Callable[[threading.Event], Coroutine[Any, Any, Found]],
+        gone: Coroutine[Any, Any, None],
+    ) -> Found:
         if self._closed:
             gone.close()
             raise Unavailable("the API is stopping: ask again in a moment")
         stop = threading.Event()
-        work = asyncio.create_task(self._carried_out(question, stop), name="query")
+        work = asyncio.create_task(carried_out(stop), name="query")
         self._running[work] = stop
         work.add_done_callback(self._ended)
         leaving = asyncio.create_task(gone, name="query left")
@@ -171,7 +192,7 @@ class Queries:
             await asyncio.wait(list(self._running), timeout=_GOODBYE_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self, work: asyncio.Task[Reply]) -> None:
+    def _ended(self, work: asyncio.Task[Any]) -> None:
         del self._running[work]
         if not work.cancelled():
             work.exception()  # whoever asked may be gone
@@ -185,21 +206,39 @@ class Queries:
             watch.stage("prepare")
             source: Source = MemorySource({})
             if found is not None:
-                after, until = (max(-_FURTHEST, min(_FURTHEST, bound)) for bound in found)
-
-                def check() -> None:
-                    if stop.is_set():
-                        raise Stopped("query was canceled in query execution")
-                    watch.require_time()
-
-                asked = self._store.snapshot(after, until, check)
-                source = await watch.within(asked, "query preparation")
+                source = await self._snapshot(found, watch, stop)
             watch.stage("snapshot")
             answer = await self._in_thread(lambda: self._answer(question, source, watch.left, stop))
         finally:
             self._free.release()
         parse = ("parse", question.parse_seconds)
         return Reply(question, answer, (parse, *watch.stages, *answer.stats.seconds.items()))
+
+    async def _looked_up(
+        self,
+        selectors: Sequence[Sequence[Matcher]],
+        bounds: tuple[int, int],
+        taken: Callable[[set[Labels]], Found],
+        stop: threading.Event,
+    ) -> Found:
+        watch = _Watch(None, self._settings.query_seconds)
+        await watch.within(self._free.acquire(), "query queue")
+        try:
+            source = await self._snapshot(bounds, watch, stop)
+            return await self._in_thread(lambda: taken(source.labels(selectors, *bounds)))
+        finally:
+            self._free.release()
+
+    async def _snapshot(
+        self, bounds: tuple[int, int], watch: _Watch, stop: threading.Event
+    ) -> Listed:
+        def check() -> None:
+            if stop.is_set():
+                raise Stopped("query was canceled in query execution")
+            watch.require_time()
+
+        after, until = (max(-_FURTHEST, min(_FURTHEST, bound)) for bound in bounds)
+        return await watch.within(self._store.snapshot(after, until, check), "query preparation")
 
     def _answer(
         self, question: Question, source: Source, seconds: float, stop: threading.Event

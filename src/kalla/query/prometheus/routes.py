@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -37,6 +37,8 @@ PROMETHEUS_VERSION = "3.14.0"
 # Answers up to this size are sent as one, larger ones piece by piece.
 _WHOLE_BYTES = 1 << 20
 _JSON = "application/json"
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -150,36 +152,39 @@ async def query_range(request: Request, asked: Asked, queries: Asking) -> Respon
 
 
 @_reading("/series", "match[]", "start", "end", "limit")
-async def series(asked: Asked, store: Stored) -> Response:
+async def series(request: Request, asked: Asked, queries: Asking) -> Response:
     """The label sets of the series that match one of the selectors."""
     if not asked.all("match[]"):
         raise BadRequest("no match[] parameter provided")
     limit = asked.limit
-    found, warnings = _limited(await _found(asked, store, "match[]"), limit)
-    return await _sent(answers.label_sets(found, warnings))
+    found = await _found(request, asked, queries, sorted, "match[]")
+    return await _sent(answers.label_sets(*_limited(found, limit)))
 
 
 @_reading("/labels", "match[]", "start", "end", "limit")
-async def labels(asked: Asked, store: Stored) -> Response:
+async def labels(request: Request, asked: Asked, queries: Asking) -> Response:
     """The names of labels, of all series or of those that match."""
     limit = asked.limit
-    found = await _found(asked, store)
-    names = await asyncio.to_thread(lambda: {name for one in found for name, _ in one})
-    return _told(*_limited(sorted(names), limit))
+
+    def names(found: set[Labels]) -> list[str]:
+        return sorted({name for one in found for name, _ in one})
+
+    return _told(*_limited(await _found(request, asked, queries, names), limit))
 
 
 @_reading("/label/{name}/values", "match[]", "start", "end", "limit", form=False)
-async def label_values(name: str, asked: Asked, store: Stored) -> Response:
+async def label_values(name: str, request: Request, asked: Asked, queries: Asking) -> Response:
     """The values of a label, of all series or of those that match."""
     name = unescaped(name)
     if not is_label_name(name):
         raise BadRequest(f"invalid label name: {go_quote(name)}")
     limit = asked.limit
-    found = await _found(asked, store)
-    values = await asyncio.to_thread(
-        lambda: {value for one in found for key, value in one if key == name}
-    )
-    return _told(*_limited(sorted(values), limit))
+
+    def values(found: set[Labels]) -> list[str]:
+        return sorted({value for one in found for key, value in one if key == name})
+
+    kept, warnings = _limited(await _found(request, asked, queries, values), limit)
+    return await asyncio.to_thread(_told, kept, warnings)
 
 
 @_reading("/metadata", "metric", "limit", "limit_per_metric", form=False)
@@ -292,21 +297,24 @@ def _limited(found: Sequence[Any], limit: int) -> tuple[Sequence[Any], Sequence[
     return found, []
 
 
-async def _found(asked: Given, store: Store, parameter: str = "") -> list[Labels]:
-    """Series of the time asked for that one of the selectors matches; without any, all of them.
+async def _found(
+    request: Request,
+    asked: Given,
+    queries: Queries,
+    taken: Callable[[set[Labels]], list[Found]],
+    parameter: str = "",
+) -> list[Found]:
+    """Of the series of the time asked for that one of the selectors matches; without any, all.
 
-    In the order of their labels. As Prometheus has it, only /series names the refused parameter.
+    As Prometheus has it, only /series names the refused parameter.
     """
     after = asked.time("start", times.EARLIEST) - 1
     until = asked.time("end", times.LATEST)
-    bounds = (times.within(after), times.within(until))
     selectors = await asyncio.to_thread(
         lambda: [_matchers(text, parameter) for text in asked.all("match[]")] or [()]
     )
-    found = [await store.labels_of(matchers, *bounds) for matchers in selectors]
-    if len(found) == 1:
-        return found[0]
-    return await asyncio.to_thread(lambda: sorted(set().union(*found)))
+    bounds = (times.within(after), times.within(until))
+    return await queries.look(selectors, bounds, taken, left(request))
 
 
 def _matchers(text: str, parameter: str) -> tuple[Matcher, ...]:

@@ -99,15 +99,17 @@ class SegmentSource:
                 "shard, which is the limit per query"
             )
 
-    def labels(self, matchers: Sequence[Matcher], after: int, until: int) -> list[Labels]:
-        """The series that have samples in blocks of this time, without their samples; in order."""
+    def labels(self, selectors: Sequence[Sequence[Matcher]], after: int, until: int) -> set[Labels]:
+        """The series of any selector that have samples in blocks of this time."""
         found: set[Labels] = set()
         for shard in self._segments:
-            chosen = self._chosen(shard, matchers, after, until, Counter(_UNREAD))
-            numbers = [part.head.numbers[rows] for part, rows in chosen]
-            if numbers:
-                found.update(self._shelf.table(shard).labels(np.unique(np.concatenate(numbers))))
-        return sorted(found)
+            numbers = [np.empty(0, np.int32)]
+            for matchers in selectors:
+                self._check()
+                chosen = self._chosen(shard, matchers, after, until, Counter(_UNREAD))
+                numbers += [part.head.numbers[rows] for part, rows in chosen]
+            found.update(self._shelf.table(shard).labels(np.unique(np.concatenate(numbers))))
+        return found
 
     def _chosen(
         self,
@@ -119,7 +121,7 @@ class SegmentSource:
     ) -> list[tuple[_Part, Whole]]:
         """The rows of matching series and this time, by parts, senior first."""
         parts = self._parts(shard, _names(matchers), after, until, read)
-        wanted = self._shelf.table(shard).matching(matchers)
+        wanted = self._shelf.table(shard).matching(matchers, self._check)
         chosen: list[tuple[_Part, Whole]] = []
         touched: set[int] = set()
         for part in parts:

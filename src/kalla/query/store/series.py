@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -20,6 +20,8 @@ from kalla.query.matchers import Matcher
 
 Numbers = NDArray[np.int32]
 
+# Labels of which every series' value is remembered by number.
+_MOST_LABELS = 50
 # Matchers of which it is remembered which values of their label they admit.
 _MOST_VERDICTS = 64
 
@@ -70,22 +72,33 @@ class SeriesTable:
             with self._lock:
                 return np.array([self._number(text) for text in texts], np.int32)
 
-    def matching(self, matchers: Sequence[Matcher]) -> Mask:
-        """Whether each series fulfils every matcher, by number."""
-        with self._lock:
-            admitted = np.ones(len(self._labels), bool)
-            for matcher in matchers:
-                values = self._values.setdefault(matcher.name, _Values(matcher.name))
-                values.extend(self._labels)
-                admitted &= values.admitted(matcher)
-            return admitted
+    def matching(
+        self, matchers: Sequence[Matcher], check: Callable[[], None] = lambda: None
+    ) -> Mask:
+        """Whether each series fulfils every matcher, by number; `check` may raise between two."""
+        admitted = np.ones(len(self), bool)
+        for matcher in matchers:
+            check()
+            with self._lock:
+                found = self._values_of(matcher.name).admitted(matcher)
+            admitted &= found[
+                : len(admitted)
+            ]  # series that came meanwhile are of nobody's snapshot
+        return admitted
 
     def codes(self, name: str) -> Numbers:
         """A number for each series' value of a label, by the number of the series."""
         with self._lock:
-            values = self._values.setdefault(name, _Values(name))
-            values.extend(self._labels)
-            return values.codes
+            return self._values_of(name).codes
+
+    def _values_of(self, name: str) -> _Values:
+        """Kept for the labels that were asked for last: anybody may ask for any name."""
+        values = self._values.pop(name, None) or _Values(name)
+        values.extend(self._labels)
+        self._values[name] = values
+        while len(self._values) > _MOST_LABELS:
+            del self._values[next(iter(self._values))]
+        return values
 
     def ranks(self) -> tuple[Whole, Whole]:
         """Each series' place in the order of labels, by number; and the numbers in that order."""

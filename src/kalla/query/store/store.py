@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from kalla import logs
 from kalla.database import Database
 from kalla.errors import Unavailable
-from kalla.query.labels import Labels
-from kalla.query.matchers import Matcher
 from kalla.query.samples import SeriesBatch
 from kalla.query.store import catalogue, segments
 from kalla.query.store.catalogue import Metadata
@@ -97,13 +95,6 @@ class MetricStore:
         """The time of the newest sample there is."""
         async with self.database.transaction() as connection:
             return await catalogue.newest(connection)
-
-    async def labels_of(
-        self, matchers: Sequence[Matcher], after_ms: int, until_ms: int
-    ) -> list[Labels]:
-        """The series that match and have samples in blocks of this time, in order."""
-        source = await self.snapshot(after_ms, until_ms)
-        return await asyncio.to_thread(source.labels, matchers, after_ms, until_ms)
 
     async def metadata(
         self, metric: str | None = None, limit: int | None = None
