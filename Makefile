@@ -42,7 +42,7 @@ demo: .venv/.ready ## reconcile made-up invoices and payments, and show the repo
 TEST_PROCESSES ?= 2
 
 test: .venv/.dev ## set up and run every test
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile tests
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests
 
 mutants: .venv/.dev ## put every known flaw back and see some test turn red
 	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations
