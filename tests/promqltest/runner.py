@@ -39,7 +39,7 @@ from tests.promqltest.comparing import (
     rows_problem,
 )
 from tests.promqltest.descriptions import HISTOGRAM
-from tests.promqltest.script import Broken, Clear, Eval, Load, commands
+from tests.promqltest.script import Broken, Clear, Command, Eval, Load, commands
 
 # The engine settings that the scripts' expectations assume.
 SETTING = Setting(features=Features.every())
@@ -86,7 +86,7 @@ def run(paths: Iterable[Path], *, shards: int = 1, thorough: bool = False) -> Ou
     for path in paths:
         data: dict[Labels, dict[int, tuple[float | str, int]]] = {}
         engine: Engine | None = None
-        for command in commands(path):
+        for command in _commands(path):
             if isinstance(command, Clear):
                 data, engine = {}, None
             elif isinstance(command, Load):
@@ -99,6 +99,13 @@ def run(paths: Iterable[Path], *, shards: int = 1, thorough: bool = False) -> Ou
                 engine = engine or Engine(stored(data, shards), SETTING, LIMITS)
                 _evaluate(outcome, path, command, engine, thorough)
     return outcome
+
+
+def _commands(path: Path) -> list[Command]:
+    try:
+        return commands(path)
+    except (OSError, UnicodeDecodeError) as problem:
+        return [Broken(0, path.name, f"{type(problem).__name__}: {problem}")]
 
 
 def load(data: dict[Labels, dict[int, tuple[float | str, int]]], command: Load) -> None:
@@ -145,13 +152,16 @@ def _evaluate(outcome: Outcome, path: Path, command: Eval, engine: Engine, thoro
         return
     try:
         problem = _problem(command, engine)
+        if problem is None and thorough:
+            # At other times a query may meet histograms that it did not meet at its own.
+            with suppress(NativeHistograms):
+                problem = _other_problem(command, engine)
     except NativeHistograms:
         outcome.skip("native histogram")
         return
-    if problem is None and thorough:
-        # At other times a query may meet histograms that it did not meet at its own.
-        with suppress(NativeHistograms):
-            problem = _other_problem(command, engine)
+    except Exception as crash:
+        # One evaluation that breaks down must not hide what becomes of the others.
+        problem = ("no crash", f"{type(crash).__name__}: {crash}")
     if problem is None:
         outcome.passed += 1
     else:

@@ -60,3 +60,29 @@ def test_what_meets_a_native_histogram_is_skipped_by_that_rule(tmp_path: Path) -
     )
 
     assert run([script]).skipped == {"native histogram": 2}
+
+
+def test_an_evaluation_that_crashes_fails_and_the_rest_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("by chance")
+
+    monkeypatch.setattr("kalla.query.labelling.LabelReplace.compute", crash)
+    script = tmp_path / "crash.test"
+    query = 'label_replace(vector(1), "a", "b", "", "")'
+    script.write_text(f"eval instant at 0 {query}\n  {{}} 1\n\neval instant at 0 1\n  1\n")
+
+    outcome = run([script])
+
+    assert str(outcome) == "1 passed, 1 failed, 0 skipped"
+    assert str(outcome.failures[0]) == (
+        f"{script}:1: {query}: expected no crash, got ZeroDivisionError: by chance"
+    )
+
+
+def test_a_script_that_cannot_be_opened_fails_and_the_others_are_run(tmp_path: Path) -> None:
+    script = tmp_path / "there.test"
+    script.write_text("eval instant at 0 1\n  1\n")
+
+    assert str(run([tmp_path / "missing.test", script])) == "1 passed, 1 failed, 0 skipped"

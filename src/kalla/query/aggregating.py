@@ -18,6 +18,8 @@ from kalla.query.syntax import NOWHERE, Span
 
 _LARGEST_WHOLE = 9223372036854774784.0
 _SMALLEST_WHOLE = -9223372036854775808.0
+# Cells that are sorted between two looks at the clock: some tenths of a second.
+_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,21 @@ class AcrossRows(ExecNode):
         bounds = np.searchsorted(ids[order], np.arange(len(groups) + 1)).astype(np.int64)
         values = np.zeros((len(groups), self.steps.count))
         present = np.zeros(values.shape, bool)
-        rows, there = np.ascontiguousarray(frame.values), np.ascontiguousarray(frame.present)
-        if quantiles is not None:
-            ordering.quantiles_across(rows, there, order, bounds, quantiles, values, present)
-        else:
-            root = self.reduction.operator == "stddev"
-            ordering.deviations_across(rows, there, order, bounds, root, values, present)
+        width = max(1, _AT_ONCE // max(len(ids), 1))
+        for first in range(0, self.steps.count, width):
+            flow.budget.check()
+            some = slice(first, first + width)
+            rows = np.ascontiguousarray(frame.values[:, some])
+            there = np.ascontiguousarray(frame.present[:, some])
+            out = np.zeros((len(groups), rows.shape[1]))
+            found = np.zeros(out.shape, bool)
+            if quantiles is not None:
+                asked = np.ascontiguousarray(quantiles[some])
+                ordering.quantiles_across(rows, there, order, bounds, asked, out, found)
+            else:
+                root = self.reduction.operator == "stddev"
+                ordering.deviations_across(rows, there, order, bounds, root, out, found)
+            values[:, some], present[:, some] = out, found
         drops = np.zeros(len(groups), bool)
         np.logical_or.at(drops, ids, frame.drops)
         return Frame(tuple(groups), values, present, drops).filled()

@@ -13,10 +13,12 @@ from kalla.query.flow import EvalFlow
 from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
 from kalla.query.labels import Labels, changed, name_of, value_of, without
 from kalla.query.nodes import ExecNode
-from kalla.query.notation import open_metrics
+from kalla.query.notation import open_metrics, parsed_float
 from kalla.query.syntax import NOWHERE, Span
 
 _BOUND = frozenset({"le"})
+# Annotations made between two looks at the clock.
+_FIXES = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ class BucketQuantiles(ExecNode):
 
     def _annotate(self, found: Histograms, forced: Mask, bent: Floats, flow: EvalFlow) -> None:
         times = self.steps.times
-        for row, step in np.argwhere(forced).tolist():
+        for number, (row, step) in enumerate(np.argwhere(forced).tolist()):
+            if number % _FIXES == 0:
+                flow.budget.check()
             name = name_of(found.labels[row]) if flow.delayed_names else ""
             lowest, highest, difference = bent[:, row, step].tolist()
             at = int(times[step])
@@ -123,7 +127,7 @@ def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
     places: dict[Labels, list[tuple[float, int]]] = {}
     for row, labels in enumerate(frame.labels):
         text = value_of(labels, "le")
-        upper = _bound(text)
+        upper = parsed_float(text)
         if upper is None:
             name = name_of(labels) if flow.delayed_names else ""
             flow.annotations.bad_bucket(name, text, span)
@@ -145,15 +149,6 @@ def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
         np.array(uppers),
         np.array(limits, np.int64),
     )
-
-
-def _bound(text: str) -> float | None:
-    if text != text.strip() or "_" in text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 @helper

@@ -184,6 +184,7 @@ class _Query:
             answer = Answer("matrix", self._subquery(inner))
         else:
             answer = self._evaluated()
+        self.flow.budget.check()
         return replace(
             answer,
             warnings=self.annotations.warnings,
@@ -234,8 +235,10 @@ class _Query:
         inner_steps, *_ = planner.inner_steps(subquery, self.steps)
         if inner_steps.count == 0:
             return ()
+        root = planner.node(subquery.expr, inner_steps)
+        self.flow.start(root.leaves)
         with self.flow.counting_apart(inner_steps.count) as seen:
-            found = planner.node(subquery.expr, inner_steps).frame(self.flow)
+            found = root.frame(self.flow)
         if self.flow.seen is not None:
             self.flow.seen += np.sum(seen)
         frame = self._named(found)
@@ -257,6 +260,8 @@ class _Query:
             )
             self.flow.budget.points(len(batch.values))
             self.flow.budget.held += len(batch.values)
+            self.flow.budget.loaded(len(batch.values))
+            self.flow.budget.keep(len(batch.values) * 16)
             if self.flow.seen is not None:
                 self.flow.seen += len(batch.values)
             for index, labels in enumerate(batch.labels):

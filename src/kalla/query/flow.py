@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,7 +24,10 @@ Value = Frame | Floats
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one query. `samples` counts what is held at once, as Prometheus counts it."""
+    """Of one query. `samples` counts what is held at once, as Prometheus counts it.
+
+    `memory_bytes` too is of all that is held at once: parts and frames of leaves, and results.
+    """
 
     samples: int = 50_000_000
     series: int = 1_000_000
@@ -52,7 +56,10 @@ class Budget:
         self.stop = stop
         self.deadline = time.monotonic() + limits.seconds
         self.held = 0
+        self.held_bytes = 0
         self.peak = 0
+        self._kept_bytes = 0
+        self._counting = threading.Lock()
 
     def check(self) -> None:
         if self.stop is not None and self.stop.is_set():
@@ -68,6 +75,25 @@ class Budget:
                 "query processing would load too many samples into memory in query execution"
             )
 
+    def keep(self, more: int) -> None:
+        """So many bytes of leaves are kept from now on; or no longer, where it is negative."""
+        with self._counting:
+            self._kept_bytes += more
+        self._fits(0, "")
+
+    @property
+    def crowded(self) -> bool:
+        """Whether what is not needed yet should wait."""
+        return (self._kept_bytes + self.held_bytes) * 2 > self.limits.memory_bytes
+
+    def hold(self, value: Value, points: int, held_bytes: int) -> None:
+        """Counts a node's result in the place of what its arguments held beside those two."""
+        size = value.points if isinstance(value, Frame) else len(value)
+        needed = _frame_bytes(value) if isinstance(value, Frame) else value.nbytes
+        self.points(size)
+        self._fits(needed, "one intermediate result")
+        self.held, self.held_bytes = points + size, held_bytes + needed
+
     def loaded(self, samples: int) -> None:
         """Whether the samples a shard has read fit; a sample is a time, a value and a mark."""
         self._fits(samples * 17, "samples of one shard")
@@ -82,11 +108,33 @@ class Budget:
         self._fits(rows * steps * 9, "one intermediate result")
 
     def _fits(self, needed: int, what: str) -> None:
-        if needed > self.limits.memory_bytes:
+        total = needed + self._kept_bytes + self.held_bytes
+        if total > self.limits.memory_bytes:
+            if needed <= self.limits.memory_bytes:
+                needed, what = total, "all that it holds at once"
             raise LimitReached(
                 f"query would need {needed} bytes for {what}, more than the limit of "
                 f"{self.limits.memory_bytes} bytes of memory per query"
             )
+
+
+def _frame_bytes(frame: Frame) -> int:
+    columns: int = frame.values.shape[1]
+    if columns > 1 and frame.values.strides[1] == 0:
+        columns = 1  # one step, seen at many
+    return len(frame.labels) * columns * 9
+
+
+def _part_bytes(part: Partial) -> int:
+    total = 0 if part.frame is None else _frame_bytes(part.frame)
+    reduced = part.reduced
+    if reduced is None:
+        return total
+    if reduced.frame is not None:
+        total += _frame_bytes(reduced.frame)
+    if (sums := reduced.sums) is not None:
+        total += sums.limbs.nbytes + sums.counts.nbytes + sums.flags.nbytes
+    return total + sum(one.nbytes for one in (reduced.counts, reduced.best) if one is not None)
 
 
 class MergeSorted:
@@ -118,6 +166,7 @@ class EvalFlow:
     """One query under way: its source, limits, annotations, and the leaves it has run.
 
     `seen` counts the samples of each step as Prometheus counts them, where that is asked for.
+    `ready` holds values until the node above takes them, by the identity of their nodes.
     """
 
     source: Source
@@ -127,23 +176,29 @@ class EvalFlow:
     workers: int = 1
     facts: list[LeafFacts] = field(default_factory=list)
     seen: Whole | None = None
-    _ready: dict[BaseExpr, list[Partial]] = field(default_factory=dict)
-    _merged: dict[BaseExpr, Frame] = field(default_factory=dict)
+    ready: dict[int, Value] = field(default_factory=dict)
+    _ahead: dict[BaseExpr, list[Partial | None]] = field(default_factory=dict)
+    _merged: dict[BaseExpr, tuple[Frame, list[Partial]]] = field(default_factory=dict)
+    _uses: Counter[BaseExpr] = field(default_factory=Counter)
 
     def start(self, leaves: Sequence[BaseExpr]) -> None:
-        """Runs leaves that wait for nothing, shard by shard, on all workers."""
+        """Runs leaves that wait for nothing, shard by shard, on all workers.
+
+        Each is named as often as it will be used.
+        """
+        self._uses.update(leaves)
         distinct = list(dict.fromkeys(leaves))
         shards = range(self.source.shards)
         if self.workers < 2 or len(distinct) * len(shards) < 2:
             return
         with ThreadPoolExecutor(self.workers, thread_name_prefix="leaf") as pool:
             running = [
-                (leaf, [pool.submit(self._run, leaf, shard) for shard in shards])
+                (leaf, [pool.submit(self._run_ahead, leaf, shard) for shard in shards])
                 for leaf in distinct
             ]
             try:
                 for leaf, parts in running:
-                    self._ready[leaf] = [part.result() for part in parts]
+                    self._ahead[leaf] = [part.result() for part in parts]
             except BaseException:
                 for _, parts in running:
                     for part in parts:
@@ -153,20 +208,15 @@ class EvalFlow:
     def leaf(self, leaf: BaseExpr) -> Frame:
         """The merged answer of a leaf, with its annotations made and its size counted."""
         self.budget.check()
-        parts = self._ready.get(leaf)
-        if parts is None:
-            parts = [self._run(leaf, shard) for shard in range(self.source.shards)]
-            self._ready[leaf] = parts
-        frame = self._merged.get(leaf)
-        if frame is None:
-            rows = sum(len(part.frame.labels) for part in parts if part.frame is not None)
-            self.budget.cells(rows, leaf.steps.count)
-            frame = self._merged[leaf] = MergeSorted(leaf).merge(parts)
+        if leaf not in self._merged:
+            self._merged[leaf] = self._merge(leaf)
+        frame, parts = self._merged[leaf]
         self.budget.points(frame.points + max((part.fullest for part in parts), default=0))
         self._annotate(leaf, parts)
         for part in parts:
             if self.seen is not None and part.seen is not None:
                 self.seen += part.seen
+        self._let_go(leaf)
         return frame
 
     @contextmanager
@@ -182,9 +232,38 @@ class EvalFlow:
         finally:
             self.seen = outer
 
+    def _merge(self, leaf: BaseExpr) -> tuple[Frame, list[Partial]]:
+        """The whole frame; of the parts only what they tell about it stays."""
+        steps = leaf.steps.count
+        ahead = self._ahead.pop(leaf, [None] * self.source.shards)
+        parts = [
+            self._run(leaf, shard) if part is None else part for shard, part in enumerate(ahead)
+        ]
+        rows = [len(part.frame.labels) for part in parts if part.frame is not None]
+        # One part alone becomes the frame, without a copy.
+        self.budget.cells(sum(rows), steps if np.count_nonzero(rows) > 1 else 0)
+        frame = MergeSorted(leaf).merge(parts)
+        self.budget.keep(-sum(map(_part_bytes, parts)))
+        self.budget.cells(len(frame.labels), steps)
+        self.budget.keep(_frame_bytes(frame))
+        return frame, [replace(part, frame=None, reduced=None) for part in parts]
+
+    def _let_go(self, leaf: BaseExpr) -> None:
+        """Forgets a leaf that was used for the last time. What no plan named may be met again."""
+        if leaf not in self._uses:
+            return
+        self._uses[leaf] -= 1
+        if self._uses[leaf] <= 0:
+            frame, _ = self._merged.pop(leaf)
+            self.budget.keep(-_frame_bytes(frame))
+
+    def _run_ahead(self, leaf: BaseExpr, shard: int) -> Partial | None:
+        return None if self.budget.crowded else self._run(leaf, shard)
+
     def _run(self, leaf: BaseExpr, shard: int) -> Partial:
         began = time.perf_counter()
         part = execute(leaf, self.source, shard, self.budget)
+        self.budget.keep(_part_bytes(part))
         spent = time.perf_counter() - began
         self.facts.append(LeafFacts(leaf, shard, part.series, part.samples, spent, part.read))
         return part
@@ -198,14 +277,3 @@ class EvalFlow:
                 for quantile in dict.fromkeys(quantiles[part.answered].tolist()):
                     if not 0 <= quantile <= 1:
                         self.annotations.bad_quantile(quantile, leaf.span)
-
-
-def counted(flow: EvalFlow, compute: Callable[[], Value]) -> Value:
-    """Counts a node's result in the place of what its arguments held."""
-    flow.budget.check()
-    before = flow.budget.held
-    value = compute()
-    size = value.points if isinstance(value, Frame) else len(value)
-    flow.budget.points(size)
-    flow.budget.held = before + size
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
@@ -12,7 +13,7 @@ import numpy as np
 from kalla.query.flow import EvalFlow
 from kalla.query.frames import Frame, merged
 from kalla.query.labels import Labels, changed, value_of
-from kalla.query.matchers import matched, replaced
+from kalla.query.matchers import replaced
 from kalla.query.nodes import ExecNode
 from kalla.query.syntax import METRIC_NAME
 
@@ -32,12 +33,7 @@ class LabelReplace(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         frame = self.inner.frame(flow)
         distinct = sorted({value_of(labels, self.source) for labels in frame.labels})
-        hits = [
-            value
-            for value, hit in zip(distinct, matched(self.pattern, distinct), strict=True)
-            if hit
-        ]
-        results = dict(zip(hits, replaced(self.pattern, self.template, hits), strict=True))
+        results = dict(zip(distinct, replaced(self.pattern, self.template, distinct), strict=True))
 
         def change(labels: Labels) -> Labels | None:
             result = results.get(value_of(labels, self.source))
@@ -116,9 +112,11 @@ def naturally_before(one: str, two: str) -> bool:
     """Digits compare as numbers, everything else as text: 4m5 comes before 4m600."""
     first, second = _CHUNKS.findall(one), _CHUNKS.findall(two)
     for a, b in zip(first, second, strict=False):
-        if a.isdigit() and b.isdigit():
-            if int(a) != int(b):
-                return int(a) < int(b)
+        if a[0] in string.digits and b[0] in string.digits:
+            # As text, because a number may have more digits than Python reads.
+            left, right = a.lstrip("0"), b.lstrip("0")
+            if left != right:
+                return (len(left), left) < (len(right), right)
         elif a != b:
             return bool(a < b)
     return len(first) < len(second)

@@ -25,8 +25,9 @@ _KEEP_NAME = frozenset({"", "last_over_time", "first_over_time", "absent_over_ti
 _NAMED_COUNTERS = ("_total", "_sum", "_count", "_bucket")
 # Cells of the scratch a leaf computes in before it reduces: a few megabytes.
 _BLOCK = 1 << 20
-# Samples that windows look at between two looks at the clock: some tenths of a second.
-_WORK = 1 << 27
+# Samples that windows look at between two looks at the clock: some tenths of a second, where
+# they are sorted.
+_WORK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,18 @@ class BaseExpr:
         if self.extension == "smoothed":
             until += self.lookback
         return after, until
+
+    def at_steps(self, first: int, beyond: int) -> BaseExpr:
+        """The same at some of its steps only."""
+        start = self.steps.start + first * self.steps.step
+        last = self.steps.start + (beyond - 1) * self.steps.step
+        return replace(
+            self,
+            steps=replace(self.steps, start=start, end=last),
+            parameters=tuple(
+                held if len(held) == 1 else held[first:beyond] for held in self.parameters
+            ),
+        )
 
     @property
     def drops_name(self) -> bool:
@@ -181,7 +194,7 @@ def _blocks(
         first, beyond = beyond, beyond + len(part)
         values = np.zeros((len(part), count))
         present = np.zeros(values.shape, bool)
-        facts.fullest = max(facts.fullest, compute(leaf, part, values, present))
+        facts.fullest = max(facts.fullest, _in_slices(leaf, part, values, present, guard))
         there = np.asarray(present.any(axis=1))
         _note(leaf, part, present, there, facts)
         labels: list[Labels] = list(part.labels)
@@ -195,13 +208,48 @@ def _blocks(
 
 def _parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBatch]:
     """Some series at a time: so many that a query which must stop does so soon."""
-    count = max(leaf.steps.count, 1)
-    seen_by = min(count, leaf.range // leaf.steps.step + 1)
-    work = max(len(batch.values) // max(len(batch), 1) * seen_by, 1)
-    height = max(1, min(_BLOCK // count, _WORK // work))
-    for first in range(0, len(batch), height):
+    height = max(1, _BLOCK // max(leaf.steps.count, 1))
+    samples = _WORK // _times_seen(leaf)
+    beyond = 0
+    while beyond < len(batch):
         guard.check()
-        yield _part(batch, first, min(first + height, len(batch)))
+        first, most = beyond, batch.offsets[beyond] + samples
+        fitting = int(np.searchsorted(batch.offsets, most, side="right")) - 1
+        beyond = min(max(fitting, first + 1), first + height, len(batch))
+        yield _part(batch, first, beyond)
+
+
+def _times_seen(leaf: BaseExpr) -> int:
+    """How many windows a sample lies in."""
+    if leaf.at is not None:
+        return 1 if _is_constant(leaf) else max(leaf.steps.count, 1)
+    return max(1, min(leaf.steps.count, leaf.range // leaf.steps.step + 1))
+
+
+def _is_constant(leaf: BaseExpr) -> bool:
+    """Whether all steps have the window and the parameters of the first."""
+    timeless = leaf.at is not None and leaf.function != "predict_linear"
+    return timeless and all(len(held) == 1 for held in leaf.parameters)
+
+
+def _in_slices(
+    leaf: BaseExpr, part: SeriesBatch, values: Floats, present: Mask, guard: Guard
+) -> int:
+    """Some steps at a time, where the windows of a single series are too much work for once."""
+    count = leaf.steps.count
+    work = len(part.values) * _times_seen(leaf)
+    width = max(1, count * _WORK // max(work, 1))
+    if len(part) != 1 or width >= count or _is_constant(leaf):
+        return compute(leaf, part, values, present)
+    fullest = 0
+    for first in range(0, count, width):
+        guard.check()
+        some = leaf.at_steps(first, min(first + width, count))
+        columns = slice(first, first + some.steps.count)
+        block, there = np.zeros((1, some.steps.count)), np.zeros((1, some.steps.count), bool)
+        fullest = max(fullest, compute(some, _within(part, *some.bounds), block, there))
+        values[:, columns], present[:, columns] = block, there
+    return fullest
 
 
 def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: _Facts) -> None:
@@ -235,14 +283,27 @@ def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
     if first == 0 and beyond == len(batch):
         return batch
     low, high = int(batch.offsets[first]), int(batch.offsets[beyond])
-    return SeriesBatch(
-        batch.labels[first:beyond],
-        batch.offsets[first : beyond + 1] - low,
-        batch.times[low:high],
-        batch.values[low:high],
-        None if batch.stale is None else batch.stale[low:high],
-        None if batch.starts is None else batch.starts[low:high],
+    return replace(
+        _samples(batch, low, high),
+        labels=batch.labels[first:beyond],
+        offsets=batch.offsets[first : beyond + 1] - low,
         coded=None if batch.coded is None else batch.coded.part(first, beyond),
+    )
+
+
+def _within(single: SeriesBatch, after: int, until: int) -> SeriesBatch:
+    """The samples of one series that windows between these times can see."""
+    low, high = np.searchsorted(single.times, (after, until), side="right").tolist()
+    return replace(_samples(single, low, high), offsets=np.array([0, high - low], np.int64))
+
+
+def _samples(batch: SeriesBatch, low: int, high: int) -> SeriesBatch:
+    return replace(
+        batch,
+        times=batch.times[low:high],
+        values=batch.values[low:high],
+        stale=None if batch.stale is None else batch.stale[low:high],
+        starts=None if batch.starts is None else batch.starts[low:high],
     )
 
 
@@ -254,7 +315,7 @@ def compute_all(
     first = 0
     for part in _parts(leaf, batch, guard):
         beyond = first + len(part)
-        found = compute(leaf, part, values[first:beyond], present[first:beyond])
+        found = _in_slices(leaf, part, values[first:beyond], present[first:beyond], guard)
         fullest = max(fullest, found)
         first = beyond
     return fullest
@@ -263,8 +324,7 @@ def compute_all(
 def compute(leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask) -> int:
     """Fills the window of every series at every step; returns how full the fullest was."""
     ends = leaf.ends
-    constant = leaf.at is not None and leaf.function != "predict_linear"
-    if constant and len(ends) > 1 and all(len(held) == 1 for held in leaf.parameters):
+    if _is_constant(leaf) and len(ends) > 1:
         single = replace(leaf, steps=leaf.steps.first)
         first, there = np.zeros((len(batch), 1)), np.zeros((len(batch), 1), bool)
         fullest = compute(single, batch, first, there)

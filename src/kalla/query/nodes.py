@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from kalla.query.flow import EvalFlow, Value, counted
+from kalla.query.flow import EvalFlow, Value
 from kalla.query.frames import SAME_LABELS, Floats, Frame, Mask, Steps
 from kalla.query.labels import NONE
 from kalla.query.leaves import BaseExpr, compute_all, in_windows, uncounted_names
@@ -24,7 +24,20 @@ class ExecNode:
     steps: Steps
 
     def eval(self, flow: EvalFlow) -> Value:
-        return counted(flow, lambda: self.compute(flow))
+        """First arguments are walked down to, not called: chains of operators may be long."""
+        if id(self) in flow.ready:
+            return flow.ready.pop(id(self))
+        budget = flow.budget
+        before = budget.held, budget.held_bytes
+        chain = [self]
+        while (first := chain[-1].first) is not None:
+            chain.append(first)
+        for node in reversed(chain):
+            budget.check()
+            value = node.compute(flow)
+            budget.hold(value, *before)
+            flow.ready[id(node)] = value
+        return flow.ready.pop(id(self))
 
     def compute(self, flow: EvalFlow, /) -> Value:
         raise NotImplementedError
@@ -32,6 +45,11 @@ class ExecNode:
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
         return ()
+
+    @property
+    def first(self) -> ExecNode | None:
+        """The argument that `compute` asks for before all else, if it is one at our own steps."""
+        return next(iter(self.arguments), None)
 
     @property
     def leaves(self) -> tuple[BaseExpr, ...]:
@@ -99,6 +117,10 @@ class Repeated(ExecNode):
     def arguments(self) -> tuple[ExecNode, ...]:
         return (self.inner,)
 
+    @property
+    def first(self) -> None:
+        return None
+
     def compute(self, flow: EvalFlow) -> Value:
         with flow.counting_apart(1) as seen:
             value = self.inner.eval(flow)
@@ -159,6 +181,10 @@ class SubqueryCall(ExecNode):
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
         return (*self.parameters, self.inner)
+
+    @property
+    def first(self) -> ExecNode | None:
+        return next(iter(self.parameters), None)
 
     def compute(self, flow: EvalFlow) -> Frame:
         window = self.window

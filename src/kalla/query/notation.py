@@ -1,8 +1,9 @@
-"""Numbers as Go writes them; what users see must not depend on the language underneath."""
+"""Numbers as Go writes and reads them; users must not see which language is underneath."""
 
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
 
 
@@ -48,6 +49,28 @@ def open_metrics(value: float) -> str:
         return special
     text = general(value)
     return text if "e" in text or "." in text else text + ".0"
+
+
+def parsed_float(text: str) -> float | None:
+    """What Go's ParseFloat reads, and nothing where it refuses: a number too large is refused."""
+    if not _FLOAT.fullmatch(text):
+        return None
+    digits = text.replace("_", "")
+    try:
+        value = float.fromhex(digits) if "x" in digits.lower() else float(digits)
+    except OverflowError:
+        return None
+    return None if math.isinf(value) and "n" not in digits.lower() else value
+
+
+_FLOAT = re.compile(
+    r"""
+    nan | [+-]?inf(?:inity)?
+    | [+-]? (?: D (?:\.D?)? | \.D ) (?:e[+-]?D)?
+    | [+-]? 0x_? (?: H (?:\.H?)? | \.H ) p[+-]?D
+    """.replace("D", "(?:[0-9](?:_?[0-9])*)").replace("H", "(?:[0-9a-f](?:_?[0-9a-f])*)"),
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
 
 
 def _special(value: float) -> str:

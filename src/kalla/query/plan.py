@@ -20,7 +20,7 @@ from kalla.query.labelling import LabelJoin, LabelReplace, Sorted
 from kalla.query.labels import Labels, is_label_name, labels_of
 from kalla.query.leaves import BaseExpr
 from kalla.query.lexing import go_quote
-from kalla.query.matchers import Matcher, regex_problem
+from kalla.query.matchers import Matcher, anchored, regex_problem
 from kalla.query.nodes import (
     Absent,
     ExecNode,
@@ -355,7 +355,7 @@ class Planner:
         texts = [_text(argument) for argument in arguments[1:]]
         if name == "label_replace":
             target, template, source, pattern = texts
-            if regex_problem(pattern):
+            if regex_problem(anchored(pattern)):
                 raise ExecutionFailed(f"invalid regular expression in label_replace(): {pattern}")
             if not is_label_name(target):
                 raise ExecutionFailed(

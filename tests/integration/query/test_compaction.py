@@ -18,8 +18,8 @@ from pydantic import SecretStr
 from kalla.errors import Unavailable
 from kalla.local import ports
 from kalla.query.samples import STALE
-from kalla.query.store import segments
-from kalla.query.store.compaction import Merged, carry_out
+from kalla.query.store import compaction, segments
+from kalla.query.store.compaction import Merged, Refused, carry_out
 from kalla.query.store.plan import Bounds, Merge, plan, together
 from kalla.query.store.reading import SegmentSource
 from kalla.query.store.segments import Segment
@@ -403,6 +403,47 @@ def test_a_segment_too_large_for_a_task_is_taken_in_parts(
         return everything(SegmentSource(Shelf(LOCAL, str(tmp_path), 1 << 26), held, 1))
 
     assert read(news) == read([old])
+
+
+@pytest.fixture
+def two_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Merge, ...]:
+    """One for each shard of an object; shard 0 has more row groups than a task takes at once."""
+    monkeypatch.setattr("kalla.query.store.rows._GROUP_SAMPLES", 4)
+    monkeypatch.setattr("kalla.query.store.rows._GROUP_LEAST", 4)
+    monkeypatch.setattr("kalla.query.store.compaction.Bounds", lambda: Bounds(samples=16))
+    samples = spread(ticks(START, 2, step=2 * HOUR, of=6), 1) | {
+        1: spread(ticks(START, 2, step=2 * HOUR, of=1), 1)[0]
+    }
+    found = segments.write(LOCAL, str(tmp_path), 0, samples)
+    assert [(new.samples, new.row_groups > 1) for new in found] == [(12, True), (2, False)]
+    olds = [Segment(**asdict(new), segment_id=place) for place, new in enumerate(found)]
+    merges = [Merge(old.shard, 1, (old,)) for old in olds]
+    (task,) = together(merges, Bounds(samples=16))
+    return task
+
+
+def test_a_segment_too_large_for_a_task_keeps_its_samples_beside_another_shard(
+    tmp_path: Path, two_merges: tuple[Merge, ...]
+) -> None:
+    news = [new for each in carried_out(LOCAL, str(tmp_path), two_merges) for new in each.news]
+
+    def read(held: list[Segment]) -> list[Any]:
+        return everything(SegmentSource(Shelf(LOCAL, str(tmp_path), 1 << 26), held, 2))
+
+    written = [Segment(**asdict(new), segment_id=place) for place, new in enumerate(news)]
+    assert read(written) == read([old for merge in two_merges for old in merge.inputs])
+
+
+def test_a_merge_that_would_lose_samples_is_refused(
+    tmp_path: Path, two_merges: tuple[Merge, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = compaction._cut
+    monkeypatch.setattr(
+        compaction, "_cut", lambda batch, window: dict(list(cut(batch, window).items())[:1])
+    )
+    found = carry_out(LOCAL, str(tmp_path), "compacted/1-1", two_merges)
+    assert isinstance(found, Refused)
+    assert "a merge of shard 0 wrote 6 of 12 samples" in str(found.reason)
 
 
 def carried_out(storage: Storage, url: str, merges: tuple[Merge, ...]) -> list[Merged]:

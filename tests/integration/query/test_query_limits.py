@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from kalla.query.engine import Engine
+from kalla.query.engine import Answer, Engine
 from kalla.query.features import Features
 from kalla.query.flow import Limits
 from kalla.query.frames import Steps
 from kalla.query.labels import labels_of
+from kalla.query.parsing import DEEPEST, HIGHEST
 from kalla.query.plan import Setting
-from kalla.query.problems import BadRequest, LimitReached, NativeHistograms, QueryProblem
+from kalla.query.problems import (
+    BadRequest,
+    LimitReached,
+    NativeHistograms,
+    QueryProblem,
+    TimedOut,
+)
 from kalla.query.samples import MemorySource, Samples
 
 TIMES = np.arange(0, 600_001, 10_000)
-SOURCE = MemorySource(
-    {
-        labels_of({"__name__": name, "i": str(number)}): Samples(TIMES, TIMES / 1000.0 * number)
-        for name in ("a_total", "b_total")
-        for number in range(5)
-    },
-    shards=3,
-)
+SERIES = {
+    labels_of({"__name__": name, "i": str(number)}): Samples(TIMES, TIMES / 1000.0 * number)
+    for name in ("a_total", "b_total")
+    for number in range(5)
+}
+SOURCE = MemorySource(SERIES, shards=3)
 ENGINE = Engine(SOURCE)
 
 
@@ -63,6 +70,88 @@ def test_a_limit_names_itself(limits: Limits, text: str, message: str) -> None:
     with pytest.raises(QueryProblem) as problem:
         replace(ENGINE, limits=limits).range(text, 0, 600_000, 10_000)
     assert message in str(problem.value)
+
+
+@pytest.mark.parametrize("text", ["a_total", "max by (i) (a_total)", "topk(5, a_total)"])
+def test_series_are_counted_over_all_shards(text: str) -> None:
+    spread = MemorySource(SERIES, shards=64)
+
+    with pytest.raises(LimitReached, match="query would touch 5 series"):
+        Engine(spread, limits=Limits(series=4)).instant(text, 600_000)
+
+
+STEPS = 201
+LEAF_BYTES = 5 * STEPS * 9
+
+
+def asked_within(text: str, leaves: float, workers: int) -> Answer:
+    """Asks 201 steps of five series, with memory for so many results of that size."""
+    limits = Limits(memory_bytes=int(leaves * LEAF_BYTES))
+    engine = Engine(SOURCE, limits=limits, workers=workers)
+    return engine.range(text, 0, 600_000, 3_000)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "text",
+    [
+        # All on the left of something that is still to be computed.
+        "(".join(f"a_total offset {k}ms + " for k in range(30)) + "a_total" + ")" * 29,
+        # All to be used once more.
+        " + ".join(f"a_total offset {k}ms" for k in (*range(30), *range(29, -1, -1))),
+    ],
+)
+def test_memory_is_counted_of_all_that_a_query_holds(text: str, workers: int) -> None:
+    with pytest.raises(LimitReached, match=r"bytes for all that it holds at once, .* of memory"):
+        asked_within(text, 20, workers)
+
+    assert len(asked_within(text, 200, workers).series) == 5
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_leaf_is_let_go_after_its_last_use(workers: int) -> None:
+    text = " + ".join(f"a_total offset {k}ms" for k in range(60))
+
+    assert len(asked_within(text, 20, workers).series) == 5
+    assert len(asked_within("a_total + a_total * a_total - a_total", 20, workers).series) == 5
+
+
+def test_the_samples_of_a_range_selector_are_counted_over_all_shards() -> None:
+    assert len(ENGINE.instant("a_total[10m]", 600_000).series) == 5
+    with pytest.raises(LimitReached, match="bytes of memory per query"):
+        replace(ENGINE, limits=Limits(memory_bytes=4000)).instant("a_total[10m]", 600_000)
+
+
+def test_an_answer_that_comes_too_late_is_none() -> None:
+    with pytest.raises(TimedOut):
+        replace(ENGINE, limits=Limits(seconds=-1)).instant("'text'", 0)
+
+
+def in_a_thread(query: Callable[[], Answer]) -> Answer:
+    """As the API asks: on a stack of its own, of the usual size."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(query).result()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " or ".join(f'a_total{{i!="{k}"}}' for k in range(HIGHEST)),
+        "+".join(["a_total"] * HIGHEST),
+        "+".join(["1"] * HIGHEST),
+        "a_total" + "+1" * (HIGHEST - 1),
+        "abs(" * 98 + "a_total" + "+1" * (HIGHEST - 99) + ")" * 98,
+        "quantile(0.5," * 98 + "a_total" + "+1" * (HIGHEST - 99) + ")" * 98,
+        "histogram_quantile(0.5," * 98 + "a_total" + "+1" * (HIGHEST - 99) + ")" * 98,
+        "sum(" * 49 + "a_total" + ("+1)" + "+1" * 2) * 49 + "+1" * (HIGHEST - 197),
+        "absent_over_time(" * (DEEPEST - 1) + "a_total" + "[2m:1m] @ 0)" * (DEEPEST - 1),
+        "quantile_over_time(scalar(a_total)," * 98 + "a_total" + "[2m:1m] @ 0)" * 98,
+    ],
+)
+def test_what_is_nested_as_deep_as_allowed_is_answered(text: str) -> None:
+    assert in_a_thread(lambda: ENGINE.instant(text, 600_000)).type in ("vector", "scalar")
+    assert in_a_thread(lambda: ENGINE.range(text, 0, 60_000, 30_000)).type == "matrix"
+    assert in_a_thread(lambda: replace(ENGINE, workers=2).instant(text, 600_000)) is not None
 
 
 def test_a_sum_over_many_series_needs_no_room_for_all_of_them() -> None:

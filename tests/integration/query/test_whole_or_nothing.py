@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query import leaves
+from kalla.query import aggregating, leaves, ordering
 from kalla.query.checking import checked, type_of
+from kalla.query.counters import RATES
 from kalla.query.engine import Answer, Engine
 from kalla.query.features import Features
 from kalla.query.flow import Limits
 from kalla.query.frames import Steps
 from kalla.query.matchers import Matcher
+from kalla.query.overtime import OVER_TIME
 from kalla.query.plan import Setting
 from kalla.query.problems import BadRequest, ParseFailed, QueryProblem
 from kalla.query.samples import MemorySource, SeriesBatch
+from kalla.query.signatures import ANCHORED, SMOOTHED
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.integration.query.test_any_query import same_bits
 from tests.unit.query.expressions import expressions
@@ -30,7 +33,7 @@ EVERY = Setting(features=Features.every())
 SOURCE = MemorySource(made_up(2), shards=3)
 # A hostile query must not take long to be refused: these bounds are all it gets.
 BOUNDS = Limits(samples=20_000, series=50, memory_bytes=4 << 20, seconds=30.0)
-STATUSES = {"bad_data": 400, "execution": 422, "timeout": 503, "canceled": 503}
+STATUSES = {"bad_data": 400, "execution": 422, "timeout": 503, "canceled": 499}
 WORDS = {
     "samples": "query processing would load too many samples into memory in query execution",
     "series": "series per query",
@@ -246,3 +249,97 @@ def test_a_leaf_looks_up_more_often_the_more_its_windows_hold(
         asked.append(guard.asked)
 
     assert asked[0] < asked[1]
+
+
+ONE_SERIES = MemorySource(dict([next(iter(made_up(2).items()))]))
+
+
+def test_a_leaf_looks_up_also_within_the_windows_of_one_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = Engine(ONE_SERIES, EVERY).explained(
+        'stddev_over_time({__name__!=""}[10m])', Steps(0, 10 * MINUTES, 1000), 1000
+    )
+    whole, sliced = Counting(), Counting()
+    leaves.execute(plan.leaves[0], ONE_SERIES, 0, whole)
+    monkeypatch.setattr(leaves, "_WORK", 500)
+    leaves.execute(plan.leaves[0], ONE_SERIES, 0, sliced)
+
+    assert sliced.asked > whole.asked + 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "quantile_over_time(0.5, (vector(time()) % 977)[10m:1s])",
+        "quantile by (g) (0.5, n)",
+    ],
+)
+def test_a_query_can_be_stopped_within_a_single_series(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaves, "_WORK", 1000)
+    monkeypatch.setattr(aggregating, "_AT_ONCE", 10)
+    stop = threading.Event()
+    kernel = ordering.quantiles_across if "by" in text else ordering.ranks
+    calls = []
+
+    def stopping(*arguments: object) -> object:
+        calls.append(1)
+        stop.set()
+        return kernel(*arguments)
+
+    monkeypatch.setattr(ordering, kernel.__name__, stopping)
+    found = outcome(Engine(SOURCE, EVERY), text, 0, 10 * MINUTES, 10_000, stop)
+
+    assert isinstance(found, QueryProblem)
+    assert found.kind == "canceled"
+    assert len(calls) == 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(expressions(), st.sampled_from((1, 40, 500)), st.booleans())
+def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -> None:
+    engine = Engine(SOURCE, replace(EVERY, counted=counted))
+    whole = outcome(engine, text, 0, 10 * MINUTES, 20_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaves, "_WORK", work)
+        patch.setattr(aggregating, "_AT_ONCE", work)
+        found = outcome(engine, text, 0, 10 * MINUTES, 20_000)
+
+    assert is_alike(found, whole)
+    if isinstance(found, Answer) and isinstance(whole, Answer):
+        assert found.warnings == whole.warnings
+        assert found.infos == whole.infos
+        assert found.stats.seen == whole.stats.seen
+        assert found.stats.samples_held == whole.stats.samples_held
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{name}(m_total[2m])" for name in (*RATES, *OVER_TIME) if name != "absent_over_time"),
+        *(f"{name}(m_total[2m] anchored)" for name in sorted(ANCHORED)),
+        *(f"{name}(m_total[2m] smoothed)" for name in sorted(SMOOTHED)),
+        "mad_over_time(n[2m])",
+        "quantile_over_time(scalar(vector(time() / 600)), n[2m])",
+        "quantile_over_time(scalar(vector(time() / 600)), n[2m] @ 300)",
+        "predict_linear(n[2m], 60)",
+        "predict_linear(n[2m] @ 300, time())",
+        "predict_linear(n[2m:10s] @ 300, time())",
+        "double_exponential_smoothing(n[2m], 0.5, 0.3)",
+        "deriv(n[2m] offset 30s)",
+        "sum_over_time(n[2m] @ 300)",
+        "n offset -1m",
+        "n smoothed",
+        "timestamp(n)",
+    ],
+)
+def test_every_function_is_the_same_in_slices(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(SOURCE, EVERY)
+    whole = outcome(engine, text, 0, 10 * MINUTES, 7_000)
+    monkeypatch.setattr(leaves, "_WORK", 30)
+
+    assert isinstance(whole, Answer)
+    assert len(whole.series) > 0
+    assert is_alike(outcome(engine, text, 0, 10 * MINUTES, 7_000), whole)

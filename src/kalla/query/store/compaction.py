@@ -6,7 +6,7 @@ lies in a folder of its own, which nobody lists and `retention` sweeps.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -154,15 +154,28 @@ def carry_out(
         merge.shard: [_raised(merge)] if _may_stay(merge) else [] for merge in merges
     }
     shelf = Shelf(storage, url, _SHELF_BYTES)
+    read: Counter[int] = Counter()
     try:
-        for level, shards in _objects(shelf, rewritten):
+        for level, shards in _objects(shelf, rewritten, read):
             for new in segments.write(storage, join(url, folder), level, shards):
                 found[new.shard].append(replace(new, path=f"{folder}/{new.path}"))
+        for merge in rewritten:
+            _require_all(merge, read[merge.shard], found[merge.shard])
     except Unavailable:
         raise  # nothing is wrong with the segments: all is tried again later
     except KallaError as reason:
         return Refused(reason)
     return [Merged(merge, tuple(found[merge.shard])) for merge in merges]
+
+
+def _require_all(merge: Merge, read: int, news: Sequence[NewSegment]) -> None:
+    """What is settled replaces the old segments: it must hold every sample a query could read."""
+    written = sum(new.samples for new in news)
+    if written != read:
+        raise Permanent(
+            f"a merge of shard {merge.shard} wrote {written} of {read} samples, so the segments it "
+            "read stay as they are: report this as a defect of Kalla"
+        )
 
 
 def _may_stay(merge: Merge) -> bool:
@@ -178,29 +191,46 @@ def _raised(merge: Merge) -> NewSegment:
     return NewSegment(**kept | {"level": merge.level})
 
 
-def _objects(shelf: Shelf, merges: Sequence[Merge]) -> Iterator[tuple[int, Parts]]:
-    """What each new object holds: a window of a merge, or of merges that read the same."""
+def _objects(
+    shelf: Shelf, merges: Sequence[Merge], read: Counter[int]
+) -> Iterator[tuple[int, Parts]]:
+    """What each new object holds: a window of a merge, or of merges that read the same.
+
+    `read` is told each shard's samples, those told twice once.
+    """
     if len(merges) == 1:
-        for batch in _pieces(shelf, merges[0]):
+        for batch in _pieces(shelf, merges[0], read):
             for part in _cut(batch, span(merges[0].level)).values():
                 yield merges[0].level, {merges[0].shard: part}
         return
-    windows: defaultdict[tuple[int, int], Parts] = defaultdict(dict)
+    windows: defaultdict[tuple[int, int], list[Parts]] = defaultdict(list)
     for merge in merges:
-        for batch in _pieces(shelf, merge):
+        for batch in _pieces(shelf, merge, read):
             for window, part in _cut(batch, span(merge.level)).items():
-                windows[merge.level, window][merge.shard] = part
-    for (level, _), shards in sorted(windows.items()):
-        yield level, shards
+                _add(windows[merge.level, window], merge.shard, part)
+    for level, window in sorted(windows):
+        for shards in windows[level, window]:
+            yield level, shards
 
 
-def _pieces(shelf: Shelf, merge: Merge) -> Iterator[SeriesBatch]:
+def _add(objects: list[Parts], shard: int, part: SeriesBatch) -> None:
+    """An object holds one piece of a shard: a further one goes into a further object."""
+    for shards in objects:
+        if shard not in shards:
+            shards[shard] = part
+            return
+    objects.append({shard: part})
+
+
+def _pieces(shelf: Shelf, merge: Merge, read: Counter[int]) -> Iterator[SeriesBatch]:
     """What a query would read of these segments: in one, or in several if it is too much."""
     low = min(each.min_time for each in merge.inputs)
     high = max(each.max_time for each in merge.inputs)
     for inputs in _digestible(merge):
         source = SegmentSource(shelf, inputs, merge.shard + 1)
-        yield source.select(merge.shard, (), low - 1, high)
+        batch = source.select(merge.shard, (), low - 1, high)
+        read[merge.shard] += len(batch.times)
+        yield batch
 
 
 def _digestible(merge: Merge) -> Iterator[Sequence[Segment]]:
