@@ -217,6 +217,7 @@ async def test_a_link_shows_the_same_to_somebody_else(browser: Browser, place: P
         await page.get_by_label("Step", exact=True).fill("45s")
         await page.get_by_label("Step", exact=True).press("Enter")
         await page.wait_for_url("**step=45s*")
+        await expect(page.locator(".graph-note")).to_contain_text("a point every 45s")
         await expect(page.locator("path.line")).to_have_count(2)
         drawn = await page.locator("path.line").first.get_attribute("d")
         shared = page.url.removeprefix(place.address)

@@ -198,15 +198,16 @@ def test_a_part_that_dies_is_started_again_and_the_line_says_so(
 ) -> None:
     with started(tmp_path, environment | WITHOUT_SPARK) as up:
         up.wait_until_ready()
+        second = up.settings().worker.port + 1
         for part, needle in (
-            ("worker-2", " worker --port"),
+            ("worker-2", f" worker --port {second}"),
             ("nats", "nats-server"),
             ("api", "kalla.cli.main api"),
             ("postgres", "bin/postgres -D"),
         ):
             found = [child for name, child in up.descendants().items() if needle in name]
-            # The youngest is the second worker; numbers of processes begin anew now and then.
-            max(found, key=psutil.Process.create_time).kill()
+            assert len(found) == 1, (needle, found)
+            found[0].kill()
             up.wait_until_printed(rf"! \S+ {part} ended \(SIGKILL\).* started again in 1 s")
             up.wait_until_printed(rf"✓ \d\d:\d\d:\d\d {part} ")
         assert up.end(signal.SIGINT) == 0
