@@ -143,21 +143,6 @@ class Storage:
         with self.open(url) as opened:
             return opened.read().decode()
 
-    def fetch(self, url: str, folder: Path) -> None:
-        """Copy a file or all of a folder into a folder here."""
-        filesystem, path = self.filesystem(url)
-        with told(url):
-            (info,) = filesystem.get_file_info([path])
-            if info.type == fs.FileType.NotFound:
-                self._require_bucket(url)
-                raise NotFound(f"{url} does not exist")
-            alone = info.type == fs.FileType.File
-            head = path.rpartition("/")[0] if alone else path
-            for each in [info] if alone else _below(filesystem, path):
-                target = folder / each.path[len(head) :].lstrip("/")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _copy(filesystem, each.path, fs.LocalFileSystem(), str(target))
-
     # Writing
 
     def put(self, local: Path, url: str) -> None:
