@@ -35,7 +35,6 @@ from kalla.query.syntax import (
 )
 
 LONGEST = 100_000
-DEEPEST = 100
 HIGHEST = 200
 # What milliseconds in 64 bits hold, with room for offsets and ranges.
 _FURTHEST_SECONDS = 2.0**61 / 1000
@@ -70,10 +69,6 @@ def _height(expr: Expr) -> int:
 
 
 class _Parser(Reader):
-    def __init__(self, text: str, features: Features) -> None:
-        super().__init__(text, features)
-        self.depth = 0
-
     # Expressions
 
     def whole(self) -> Expr:
@@ -85,9 +80,7 @@ class _Parser(Reader):
         return expr
 
     def expression(self, least: int) -> Expr:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            failed(self.text, self.word.start, f"nested deeper than {DEEPEST} levels")
+        self.deepen()
         left = self.unary()
         while self.word.kind == "operator" and self.word.value in PRECEDENCE:
             precedence = PRECEDENCE[self.word.value]

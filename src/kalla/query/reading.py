@@ -28,6 +28,7 @@ PRECEDENCE = {
     "^": 6,
 }  # fmt: skip
 ABOVE_UNARY = 6
+DEEPEST = 100
 
 
 class Reader:
@@ -36,6 +37,7 @@ class Reader:
         self.features = features
         self.words = tokens(text)
         self.at = 0
+        self.depth = 0
 
     # Words
 
@@ -82,6 +84,12 @@ class Reader:
 
     def fail(self, span: Span, message: str) -> NoReturn:
         failed(self.text, span.start, message)
+
+    def deepen(self) -> None:
+        """Into one more level; whoever walks the tree later calls itself as often."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            failed(self.text, self.word.start, f"nested deeper than {DEEPEST} levels")
 
     # Literals
 
@@ -156,12 +164,14 @@ class Reader:
     # Durations
 
     def duration(self, least: int) -> Duration:
+        outer = self.depth
         left = self._duration_unary()
         while self.sees("+", "-", "*", "/", "%", "^"):
             precedence = PRECEDENCE[self.word.value]
             if precedence < least:
                 break
             operator = self.take()
+            self.deepen()
             right = self.duration(precedence if operator.value == "^" else precedence + 1)
             self._experimental(left.span)
             if operator.value in "/%" and not right.operator and right.seconds == 0:
@@ -169,12 +179,14 @@ class Reader:
                 failed(self.text, operator.start, f"{what} by zero")
             span = Span(left.span.start, right.span.end)
             left = Duration(operator.value, left=left, right=right, span=span)
+        self.depth = outer
         return left
 
     def _duration_unary(self) -> Duration:
         if not self.sees("+", "-"):
             return self._duration_primary()
         sign = self.take()
+        self.deepen()
         return self._signed(sign, self.duration(ABOVE_UNARY))
 
     def _signed(self, sign: Token, operand: Duration) -> Duration:
@@ -200,6 +212,7 @@ class Reader:
             return Duration(token.value, span=span)
         if token.kind == "identifier" and token.value in ("min_of", "max_of"):
             self.take()
+            self.deepen()
             self.expect("(")
             left = self.duration(1)
             self.expect(",")
@@ -210,6 +223,7 @@ class Reader:
             return Duration(token.value, left=left, right=right, span=span)
         if self.sees("("):
             self.take()
+            self.deepen()
             inner = self.duration(1)
             self.expect(")")
             self._experimental(inner.span)
@@ -228,7 +242,9 @@ class Reader:
         )
         if not starts:
             self.unexpected("offset", expected)
+        outer = self.depth
         primary = self._duration_primary()
+        self.depth = outer
         return primary if sign is None else self._signed(sign, primary)
 
     def _experimental(self, span: Span) -> None:

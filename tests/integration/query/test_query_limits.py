@@ -14,7 +14,7 @@ from kalla.query.features import Features
 from kalla.query.flow import Limits
 from kalla.query.frames import Steps
 from kalla.query.labels import labels_of
-from kalla.query.parsing import DEEPEST, HIGHEST
+from kalla.query.parsing import HIGHEST
 from kalla.query.plan import Setting
 from kalla.query.problems import (
     BadRequest,
@@ -23,6 +23,7 @@ from kalla.query.problems import (
     QueryProblem,
     TimedOut,
 )
+from kalla.query.reading import DEEPEST
 from kalla.query.samples import MemorySource, Samples
 
 TIMES = np.arange(0, 600_001, 10_000)

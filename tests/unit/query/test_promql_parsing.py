@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from kalla.query.checking import checked, type_of
 from kalla.query.features import Features
-from kalla.query.parsing import DEEPEST, HIGHEST, LONGEST, parse
+from kalla.query.parsing import HIGHEST, LONGEST, parse
 from kalla.query.printing import formatted, printed
 from kalla.query.problems import NativeHistograms, ParseFailed
-from kalla.query.syntax import Binary, MatrixSelector, NumberLiteral, VectorSelector
+from kalla.query.reading import DEEPEST
+from kalla.query.syntax import Binary, Call, MatrixSelector, NumberLiteral, VectorSelector
 from tests.unit.query.expressions import expressions
 
 EVERY = Features.every()
@@ -125,6 +126,15 @@ def test_size_and_nesting_are_capped_before_they_cost_anything() -> None:
         parse("(" * (DEEPEST + 1) + "a" + ")" * (DEEPEST + 1))
     with pytest.raises(ParseFailed, match=f"nested deeper than {DEEPEST} levels"):
         parse("-" * (DEEPEST + 1) + "a")
+    for range_ in ("(" * 9_000 + "1m" + ")" * 9_000, "-" * 9_000 + "1m", "1m+" * 9_000 + "1m"):
+        with pytest.raises(ParseFailed, match=f"nested deeper than {DEEPEST} levels"):
+            parse(f"a[{range_}]")
+        with pytest.raises(ParseFailed, match=f"nested deeper than {DEEPEST} levels"):
+            parse(f"a offset (1m - {range_})")
+    deep = (
+        "abs(" * (DEEPEST - 4) + "sum(a[2m:1m] offset (1m)) + a offset (2m)" + ")" * (DEEPEST - 4)
+    )
+    assert isinstance(parse(deep), Call)
     with pytest.raises(ParseFailed, match=f"nested deeper than {HIGHEST} levels"):
         parse("+".join(["a"] * (HIGHEST + 1)))
     assert isinstance(parse("+".join(["a"] * HIGHEST)), Binary)
