@@ -180,7 +180,7 @@ def _near(a, b):  # type: ignore[no-untyped-def]
 
 @helper
 def _quantile(q, bounds, counts, n):  # type: ignore[no-untyped-def]
-    if n < 2 or counts[n - 1] == 0 or counts[n - 1] != counts[n - 1]:
+    if n < 2 or counts[n - 1] == 0:
         return np.nan
     rank = q * counts[n - 1]
     low, high = 0, n - 1

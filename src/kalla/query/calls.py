@@ -51,6 +51,17 @@ def quiet(function: Callable[..., Floats], *arguments: Floats) -> Floats:
         return function(*arguments)
 
 
+def smaller(one: Floats, two: Floats) -> Floats:
+    """As in Go, minus infinity wins over NaN, and NaN over everything else."""
+    found = np.minimum(one, two)
+    return np.where((one == -np.inf) | (two == -np.inf), -np.inf, found)
+
+
+def greater(one: Floats, two: Floats) -> Floats:
+    found = np.maximum(one, two)
+    return np.where((one == np.inf) | (two == np.inf), np.inf, found)
+
+
 @dataclass(frozen=True)
 class Elementwise(ExecNode):
     function: str
@@ -69,7 +80,7 @@ class Elementwise(ExecNode):
             case "clamp" | "clamp_min" | "clamp_max":
                 low, high = self._bounds(scalars)
                 present = present & ~(high < low)
-                values = quiet(lambda: np.maximum(low, np.minimum(high, frame.values)))
+                values = quiet(lambda: greater(low, smaller(high, frame.values)))
             case "round":
                 inverse = quiet(lambda: 1.0 / (scalars[0] if scalars else np.ones(1)))
                 values = quiet(lambda: np.floor(frame.values * inverse + 0.5) / inverse)
@@ -100,7 +111,7 @@ def renamed(frame: Frame, flow: EvalFlow) -> Frame:
 
 @dataclass(frozen=True)
 class ScalarPair(ExecNode):
-    """min_of and max_of: NaN wins over everything but the infinity looked for."""
+    """min_of and max_of."""
 
     function: str
     one: ExecNode
@@ -112,10 +123,7 @@ class ScalarPair(ExecNode):
 
     def compute(self, flow: EvalFlow) -> Value:
         one, two = self.one.scalar(flow), self.two.scalar(flow)
-        least = self.function == "min_of"
-        wanted = -np.inf if least else np.inf
-        found = (np.minimum if least else np.maximum)(one, two)
-        return np.where((one == wanted) | (two == wanted), wanted, found)
+        return quiet(smaller if self.function == "min_of" else greater, one, two)
 
 
 @dataclass(frozen=True)

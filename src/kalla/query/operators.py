@@ -32,13 +32,24 @@ COMPARED: dict[str, Callable[[Floats, Floats], Mask]] = {
     ">=": np.greater_equal,
     "<=": np.less_equal,
 }
+
+
+def _power(base: Floats, exponent: Floats) -> Floats:
+    found = np.power(base, exponent)
+    roots = exponent == 0.5
+    if not roots.any():
+        return found
+    # An exponent that all share becomes a square root in numpy: -Inf has none, -0 has -0.
+    return np.where(roots & ((base == 0) | (base == -np.inf)), np.abs(base), found)
+
+
 COMPUTED: dict[str, Callable[[Floats, Floats], Floats]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
     "/": np.divide,
     "%": np.fmod,
-    "^": np.power,
+    "^": _power,
     "atan2": np.arctan2,
 }
 
