@@ -107,6 +107,10 @@ class Budget:
             )
         self._fits(rows * steps * 9, "one intermediate result")
 
+    def texts(self, needed: int) -> None:
+        """Whether label values of so many characters can be made."""
+        self._fits(needed, "label values")
+
     def _fits(self, needed: int, what: str) -> None:
         total = needed + self._kept_bytes + self.held_bytes
         if total > self.limits.memory_bytes:

@@ -17,6 +17,9 @@ from kalla.query.matchers import replaced
 from kalla.query.nodes import ExecNode
 from kalla.query.syntax import METRIC_NAME
 
+# What a piece of text costs beside its characters.
+_PIECE_BYTES = 16
+
 
 @dataclass(frozen=True)
 class LabelReplace(ExecNode):
@@ -33,6 +36,12 @@ class LabelReplace(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         frame = self.inner.frame(flow)
         distinct = sorted({value_of(labels, self.source) for labels in frame.labels})
+        # A template may repeat a long value, and a pattern capture it, thousands of times.
+        pieces = self.template.count("$") + self.pattern.count("(") + 1
+        flow.budget.texts(
+            len(self.template) * len(distinct)
+            + sum(pieces * (len(value) + _PIECE_BYTES) for value in distinct)
+        )
         results = dict(zip(distinct, replaced(self.pattern, self.template, distinct), strict=True))
 
         def change(labels: Labels) -> Labels | None:
@@ -54,9 +63,14 @@ class LabelJoin(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Frame:
+        made = 0
+
         def change(labels: Labels) -> Labels:
-            joined = self.separator.join(value_of(labels, source) for source in self.sources)
-            return changed(labels, {self.target: joined})
+            nonlocal made
+            parts = [value_of(labels, source) for source in self.sources]
+            made += len(self.separator) * len(parts) + sum(map(len, parts))
+            flow.budget.texts(made)
+            return changed(labels, {self.target: self.separator.join(parts)})
 
         return _relabelled(self.inner.frame(flow), self.target, change)
 

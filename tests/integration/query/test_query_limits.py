@@ -64,6 +64,16 @@ ENGINE = Engine(SOURCE)
             "sum_over_time(a_total[1m:10ms])",
             "bytes for one intermediate result, more than the limit of 20000 bytes of memory",
         ),
+        (
+            Limits(memory_bytes=100_000),
+            f'label_replace(a_total, "i", "{"$0" * 9000}", "i", ".*")',
+            "bytes for label values, more than the limit of 100000 bytes of memory",
+        ),
+        (
+            Limits(memory_bytes=100_000),
+            'label_join(a_total, "i", "' + "-" * 200 + '"' + ', "i"' * 1000 + ")",
+            "bytes for label values, more than the limit of 100000 bytes of memory",
+        ),
         (Limits(seconds=0), "a_total", "query timed out in expression evaluation"),
     ],
 )
