@@ -16,11 +16,12 @@ RATES = {"rate": 0, "increase": 1, "delta": 2, "irate": 3, "idelta": 4, "resets"
 @helper
 def started_anew(previous_start, previous_time, start, time):  # type: ignore[no-untyped-def]
     """Whether a start timestamp says that the counter was reset between two samples."""
-    if start == 0 or start > time or start < previous_time:
+    if start == 0 or start >= time or start < previous_time:
         return False
     if start > previous_time:
         return True
-    return previous_start != 0
+    # It names the sample before: one of a chain of deltas, unless where that began is unknown.
+    return previous_start != 0 and previous_start < previous_time
 
 
 @compiled("none: i1 f1 b1 i1 i1 int F2 B2 flag flag")
@@ -42,16 +43,22 @@ def instants(times, values, stale, offsets, ends, lookback, out, present, has_st
 
 
 @helper
-def _extrapolated(times, values, low, high, begin, end, range_ms, change, counter, rate):  # type: ignore[no-untyped-def]
+def _extrapolated(times, values, low, high, begin, end, range_ms, change, counter, rate, since):  # type: ignore[no-untyped-def]
+    """`since`: when the counter started, where that was inside the window; else 0."""
     first, last = times[low], times[high - 1]
     to_start = (first - begin) / 1000.0
     to_end = (end - last) / 1000.0
     sampled = (last - first) / 1000.0
-    average = sampled / (high - low - 1)
+    average = sampled / max(high - low - 1, 1)
     threshold = average * 1.1
-    if to_start >= threshold:
+    if since != 0:
+        # It was zero then: nothing is left to guess on that side.
+        change += values[low]
+        sampled = (last - since) / 1000.0
+        to_start = 0.0
+    elif to_start >= threshold:
         to_start = average / 2
-    if counter:
+    if counter and since == 0:
         # A counter starts at zero: the line is not drawn further back than that.
         to_zero = to_start
         if change > 0 and values[low] >= 0:
@@ -109,7 +116,10 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                     present[i, k] = True
                     out[i, k] = breaks[high - 1 - start] - breaks[low - start]
                 continue
-            if count < 2:
+            since = 0
+            if code < 2 and has_starts and count > 0 and begin < starts[low] < times[low]:
+                since = starts[low]
+            if count < 2 and since == 0:
                 continue
             if code >= 3:
                 now, before = values[high - 1], values[high - 2]
@@ -138,6 +148,6 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                         change += values[j - 1]
             present[i, k] = True
             out[i, k] = _extrapolated(
-                times, values, low, high, begin, end, range_ms, change, counter, code == 0
+                times, values, low, high, begin, end, range_ms, change, counter, code == 0, since
             )
     return fullest

@@ -37,13 +37,13 @@ def _table() -> dict[str, Signature]:
     add("abs absent ceil exp floor ln log2 log10 sgn sqrt sort sort_desc timestamp", "vector")
     add("acos acosh asin asinh atan atanh cos cosh deg rad sin sinh tan tanh", "vector")
     add(
-        "absent_over_time avg_over_time changes count_over_time delta deriv idelta increase irate "
-        "last_over_time max_over_time min_over_time present_over_time rate resets stddev_over_time "
-        "stdvar_over_time sum_over_time",
+        "absent_over_time avg_over_time changes count_over_time delta deriv first_over_time idelta "
+        "increase irate last_over_time max_over_time min_over_time present_over_time rate resets "
+        "stddev_over_time stdvar_over_time sum_over_time",
         "matrix",
     )
     add(
-        "first_over_time mad_over_time ts_of_first_over_time ts_of_last_over_time "
+        "mad_over_time ts_of_first_over_time ts_of_last_over_time "
         "ts_of_max_over_time ts_of_min_over_time",
         "matrix",
         experimental=True,

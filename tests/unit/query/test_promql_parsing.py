@@ -155,6 +155,10 @@ def test_what_a_default_server_has_not_switched_on_is_refused(text: str, message
     assert message in str(refusal.value)
 
 
+def test_a_function_that_is_no_longer_experimental_needs_no_switch() -> None:
+    assert type_of(checked("first_over_time(a[5m])")) == "vector"
+
+
 def test_trimming_operators_are_refused_as_native_histograms() -> None:
     with pytest.raises(NativeHistograms):
         parse("a </ 5")
