@@ -149,6 +149,28 @@ async def test_what_cannot_be_asked_is_refused_before_the_stream(
     assert message in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ('"\ud800" +', "parse error"),
+        ('m{i=~"\ud800"}', '"points":0'),
+        ('label_replace(sum(m), "i", "\udc00", "", "")', '"metric":{"i":"\ufffd"}'),
+        ('label_replace(m, "", "\ud800", "i", "\ud800(")', "invalid regular expression"),
+    ],
+)
+async def test_half_a_pair_in_an_expression_is_an_unknown_character(
+    site: Site, query: str, told: str
+) -> None:
+    async with site.client("viewer") as client:
+        answer = await client.post(
+            "/api/v1/metrics/query",
+            content=json.dumps(BODY | {"q": query}),
+            headers={"Content-Type": "application/json"},
+        )
+    assert told in answer.text
+    assert "internal" not in answer.text
+
+
 class Slow:
     """A source whose shards take turns for ever, each for a moment: a query that does not end."""
 

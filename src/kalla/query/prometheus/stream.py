@@ -6,6 +6,7 @@ A stream is whole when `done` came; whoever closes it ends the work.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kalla.errors import Unavailable
 from kalla.query.prometheus import asking, times
@@ -36,6 +37,13 @@ EVENT_POINTS = 5_000
 _BEAT_SECONDS = 5.0
 
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as 15s.")]
+# Half of a pair is no character, but JSON can spell it; what Go reads then is this.
+_HALVES = re.compile("[\ud800-\udfff]")
+Expression = Annotated[
+    str,
+    AfterValidator(lambda text: _HALVES.sub("\ufffd", text)),
+    Field(description="The expression."),
+]
 Moment = Annotated[float | str, Field(description="Seconds since 1970, or RFC 3339.")]
 
 
@@ -44,7 +52,7 @@ class Streamed(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    q: Annotated[str, Field(description="The expression.")]
+    q: Expression
     s: Moment
     e: Moment
     step: Seconds | None = None
