@@ -1,6 +1,6 @@
-"""Answers as Prometheus writes them: values and times in Go's notation, a million points at a time.
+"""Answers as Prometheus writes them: values and times in Go's notation, many points at a time.
 
-Columns become text by Arrow, not point by point; long answers are written piece by piece.
+Points are written by kernels, not one by one; long answers piece by piece.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kalla.query.labels import Labels
 from kalla.query.matchers import readable
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from kalla.query.engine import Answer, Series
     from kalla.query.frames import Floats, Whole
 
+Piece = bytes | memoryview
+Bytes = NDArray[np.uint8]
+
 TRUNCATED = "results truncated due to limit"
 # Points of a piece: some megabytes of text.
 _PIECE = 1 << 16
 _MOST_ANNOTATIONS = 10
-# Below this, a whole number's shortest digits are all its digits.
-_WHOLE = 2.0**53
+# What stands around a row's labels and points.
+_AROUND = len('{"metric":,"values":[]},')
 
 
 def success(data: Any, warnings: Sequence[str] = ()) -> bytes:
@@ -41,7 +45,7 @@ def success(data: Any, warnings: Sequence[str] = ()) -> bytes:
 
 def pieces(
     answer: Answer, time_ms: int, limit: int, beside: Mapping[str, Any] | None = None
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """The answer to a query in pieces; `beside` stands next to the result (stats, explain)."""
     series = answer.series if limit <= 0 else answer.series[:limit]
     yield f'{{"status":"success","data":{{"resultType":"{answer.type}","result":'.encode()
@@ -52,7 +56,7 @@ def pieces(
         yield encoded(f"[{stamp(time_ms)},{compact(answer.string)}]")
     else:
         yield b"["
-        yield from (_vector(series) if answer.type == "vector" else _matrix(series))
+        yield from _rows(series, single=answer.type == "vector")
         yield b"]"
     tail = "".join(f",{compact(name)}:{compact(value)}" for name, value in (beside or {}).items())
     warnings = [*answer.warnings, *([TRUNCATED] if len(series) < len(answer.series) else [])]
@@ -61,7 +65,7 @@ def pieces(
     yield encoded(tail)
 
 
-def label_sets(known: Sequence[Labels], warnings: Sequence[str] = ()) -> Iterator[bytes]:
+def label_sets(known: Sequence[Labels], warnings: Sequence[str] = ()) -> Iterator[Piece]:
     """The answer of /series, in pieces."""
     yield b'{"status":"success","data":['
     quoted = Quoted()
@@ -85,21 +89,14 @@ class Quoted(dict[str, str]):
 
 def numbers(values: Floats) -> pa.StringArray:
     """Each value as Go writes it: shortest digits, an exponent below 1e-6 and from 1e21 on."""
-    text = pc.cast(pa.array(values), pa.string())
-    size = np.abs(values)
-    # Arrow goes over to exponents at 1e10, leaves out their leading zero, and says `nan`.
-    other = ~(size < 1e10) | ((size < 1e-6) & (size > 0))
-    if not other.any():
-        return text
-    whole = other & (size < _WHOLE) & (size >= 1) & (np.floor(size) == size)
-    if whole.any():
-        digits = pc.cast(pa.array(values[whole].astype(np.int64)), pa.string())
-        text = pc.replace_with_mask(text, pa.array(whole), digits)
-        other &= ~whole
-    if other.any():
-        replaced = pa.array([number(value) for value in values[other].tolist()], pa.string())
-        text = pc.replace_with_mask(text, pa.array(other), replaced)
-    return text
+    from kalla.query.prometheus import numerals  # brings the compiler of kernels
+
+    ends = np.zeros(len(values) + 1, np.int64)
+    out = np.empty(len(values) * numerals.LONGEST + numerals.SLACK, np.uint8)
+    numerals.write_numbers(np.ascontiguousarray(values).view(np.int64), ends[1:], out)
+    text = pa.py_buffer(out[: ends[-1]].tobytes())
+    offsets = pa.py_buffer(ends.astype(np.int32))
+    return pa.StringArray.from_buffers(len(values), offsets, text)
 
 
 def number(value: float) -> str:
@@ -155,52 +152,50 @@ def _annotations(name: str, kind: str, found: Sequence[str]) -> str:
     return f',"{name}":{compact(shown)}'
 
 
-def _vector(series: Sequence[Series]) -> Iterator[bytes]:
+def _rows(series: Sequence[Series], *, single: bool) -> Iterator[Piece]:
+    """Every series as an object with its labels and its points, or its only point."""
     quoted = Quoted()
-    for first in range(0, len(series), _PIECE):
-        part = series[first : first + _PIECE]
-        values = numbers(np.array([one.values[0] for one in part])).to_pylist()
-        times = stamps(np.array([one.times[0] for one in part])).to_pylist()
-        text = ",".join(
-            [
-                f'{{"metric":{quoted.labels(one.labels)},"value":[{time},"{value}"]}}'
-                for one, time, value in zip(part, times, values, strict=True)
-            ]
-        )
-        yield encoded(("," if first else "") + text)
-
-
-def _matrix(series: Sequence[Series]) -> Iterator[bytes]:
-    quoted = Quoted()
-    before = b""
+    more = False
     for part in _parts(series):
-        text, offsets = _points(part)
-        written: list[bytes | memoryview] = []
-        low = 0
-        for one in part:
-            high = low + len(one.times)
-            head = encoded(f'{{"metric":{quoted.labels(one.labels)},"values":[')
-            written += (before, head, text[offsets[low] + 1 : offsets[high]], b"]}")
-            before, low = b",", high
-        yield b"".join(written)
+        texts = [encoded(quoted.labels(one.labels)) for one in part]
+        yield _written(part, texts, single, more)
+        more = True
 
 
-def _points(series: Sequence[Series]) -> tuple[memoryview, list[int]]:
-    """`,[time,"value"]` for every point of these series, one after the other, and where each is."""
-    shared = series[0].times
-    if all(one.times is shared for one in series):
-        heads = _heads(shared)
-        heads = heads.take(pa.array(np.tile(np.arange(len(shared)), len(series))))
+def _written(part: Sequence[Series], texts: Sequence[bytes], single: bool, more: bool) -> Piece:
+    from kalla.query.prometheus import numerals  # brings the compiler of kernels
+
+    counts = np.array([len(one.times) for one in part], np.int64)
+    firsts = np.cumsum(counts) - counts
+    shared = part[0].times
+    if all(one.times is shared for one in part):
+        heads, marks = _heads(shared)
+        places = np.zeros(len(part), np.int64)
     else:
-        heads = _heads(np.concatenate([one.times for one in series]))
-    values = numbers(np.concatenate([one.values for one in series]))
-    joined = pc.binary_join_element_wise(heads, values, '"]', "")
-    _, offsets, text = joined.buffers()
-    return memoryview(text), np.frombuffer(offsets, np.int32).tolist()
+        heads, marks = _heads(np.concatenate([one.times for one in part]))
+        places = firsts
+    values = np.concatenate([one.values for one in part])
+    sizes = np.array([len(text) for text in texts], np.int64)
+    highs = np.cumsum(sizes)
+    text = np.frombuffer(b"".join((*texts, bytes(numerals.SLACK))), np.uint8)
+    longest = int(np.diff(marks).max(initial=0)) + numerals.LONGEST + len('"],')
+    room = int(sizes.sum()) + len(part) * _AROUND + len(values) * longest
+    out = np.empty(room + numerals.SLACK, np.uint8)
+    size = numerals.write_rows(
+        values.view(np.int64), np.ones(len(values), bool), firsts, counts, places, heads, marks,
+        text, highs - sizes, highs, single, more, out,
+    )  # fmt: skip
+    return out[:size].data
 
 
-def _heads(times: Whole) -> pa.StringArray:
-    return pc.binary_join_element_wise(",[", stamps(times), ',"', "")
+def _heads(times: Whole) -> tuple[Bytes, Whole]:
+    """`[time,"` for each, one after the other, and where each begins."""
+    from kalla.query.prometheus import numerals
+
+    joined = pc.binary_join_element_wise("[", stamps(times), ',"', "")
+    marks = np.frombuffer(joined.buffers()[1], np.int32)[: len(times) + 1].astype(np.int64)
+    text = bytes(memoryview(joined.buffers()[2])[: marks[-1]]) + bytes(numerals.SLACK)
+    return np.frombuffer(text, np.uint8), marks
 
 
 def _parts(series: Iterable[Series]) -> Iterator[list[Series]]:

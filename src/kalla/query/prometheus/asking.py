@@ -272,6 +272,7 @@ class Queries:
         keep_kernels(self._kernels)
         from kalla.query.compiling import prepare
         from kalla.query.engine import Engine
+        from kalla.query.prometheus import numerals  # noqa: F401  (the kernels of answers)
         from kalla.query.store import reading, wire  # noqa: F401  (the kernels of writes)
 
         reading.prepare()

@@ -268,7 +268,7 @@ async def _answered(
     return await _sent(answers.pieces(reply.answer, question.steps.start, limit, beside))
 
 
-async def _sent(parts: Iterator[bytes]) -> Response:
+async def _sent(parts: Iterator[answers.Piece]) -> Response:
     """Encoded off the event loop; a long answer is sent while the rest of it is encoded."""
     begun, whole = await asyncio.to_thread(_begun, parts)
     if whole:
@@ -276,8 +276,8 @@ async def _sent(parts: Iterator[bytes]) -> Response:
     return StreamingResponse(chain(begun, parts), media_type=_JSON)
 
 
-def _begun(parts: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    begun: list[bytes] = []
+def _begun(parts: Iterator[answers.Piece]) -> tuple[list[answers.Piece], bool]:
+    begun: list[answers.Piece] = []
     size = 0
     for part in parts:
         begun.append(part)
