@@ -15,10 +15,11 @@ from kalla.query.features import Features
 from kalla.query.labels import Labels
 from kalla.query.plan import Setting
 from kalla.query.problems import QueryProblem
-from kalla.query.samples import MemorySource, Samples
+from kalla.query.samples import Samples
 from tests.differential.comparing import Outcome, of_answer, of_json
 from tests.differential.queries import Query, Times
 from tests.differential.sample_series import sample_series
+from tests.numbered_source import NumberedSource
 from tests.prometheus_server import Prometheus, asked, seconds
 from tests.servers import started
 
@@ -75,4 +76,4 @@ def both_engines(folder: Path, seed: int) -> Iterator[Both]:
             for labels, one in sorted(series.items(), key=lambda pair: pair[0])
         )
         with httpx.Client(base_url=server.url, timeout=60) as client:
-            yield Both(series, Engine(MemorySource(series, shards=3), SETTING), client)
+            yield Both(series, Engine(NumberedSource(series, shards=3), SETTING), client)

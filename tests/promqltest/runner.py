@@ -31,6 +31,7 @@ from kalla.query.syntax import (
     VectorSelector,
     children,
 )
+from tests.numbered_source import NumberedSource
 from tests.promqltest.comparing import (
     Rows,
     annotations_problem,
@@ -143,7 +144,8 @@ def stored(data: dict[Labels, dict[int, tuple[float | str, int]]], shards: int =
             starts if starts.any() else None,
             np.array(natives, np.int64),
         )
-    return MemorySource(series, shards)
+    # Labels by number, as the metric store has them, where there are several shards.
+    return (MemorySource if shards == 1 else NumberedSource)(series, shards)
 
 
 def _evaluate(outcome: Outcome, path: Path, command: Eval, engine: Engine, thorough: bool) -> None:

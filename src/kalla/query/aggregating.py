@@ -107,11 +107,8 @@ class AcrossRows(ExecNode):
         frame = self.inner.frame(flow).sorted()
         if quantiles is not None:
             self._annotate(quantiles, flow)
-        groups: dict[Labels, int] = {}
-        ids = np.array(
-            [groups.setdefault(one, len(groups)) for one in self.reduction.groups(frame.labels)],
-            np.int64,
-        )
+        grouped = self.reduction.grouped(frame.labels)
+        groups, ids = grouped.groups, grouped.ids
         order = np.argsort(ids, kind="stable")
         bounds = np.searchsorted(ids[order], np.arange(len(groups) + 1)).astype(np.int64)
         values = np.zeros((len(groups), self.steps.count))
@@ -133,7 +130,7 @@ class AcrossRows(ExecNode):
             values[:, some], present[:, some] = out, found
         drops = np.zeros(len(groups), bool)
         np.logical_or.at(drops, ids, frame.drops)
-        return Frame(tuple(groups), values, present, drops).filled()
+        return Frame(groups, values, present, drops).filled()
 
     def _annotate(self, quantiles: Floats, flow: EvalFlow) -> None:
         if np.isnan(quantiles).any():

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +15,10 @@ from kalla.query.checking import checked, require_steps
 from kalla.query.flow import Budget, EvalFlow, LeafFacts, Limits
 from kalla.query.frames import Floats, Frame, Steps, Whole, merged, range_steps
 from kalla.query.infos import Info
-from kalla.query.labels import NONE, Labels, unnamed
+from kalla.query.interned import nameless
+from kalla.query.labels import NONE, unnamed
 from kalla.query.leaves import BaseExpr
+from kalla.query.lines import Series, lines
 from kalla.query.nodes import ExecNode, LeafNode
 from kalla.query.plan import Plan, Planner, Setting, plan
 from kalla.query.problems import BadRequest
@@ -33,14 +33,6 @@ from kalla.query.syntax import (
 )
 
 _FURTHEST = 2**61
-
-
-class Series(NamedTuple):
-    """One line of an answer; there may be a hundred thousand, so it is the lightest there is."""
-
-    labels: Labels
-    times: Whole
-    values: Floats
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class Answer:
     """A vector or matrix has series; a scalar or string has a value."""
 
     type: ValueType
-    series: tuple[Series, ...] = ()
+    series: Sequence[Series] = ()
     scalar: float = math.nan
     string: str = ""
     warnings: tuple[str, ...] = ()
@@ -214,13 +206,15 @@ class _Query:
             return Answer("matrix", (Series(NONE, self.steps.times, value),))
         frame = self._named(value)
         if self.step_ms == 0:
-            return Answer("vector", series(frame, self.steps))
-        return Answer("matrix", series(frame.sorted(), self.steps))
+            return Answer("vector", lines(frame, self.steps))
+        return Answer("matrix", lines(frame.sorted(), self.steps))
 
     def _named(self, frame: Frame) -> Frame:
         """Names that were to go when the query is done go now."""
         if not frame.drops.any():
             return merged(frame)
+        if frame.drops.all():
+            return merged(replace(frame, labels=nameless(frame.labels)))
         labels = tuple(
             unnamed(one) if drops else one
             for one, drops in zip(frame.labels, frame.drops, strict=True)
@@ -230,7 +224,7 @@ class _Query:
     def _planner(self) -> Planner:
         return Planner(self.steps, self.step_ms, self.engine.planning)
 
-    def _subquery(self, subquery: Subquery) -> tuple[Series, ...]:
+    def _subquery(self, subquery: Subquery) -> Sequence[Series]:
         planner = self._planner()
         inner_steps, *_ = planner.inner_steps(subquery, self.steps)
         if inner_steps.count == 0:
@@ -242,7 +236,7 @@ class _Query:
         if self.flow.seen is not None:
             self.flow.seen += np.sum(seen)
         frame = self._named(found)
-        return series(frame.sorted(), inner_steps)
+        return lines(frame.sorted(), inner_steps)
 
     def _samples(self, selector: MatrixSelector) -> tuple[Series, ...]:
         """The samples themselves: what an instant query of a range selector shows."""
@@ -272,22 +266,6 @@ class _Query:
                 if len(times):
                     found.append(Series(labels, times, values))
         return tuple(sorted(found, key=lambda one: one.labels))
-
-
-def series(frame: Frame, steps: Steps) -> tuple[Series, ...]:
-    """Each row's points; rows without a gap share their times."""
-    times = steps.times
-    counts = frame.present.sum(axis=1)
-    if bool((counts == len(times)).all()):
-        return tuple(map(Series, frame.labels, repeat(times), frame.values))
-    found: list[Series] = []
-    for row, count in enumerate(counts.tolist()):
-        if count == len(times):
-            found.append(Series(frame.labels[row], times, frame.values[row]))
-        elif count:
-            there = frame.present[row]
-            found.append(Series(frame.labels[row], times[there], frame.values[row][there]))
-    return tuple(found)
 
 
 def _to_the_edges(leaf: BaseExpr, times: Whole, values: Floats) -> tuple[Whole, Floats]:

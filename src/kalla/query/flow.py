@@ -14,6 +14,7 @@ import numpy as np
 
 from kalla.query.annotations import Annotations
 from kalla.query.frames import SAME_LABELS, Floats, Frame, Whole, stacked
+from kalla.query.interned import are_distinct
 from kalla.query.leaves import BaseExpr, Partial, execute
 from kalla.query.problems import ExecutionFailed, LimitReached, Stopped, TimedOut
 from kalla.query.reductions import merged
@@ -155,12 +156,12 @@ class MergeSorted:
         if self.leaf.reduction is not None:
             reduced = [part.reduced for part in parts if part.reduced is not None]
             return merged(self.leaf.reduction, reduced, self.leaf.steps.count)
-        frames = [part.frame for part in parts if part.frame is not None and part.frame.labels]
+        frames = [part.frame for part in parts if part.frame is not None and len(part.frame.labels)]
         if not frames:
             return Frame.empty(self.leaf.steps.count)
         frame = stacked(frames).sorted()
         unnamed = self.leaf.drops_name and not self.leaf.delayed_names
-        if unnamed and len(set(frame.labels)) < len(frame.labels):
+        if unnamed and not are_distinct(frame.labels):
             raise ExecutionFailed(SAME_LABELS)
         return frame
 

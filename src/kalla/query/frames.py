@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import le
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kalla.query.labels import Labels, unnamed
+from kalla.query.interned import are_distinct, joined, nameless, order, taken
+from kalla.query.labels import Labels
 from kalla.query.problems import BadRequest, ExecutionFailed
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ def range_steps(start: int, end: int, step: int, most: int) -> Steps:
 class Frame:
     """Rows are series. `drops`: the row's metric name goes when the query is done."""
 
-    labels: tuple[Labels, ...]
+    labels: Sequence[Labels]
     values: Floats
     present: Mask
     drops: Mask
@@ -74,7 +74,7 @@ class Frame:
 
     @classmethod
     def of(cls, labels: Sequence[Labels], values: Floats, present: Mask) -> Frame:
-        return cls(tuple(labels), values, present, np.zeros(len(labels), bool))
+        return cls(labels, values, present, np.zeros(len(labels), bool))
 
     @property
     def points(self) -> int:
@@ -84,7 +84,7 @@ class Frame:
         index = np.asarray(chosen)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         return Frame(
-            tuple(map(self.labels.__getitem__, index.tolist())),
+            taken(self.labels, index),
             self.values[index],
             self.present[index],
             self.drops[index],
@@ -108,22 +108,21 @@ class Frame:
         """Names go now, or are marked to go when the query is done."""
         if later:
             return replace(self, drops=np.ones(len(self.labels), bool))
-        return replace(self, labels=tuple(map(unnamed, self.labels)))
+        return replace(self, labels=nameless(self.labels))
 
     def relabelled(self, change: Callable[[Labels], Labels]) -> Frame:
         return replace(self, labels=tuple(change(labels) for labels in self.labels))
 
     def sorted(self) -> Frame:
-        if all(map(le, self.labels, self.labels[1:])):
-            return self
-        return self.rows(sorted(range(len(self.labels)), key=self.labels.__getitem__))
+        index = order(self.labels)
+        return self if index is None else self.rows(index)
 
 
 def stacked(frames: Sequence[Frame]) -> Frame:
     if len(frames) == 1:
         return frames[0]
     return Frame(
-        tuple(labels for frame in frames for labels in frame.labels),
+        joined([frame.labels for frame in frames]),
         np.concatenate([frame.values for frame in frames]),
         np.concatenate([frame.present for frame in frames]),
         np.concatenate([frame.drops for frame in frames]),
@@ -132,7 +131,7 @@ def stacked(frames: Sequence[Frame]) -> Frame:
 
 def merged(frame: Frame) -> Frame:
     """Rows of the same labels become one; at no step may two of them be there."""
-    if len(set(frame.labels)) == len(frame.labels):
+    if are_distinct(frame.labels):
         return frame
     places: dict[Labels, list[int]] = {}
     for row, labels in enumerate(frame.labels):

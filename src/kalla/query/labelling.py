@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
@@ -111,7 +111,7 @@ class Sorted(ExecNode):
         order = sorted(range(len(frame.labels)), key=cmp_to_key(self._compared(frame.labels)))
         return frame.rows(order[::-1] if self.descending else order)
 
-    def _compared(self, known: tuple[Labels, ...]) -> Callable[[int, int], int]:
+    def _compared(self, known: Sequence[Labels]) -> Callable[[int, int], int]:
         def compare(one: int, two: int) -> int:
             for name in self.by:
                 first, second = value_of(known[one], name), value_of(known[two], name)

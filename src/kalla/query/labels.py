@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from kalla.query.lexing import go_quote
 from kalla.query.syntax import METRIC_NAME
@@ -46,15 +46,6 @@ def unnamed(labels: Labels) -> Labels:
 def changed(labels: Labels, changes: Mapping[str, str]) -> Labels:
     """With these labels set; an empty value takes the label away."""
     return labels_of({**dict(labels), **changes})
-
-
-def match_groups(known: Sequence[Labels], names: Iterable[str], *, on: bool) -> list[Labels]:
-    """The part of each label set that a binary operation matches by."""
-    listed = frozenset(names)
-    if on:
-        return [only(labels, listed) for labels in known]
-    listed |= {METRIC_NAME}
-    return [without(labels, listed) for labels in known]
 
 
 def shown(labels: Labels) -> str:

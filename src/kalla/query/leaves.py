@@ -5,7 +5,7 @@ A series' window is finished before anything is aggregated across series.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from kalla.query import counters, extended, ordering, overtime
 from kalla.query.frames import Floats, Frame, Mask, Steps, Whole, stacked
-from kalla.query.labels import METADATA, Labels, name_of, unnamed
+from kalla.query.interned import Interned, nameless
+from kalla.query.labels import Labels, name_of
 from kalla.query.matchers import Matcher
-from kalla.query.reductions import CHOSEN, Reduced, Reducer, Reduction
+from kalla.query.reductions import FOLDED, Reduced, Reducer, Reduction
 from kalla.query.samples import SeriesBatch, Source
 from kalla.query.syntax import METRIC_NAME, NOWHERE, Extension, Span
 
@@ -129,14 +130,17 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
     if leaf.range or leaf.extension == "smoothed":
         batch = batch.without_markers()
     facts = _Facts()
-    blocks = _blocks(leaf, batch, facts, guard)
+    labels = batch.labels
+    if leaf.drops_name and not leaf.delayed_names:
+        labels = nameless(labels)
+    blocks = _blocks(leaf, batch, labels, facts, guard)
     steps = leaf.steps.count
     if leaf.reduction is None:
         guard.cells(len(batch), steps)
         partial = Partial(frame=_rows(leaf, blocks))
     else:
         reducer = Reducer(leaf.reduction, steps)
-        grouped = leaf.reduction.grouped(batch)
+        grouped = leaf.reduction.grouped(labels) if leaf.reduction.operator in FOLDED else None
         for frame, rows in blocks:
             reducer.add(frame, None if grouped is None else grouped.rows(rows))
             guard.cells(len(reducer.ids), steps)
@@ -184,7 +188,7 @@ def _rows(leaf: BaseExpr, blocks: Iterator[tuple[Frame, Whole]]) -> Frame:
 
 
 def _blocks(
-    leaf: BaseExpr, batch: SeriesBatch, facts: _Facts, guard: Guard
+    leaf: BaseExpr, batch: SeriesBatch, labels: Sequence[Labels], facts: _Facts, guard: Guard
 ) -> Iterator[tuple[Frame, Whole]]:
     """The finished windows of some series at a time, and which series they are."""
     count = leaf.steps.count
@@ -197,11 +201,8 @@ def _blocks(
         facts.fullest = max(facts.fullest, _in_slices(leaf, part, values, present, guard))
         there = np.asarray(present.any(axis=1))
         _note(leaf, part, present, there, facts)
-        labels: list[Labels] = list(part.labels)
-        if leaf.drops_name and not leaf.delayed_names and not _nameless(leaf):
-            labels = [unnamed(one) for one in labels]
-        drops = np.full(len(labels), leaf.drops_name and leaf.delayed_names)
-        frame = Frame(tuple(labels), values, present, drops)
+        drops = np.full(len(part), leaf.drops_name and leaf.delayed_names)
+        frame = Frame(labels[first:beyond], values, present, drops)
         rows = first + np.flatnonzero(there)
         yield frame if len(rows) == len(part) else frame.rows(there), rows
 
@@ -262,19 +263,11 @@ def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: 
         facts.answered = seen if facts.answered is None else facts.answered | seen
 
 
-def _nameless(leaf: BaseExpr) -> bool:
-    """Whether what is left of the labels has no place for a name anyway."""
-    reduction = leaf.reduction
-    if reduction is None or reduction.operator in CHOSEN:
-        return False
-    return not reduction.without and not METADATA & set(reduction.grouping)
-
-
 def uncounted_names(part: SeriesBatch, there: Mask) -> set[str]:
     """Metrics that a rate was taken of though their names are not those of counters."""
     rows = np.flatnonzero(there)
-    if part.coded is not None:  # one series of each name
-        rows = rows[np.unique(part.coded.codes(METRIC_NAME)[rows], return_index=True)[1]]
+    if isinstance(part.labels, Interned):  # one series of each name
+        rows = rows[np.unique(part.labels.codes(METRIC_NAME)[rows], return_index=True)[1]]
     names = {name_of(part.labels[row]) for row in rows.tolist()}
     return {name for name in names if name and not name.endswith(_NAMED_COUNTERS)}
 
@@ -287,7 +280,6 @@ def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
         _samples(batch, low, high),
         labels=batch.labels[first:beyond],
         offsets=batch.offsets[first : beyond + 1] - low,
-        coded=None if batch.coded is None else batch.coded.part(first, beyond),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from kalla.query.flow import EvalFlow, Value
 from kalla.query.frames import SAME_LABELS, Floats, Frame, Mask, Steps
+from kalla.query.interned import are_distinct
 from kalla.query.labels import NONE
 from kalla.query.leaves import BaseExpr, compute_all, in_windows, uncounted_names
 from kalla.query.problems import ExecutionFailed
@@ -207,7 +208,7 @@ class SubqueryCall(ExecNode):
         frame = Frame(inner.labels, values, present, drops if flow.delayed_names else inner.drops)
         if window.drops_name and not flow.delayed_names:
             frame = frame.dropping_names(later=False)
-            if len(set(frame.labels)) < len(frame.labels):
+            if not are_distinct(frame.labels):
                 raise ExecutionFailed(SAME_LABELS)
         return frame.filled()
 

@@ -10,16 +10,8 @@ import numpy as np
 from kalla.query.calls import quiet, renamed
 from kalla.query.flow import EvalFlow
 from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
-from kalla.query.labels import (
-    METADATA,
-    Labels,
-    changed,
-    match_groups,
-    only,
-    shown,
-    value_of,
-    without,
-)
+from kalla.query.interned import are_distinct, group, group_numbers, nameless, taken
+from kalla.query.labels import METADATA, Labels, changed, only, shown, value_of, without
 from kalla.query.nodes import ExecNode
 from kalla.query.problems import ExecutionFailed
 from kalla.query.syntax import ARITHMETIC, Matching
@@ -128,15 +120,16 @@ class SetOperation(ExecNode):
 
     def _found(self, frame: Frame, other: Frame) -> Mask:
         """For each row: at which steps the other side has something of its group."""
-        there: dict[Labels, Mask] = {}
-        matching = self.matching
-        for row, group in enumerate(match_groups(other.labels, matching.labels, on=matching.on)):
-            known = there.get(group)
-            there[group] = other.present[row] if known is None else known | other.present[row]
-        nowhere = np.zeros(frame.values.shape[1], bool)
-        groups = match_groups(frame.labels, matching.labels, on=matching.on)
-        found = [there.get(group, nowhere) for group in groups]
-        return np.array(found, bool).reshape(frame.present.shape)
+        ours, theirs = group_numbers(
+            [frame.labels, other.labels], self.matching.labels, on=self.matching.on
+        )
+        count = int(max(ours.max(initial=-1), theirs.max(initial=-1))) + 1
+        there = np.zeros((count, frame.values.shape[1]), bool)
+        order = np.argsort(theirs, kind="stable")
+        firsts = np.flatnonzero(np.diff(theirs[order], prepend=-1))
+        if len(firsts):
+            there[theirs[order][firsts]] = np.logical_or.reduceat(other.present[order], firsts)
+        return np.asarray(there[ours])
 
 
 @dataclass(frozen=True)
@@ -164,22 +157,24 @@ class VectorOperation(ExecNode):
         active = np.ones_like(both) if filled else both
         many = replace(many, present=many.present & active)
         one = replace(one, present=one.present & active)
-        groups = match_groups(many.labels, matching.labels, on=matching.on)
-        one_groups = match_groups(one.labels, matching.labels, on=matching.on)
+        groups, one_groups = group_numbers(
+            [many.labels, one.labels], matching.labels, on=matching.on
+        )
         self._unique(one, one_groups)
         pairs = self._simple_pairs(many, one, groups, one_groups)
         if pairs is None:
-            pairs = _Pairs.of(self._pairs(many, one, groups, one_groups), self.steps.count)
+            found = self._pairs(many, one, groups.tolist(), one_groups.tolist())
+            pairs = _Pairs.of(found, self.steps.count)
         flow.budget.cells(len(pairs.groups), self.steps.count)
         return self._operated(many, one, pairs, swapped, flow)
 
-    def _unique(self, one: Frame, groups: Sequence[Labels]) -> None:
-        if len(set(groups)) == len(groups):
+    def _unique(self, one: Frame, groups: Whole) -> None:
+        if len(np.unique(groups)) == len(groups):
             return
-        places: dict[Labels, list[int]] = {}
-        for row, group in enumerate(groups):
-            places.setdefault(group, []).append(row)
-        for group, rows in places.items():
+        places: dict[int, list[int]] = {}
+        for row, number in enumerate(groups.tolist()):
+            places.setdefault(number, []).append(row)
+        for rows in places.values():
             if len(rows) < 2:
                 continue
             crowded = one.present[rows].sum(axis=0) > 1
@@ -188,74 +183,84 @@ class VectorOperation(ExecNode):
                 first, second = [row for row in rows if one.present[row, step]][:2]
                 side = "left" if self.matching.cardinality == "one-to-many" else "right"
                 raise ExecutionFailed(
-                    f"found duplicate series for the match group {shown(group)} on the {side} "
-                    f"hand-side of the operation: [{shown(one.labels[second])}, "
+                    f"found duplicate series for the match group {shown(self._group(one, first))} "
+                    f"on the {side} hand-side of the operation: [{shown(one.labels[second])}, "
                     f"{shown(one.labels[first])}];many-to-many matching not allowed: matching "
                     "labels must be unique on one side"
                 )
 
+    def _group(self, frame: Frame, row: int) -> Labels:
+        return group(frame.labels[row], self.matching.labels, on=self.matching.on)
+
     def _simple_pairs(
-        self, many: Frame, one: Frame, groups: Sequence[Labels], one_groups: Sequence[Labels]
+        self, many: Frame, one: Frame, groups: Whole, one_groups: Whole
     ) -> _Pairs | None:
         """The pairs where no group has two series on the "one" side and nothing is filled in."""
         matching = self.matching
         if matching.fill_left is not None or matching.fill_right is not None:
             return None
-        ones = {group: row for row, group in enumerate(one_groups)}
-        many_alike = matching.cardinality == "one-to-one" and len(set(groups)) < len(groups)
-        if len(ones) < len(one_groups) or many_alike:
+        count = int(max(groups.max(initial=-1), one_groups.max(initial=-1))) + 1
+        crowded = (np.bincount(one_groups, minlength=count) > 1).any()
+        if matching.cardinality == "one-to-one":
+            crowded |= (np.bincount(groups, minlength=count) > 1).any()
+        if crowded:
             return None
-        found = [(row, ones[group]) for row, group in enumerate(groups) if group in ones]
-        rows = np.array(found, np.int64).reshape(len(found), 2)
-        there = many.present[rows[:, 0]] & one.present[rows[:, 1]]
-        kept = np.flatnonzero(there.any(axis=1))
-        rows = rows[kept]
-        return _Pairs([groups[row] for row in rows[:, 0]], rows[:, 0], rows[:, 1], there[kept])
+        ones = np.full(count, -1, np.int64)
+        ones[one_groups] = np.arange(len(one_groups))
+        others = ones[groups]
+        rows = np.flatnonzero(others >= 0)
+        others = others[rows]
+        there = many.present[rows] & one.present[others]
+        kept = np.asarray(there.any(axis=1))
+        if not kept.all():
+            rows, others, there = rows[kept], others[kept], there[kept]
+        return _Pairs(groups[rows], rows, others, there)
 
     def _pairs(
-        self, many: Frame, one: Frame, many_groups: Sequence[Labels], one_groups: Sequence[Labels]
+        self, many: Frame, one: Frame, many_groups: Sequence[int], one_groups: Sequence[int]
     ) -> list[_Pair]:
         matching = self.matching
-        ones: dict[Labels, list[int]] = {}
-        for row, group in enumerate(one_groups):
-            ones.setdefault(group, []).append(row)
+        ones: dict[int, list[int]] = {}
+        for row, number in enumerate(one_groups):
+            ones.setdefault(number, []).append(row)
         pairs: list[_Pair] = []
-        served: dict[Labels, Mask] = {}
-        for row, group in enumerate(many_groups):
+        served: dict[int, Mask] = {}
+        for row, number in enumerate(many_groups):
             there = many.present[row]
-            rows = ones.get(group, [])
-            pairs.extend(_Pair(group, row, other, there & one.present[other]) for other in rows)
+            rows = ones.get(number, [])
+            pairs.extend(_Pair(number, row, other, there & one.present[other]) for other in rows)
             if matching.fill_right is not None:
                 alone = there.copy()
                 for other in rows:
                     alone &= ~one.present[other]
-                pairs.append(_Pair(group, row, -1, alone))
+                pairs.append(_Pair(number, row, -1, alone))
             matched = there if matching.fill_right is not None else (
                 there & one.present[rows].any(axis=0) if rows else np.zeros_like(there)
             )  # fmt: skip
-            self._counted(served, group, matched)
+            self._counted(served, number, matched)
         if matching.fill_left is not None:
-            for row, group in enumerate(one_groups):
-                alone = one.present[row] & ~served.get(group, np.zeros(one.present.shape[1], bool))
-                pairs.append(_Pair(group, -1, row, alone))
+            nowhere = np.zeros(one.present.shape[1], bool)
+            for row, number in enumerate(one_groups):
+                alone = one.present[row] & ~served.get(number, nowhere)
+                pairs.append(_Pair(number, -1, row, alone))
         return [pair for pair in pairs if pair.there.any()]
 
-    def _counted(self, served: dict[Labels, Mask], group: Labels, matched: Mask) -> None:
-        known = served.get(group)
+    def _counted(self, served: dict[int, Mask], number: int, matched: Mask) -> None:
+        known = served.get(number)
         if known is None:
-            served[group] = matched
+            served[number] = matched
             return
         if self.matching.cardinality == "one-to-one" and (known & matched).any():
             raise ExecutionFailed(
                 "multiple matches for labels: many-to-one matching must be explicit "
                 "(group_left/group_right)"
             )
-        served[group] = known | matched
+        served[number] = known | matched
 
     def _operated(
         self, many: Frame, one: Frame, pairs: _Pairs, swapped: bool, flow: EvalFlow
     ) -> Frame:
-        if not pairs.groups:
+        if not len(pairs.groups):
             return Frame.empty(self.steps.count)
         ours = _taken(many, pairs.many, self.matching.fill_left)
         theirs = _taken(one, pairs.one, self.matching.fill_right)
@@ -271,30 +276,30 @@ class VectorOperation(ExecNode):
             values = truth.astype(np.float64) if self.return_bool else left
             kept = kept if self.return_bool else kept & truth
         drops = np.full(len(labels), self.return_bool and flow.delayed_names)
-        return merged(Frame(tuple(labels), values, kept, drops).filled())
+        return merged(Frame(labels, values, kept, drops).filled())
 
-    def _results(self, many: Frame, one: Frame, pairs: _Pairs, delayed: bool) -> list[Labels]:
+    def _results(self, many: Frame, one: Frame, pairs: _Pairs, delayed: bool) -> Sequence[Labels]:
         """What each pair's series is called."""
         matching = self.matching
         changes = self.operator in ARITHMETIC or (self.return_bool and not delayed)
         single = matching.cardinality == "one-to-one"
         listed = frozenset(matching.labels)
-        if single and matching.on and not listed & METADATA:
-            return pairs.groups
+        as_they_are = not matching.include and not (single and (listed or matching.on))
+        if as_they_are and bool((pairs.many >= 0).all()):
+            labels = taken(many.labels, pairs.many)
+            return nameless(labels) if changes else labels
         dropped = METADATA if changes else frozenset[str]()
         if single and not matching.on:
             dropped |= listed
         results: list[Labels] = []
-        for group, row, other in zip(
-            pairs.groups, pairs.many.tolist(), pairs.one.tolist(), strict=True
-        ):
-            source = many.labels[row] if row >= 0 else group
+        for row, other in zip(pairs.many.tolist(), pairs.one.tolist(), strict=True):
+            source = many.labels[row] if row >= 0 else self._group(one, other)
             if dropped:
                 source = without(source, dropped)
             if single and matching.on:
                 source = only(source, listed)
             if matching.include:
-                included = one.labels[other] if other >= 0 else group
+                included = one.labels[other] if other >= 0 else self._group(many, row)
                 source = changed(
                     source, {name: value_of(included, name) for name in matching.include}
                 )
@@ -306,7 +311,7 @@ class VectorOperation(ExecNode):
 class _Pair:
     """Rows of the two sides, -1 for one that is filled in; `there`: the steps it holds at."""
 
-    group: Labels
+    group: int
     many: int
     one: int
     there: Mask
@@ -316,7 +321,7 @@ class _Pair:
 class _Pairs:
     """The same, as columns."""
 
-    groups: list[Labels]
+    groups: Whole
     many: Whole
     one: Whole
     there: Mask
@@ -324,7 +329,7 @@ class _Pairs:
     @classmethod
     def of(cls, pairs: Sequence[_Pair], steps: int) -> _Pairs:
         return cls(
-            [pair.group for pair in pairs],
+            np.array([pair.group for pair in pairs], np.int64),
             np.array([pair.many for pair in pairs], np.int64),
             np.array([pair.one for pair in pairs], np.int64),
             np.array([pair.there for pair in pairs], bool).reshape(len(pairs), steps),
@@ -339,10 +344,11 @@ def _taken(frame: Frame, rows: Whole, fill: float | None) -> Floats:
 
 
 def _unambiguous(labels: Sequence[Labels], pairs: _Pairs) -> None:
-    if len(set(labels)) == len(labels):
+    if are_distinct(labels):
         return
-    seen: dict[tuple[Labels, Labels], Mask] = {}
-    for key, there in zip(zip(pairs.groups, labels, strict=True), pairs.there, strict=True):
+    seen: dict[tuple[int, Labels], Mask] = {}
+    keys = zip(pairs.groups.tolist(), labels, strict=True)
+    for key, there in zip(keys, pairs.there, strict=True):
         known = seen.get(key)
         if known is not None and (known & there).any():
             raise ExecutionFailed(

@@ -10,9 +10,9 @@ import numpy as np
 from kalla.query.exact import ExactSums
 from kalla.query.frames import Floats, Frame, Mask, Whole, stacked
 from kalla.query.hashing import series_hash
+from kalla.query.interned import group_numbers, taken
 from kalla.query.labels import NONE, Labels, only, without
 from kalla.query.ranking import best_rows
-from kalla.query.samples import SeriesBatch
 from kalla.query.syntax import METRIC_NAME
 
 FOLDED = frozenset({"sum", "avg", "count", "group", "min", "max"})
@@ -36,17 +36,11 @@ class Reduction:
             return [without(labels, listed) for labels in known]
         return [only(labels, listed) for labels in known] if listed else [NONE] * len(known)
 
-    def grouped(self, batch: SeriesBatch) -> Grouped | None:
-        """The same by numbers, where the batch has them."""
-        if batch.coded is None or self.without or self.operator not in FOLDED:
-            return None
-        ids = np.zeros(len(batch), np.int64)
-        for name in self.grouping:
-            codes = batch.coded.codes(name)
-            together = ids * (int(codes.max(initial=0)) + 1) + codes
-            ids = np.unique(together, return_inverse=True)[1]
-        _, firsts = np.unique(ids, return_index=True)
-        return Grouped(ids, self.groups([batch.labels[first] for first in firsts.tolist()]))
+    def grouped(self, known: Sequence[Labels]) -> Grouped:
+        """The group of each series; groups in the order in which they appear."""
+        [ids] = group_numbers([known], self.grouping, on=not self.without)
+        firsts = np.unique(ids, return_index=True)[1]
+        return Grouped(ids, self.groups(taken(known, firsts)))
 
 
 @dataclass(frozen=True)
@@ -55,12 +49,6 @@ class Grouped:
 
     ids: Whole
     groups: Sequence[Labels]
-
-    @classmethod
-    def of(cls, groups: Sequence[Labels]) -> Grouped:
-        known: dict[Labels, int] = {}
-        ids = [known.setdefault(group, len(known)) for group in groups]
-        return cls(np.array(ids, np.int64), list(known))
 
     def rows(self, chosen: Whole) -> Grouped:
         return Grouped(self.ids[chosen], self.groups)
@@ -96,7 +84,7 @@ class Reducer:
             self.frames.append(chosen(frame, self.reduction))
             return
         if grouped is None:
-            grouped = Grouped.of(self.reduction.groups(frame.labels))
+            grouped = self.reduction.grouped(frame.labels)
         ids = self._registered(grouped, frame.drops)
         match self.reduction.operator:
             case "sum" | "avg":
@@ -215,7 +203,7 @@ def chosen(frame: Frame, reduction: Reduction) -> Frame:
     if reduction.operator == "limit_ratio":
         return _sampled(frame, parameter)
     k = np.clip(np.trunc(parameter), 0, len(frame.labels)).astype(np.int64)
-    grouped = Grouped.of(reduction.groups(frame.labels))
+    grouped = reduction.grouped(frame.labels)
     kept, order = best_rows(frame, grouped.ids, len(grouped.groups), k, reduction.operator)
     picked = Frame(frame.labels, frame.values, kept, frame.drops)
     return picked.rows(order) if steps == 1 else picked.filled()

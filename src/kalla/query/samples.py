@@ -19,23 +19,13 @@ STALE_BITS = 0x7FF0000000000002
 STALE = np.array([STALE_BITS], np.uint64).view(np.float64)[0]
 
 
-class Coded(Protocol):
-    """Values of labels as numbers: series are grouped without a look at each label set."""
-
-    def codes(self, name: str) -> Whole:
-        """Of every series of the batch; equal values, and only those, have the same number."""
-
-    def part(self, first: int, beyond: int) -> Coded: ...
-
-
 @dataclass(frozen=True)
 class SeriesBatch:
     """Series sorted by labels; the samples of series i lie at offsets[i] to offsets[i + 1].
 
     `stale` marks staleness markers among the samples, None if there are none. `starts` holds
     each sample's start timestamp (0: not known), None if none has one. `read` counts what it took
-    to get here, in the source's own words (segments, bytes); explain shows it. `coded` is what a
-    source knows of its labels beforehand.
+    to get here, in the source's own words (segments, bytes); explain shows it.
     """
 
     labels: Sequence[Labels]
@@ -45,7 +35,6 @@ class SeriesBatch:
     stale: Mask | None = None
     starts: Whole | None = None
     read: Mapping[str, int] = field(default_factory=dict)
-    coded: Coded | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,7 +53,6 @@ class SeriesBatch:
             self.values[kept],
             None,
             starts,
-            coded=self.coded,
         )
 
 

@@ -11,16 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.engine import Answer, Engine, Series, series
+from kalla.query.engine import Answer, Engine
 from kalla.query.features import Features
 from kalla.query.flow import Budget, Limits, MergeSorted
 from kalla.query.frames import Floats, Steps, Whole
 from kalla.query.labels import labels_of, unnamed
 from kalla.query.leaves import execute
+from kalla.query.lines import Series, lines
 from kalla.query.plan import Setting
 from kalla.query.problems import QueryProblem
 from kalla.query.samples import MemorySource, Samples
 from tests.integration.query.made_up import MINUTES, made_up
+from tests.numbered_source import NumberedSource
 from tests.unit.query.expressions import expressions
 
 SERIES = {seed: made_up(seed) for seed in range(4)}
@@ -28,7 +30,9 @@ EVERY = Setting(features=Features.every())
 
 
 def engine(seed: int, shards: int, setting: Setting = EVERY, workers: int = 1) -> Engine:
-    return Engine(MemorySource(SERIES[seed], shards), setting, Limits(seconds=60.0), workers)
+    """Labels of one shard are as they are, those of several have numbers."""
+    source = (MemorySource if shards == 1 else NumberedSource)(SERIES[seed], shards)
+    return Engine(source, setting, Limits(seconds=60.0), workers)
 
 
 def asked(one: Engine, text: str) -> Answer | str:
@@ -135,7 +139,7 @@ def test_a_leaf_and_its_parts_can_travel(text: str) -> None:
     here = one.range(text, 0, 12 * MINUTES, 90_000).series
     if leaf.drops_name and leaf.reduction is None:
         merged = merged.relabelled(unnamed)
-    assert same_bits(series(merged.sorted(), leaf.steps), here)
+    assert same_bits(lines(merged.sorted(), leaf.steps), here)
 
 
 def test_a_query_that_nobody_waits_for_stops() -> None:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kalla.query.engine import Answer, Series
-from kalla.query.frames import Floats
+from kalla.query.engine import Answer
+from kalla.query.frames import Floats, Frame, Steps
 from kalla.query.labels import Labels, labels_of
+from kalla.query.lines import Series, lines
 from kalla.query.problems import BadRequest
 from kalla.query.prometheus import answers, times
 from kalla.query.prometheus.answers import number, numbers, pieces, stamp, stamps
@@ -138,6 +139,23 @@ def test_an_answer_in_pieces_is_the_plain_document(
         },
         "warnings": ["w", *truncated],
     }
+
+
+@unhurried
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 30), st.integers(0, 2**24 - 1))
+def test_rows_of_a_frame_are_written_as_each_line_alone(
+    rows: int, columns: int, piece: int, gaps: int
+) -> None:
+    present = (gaps >> np.arange(rows * columns)) & 1 == 0
+    values = np.arange(rows * columns) / 3
+    labels = tuple(labels_of({"i": str(row)}) for row in range(rows))
+    frame = Frame.of(labels, values.reshape(rows, -1), present.reshape(rows, -1))
+    found = lines(frame, Steps(1500, 1500 + 500 * (columns - 1), 500))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "_PIECE", piece)
+        written = b"".join(pieces(Answer("matrix", found), 0, 0))
+    assert written == b"".join(pieces(Answer("matrix", tuple(found)), 0, 0))
+    assert len(json.loads(written)["data"]["result"]) == frame.present.any(axis=1).sum()
 
 
 def test_a_vector_in_pieces_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

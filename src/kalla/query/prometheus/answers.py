@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
@@ -16,20 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kalla.query.interned import SLACK, Interned
 from kalla.query.labels import Labels
+from kalla.query.lines import Lines, Series
 from kalla.query.matchers import readable
 from kalla.query.notation import plain
 
 if TYPE_CHECKING:
-    from kalla.query.engine import Answer, Series
-    from kalla.query.frames import Floats, Whole
+    from kalla.query.engine import Answer
+    from kalla.query.frames import Floats, Mask, Whole
 
 Piece = bytes | memoryview
 Bytes = NDArray[np.uint8]
 
 TRUNCATED = "results truncated due to limit"
-# Points of a piece: some megabytes of text.
+# Points of a piece: some megabytes of text. The labels of a row are as long as some points.
 _PIECE = 1 << 16
+_LABELS = 4
 _MOST_ANNOTATIONS = 10
 # What stands around a row's labels and points.
 _AROUND = len('{"metric":,"values":[]},')
@@ -92,7 +96,7 @@ def numbers(values: Floats) -> pa.StringArray:
     from kalla.query.prometheus import numerals  # brings the compiler of kernels
 
     ends = np.zeros(len(values) + 1, np.int64)
-    out = np.empty(len(values) * numerals.LONGEST + numerals.SLACK, np.uint8)
+    out = np.empty(len(values) * numerals.LONGEST + SLACK, np.uint8)
     numerals.write_numbers(np.ascontiguousarray(values).view(np.int64), ends[1:], out)
     text = pa.py_buffer(out[: ends[-1]].tobytes())
     offsets = pa.py_buffer(ends.astype(np.int32))
@@ -154,47 +158,98 @@ def _annotations(name: str, kind: str, found: Sequence[str]) -> str:
 
 def _rows(series: Sequence[Series], *, single: bool) -> Iterator[Piece]:
     """Every series as an object with its labels and its points, or its only point."""
-    quoted = Quoted()
     more = False
-    for part in _parts(series):
-        texts = [encoded(quoted.labels(one.labels)) for one in part]
-        yield _written(part, texts, single, more)
+    for rows in _of_lines(series) if isinstance(series, Lines) else _of_series(series):
+        yield _written(rows, single, more)
         more = True
 
 
-def _written(part: Sequence[Series], texts: Sequence[bytes], single: bool, more: bool) -> Piece:
+@dataclass(frozen=True)
+class _Rows:
+    """Points of some series, one after the other, as bits of their floats.
+
+    A row has `counts` points from its first on, some of them not `present`; the time of its first
+    is the head of its place. Its labels are the text from its low to its high.
+    """
+
+    bits: Whole
+    present: Mask
+    firsts: Whole
+    counts: Whole
+    places: Whole
+    heads: Bytes
+    marks: Whole
+    texts: Bytes
+    lows: Whole
+    highs: Whole
+
+
+def _of_lines(lines: Lines) -> Iterator[_Rows]:
+    frame, count = lines.frame, len(lines.times)
+    heads, marks = _heads(lines.times)
+    texts, lows, highs = _texts(frame.labels)
+    height = max(1, _PIECE // (count + _LABELS))
+    for first in range(0, len(lines), height):
+        part = slice(first, first + height)
+        values, present = frame.values[part], frame.present[part]
+        rows = np.arange(len(values), dtype=np.int64)
+        yield _Rows(
+            np.ascontiguousarray(values).ravel().view(np.int64),
+            np.ascontiguousarray(present).ravel(),
+            rows * count,
+            np.full(len(rows), count, np.int64),
+            np.zeros(len(rows), np.int64),
+            heads,
+            marks,
+            texts,
+            lows[part],
+            highs[part],
+        )
+
+
+def _of_series(series: Sequence[Series]) -> Iterator[_Rows]:
+    for part in _parts(series):
+        counts = np.array([len(one.times) for one in part], np.int64)
+        firsts = np.cumsum(counts) - counts
+        values = np.concatenate([one.values for one in part])
+        heads, marks = _heads(np.concatenate([one.times for one in part]))
+        texts, lows, highs = _texts([one.labels for one in part])
+        bits, present = values.view(np.int64), np.ones(len(values), bool)
+        yield _Rows(
+            bits, present, firsts, counts, firsts, heads, marks, texts, lows, highs
+        )  # fmt: skip
+
+
+def _written(rows: _Rows, single: bool, more: bool) -> Piece:
     from kalla.query.prometheus import numerals  # brings the compiler of kernels
 
-    counts = np.array([len(one.times) for one in part], np.int64)
-    firsts = np.cumsum(counts) - counts
-    shared = part[0].times
-    if all(one.times is shared for one in part):
-        heads, marks = _heads(shared)
-        places = np.zeros(len(part), np.int64)
-    else:
-        heads, marks = _heads(np.concatenate([one.times for one in part]))
-        places = firsts
-    values = np.concatenate([one.values for one in part])
-    sizes = np.array([len(text) for text in texts], np.int64)
-    highs = np.cumsum(sizes)
-    text = np.frombuffer(b"".join((*texts, bytes(numerals.SLACK))), np.uint8)
-    longest = int(np.diff(marks).max(initial=0)) + numerals.LONGEST + len('"],')
-    room = int(sizes.sum()) + len(part) * _AROUND + len(values) * longest
-    out = np.empty(room + numerals.SLACK, np.uint8)
+    longest = int(np.diff(rows.marks).max(initial=0)) + numerals.LONGEST + len('"],')
+    text = int((rows.highs - rows.lows).sum())
+    room = text + len(rows.firsts) * _AROUND + len(rows.bits) * longest
+    out = np.empty(room + SLACK, np.uint8)
     size = numerals.write_rows(
-        values.view(np.int64), np.ones(len(values), bool), firsts, counts, places, heads, marks,
-        text, highs - sizes, highs, single, more, out,
+        rows.bits, rows.present, rows.firsts, rows.counts, rows.places, rows.heads, rows.marks,
+        rows.texts, rows.lows, rows.highs, single, more, out,
     )  # fmt: skip
     return out[:size].data
 
 
+def _texts(known: Sequence[Labels]) -> tuple[Bytes, Whole, Whole]:
+    """Label sets as JSON, and from where to where each is."""
+    if isinstance(known, Interned):
+        return known.texts()
+    quoted = Quoted()
+    texts = [encoded(quoted.labels(labels)) for labels in known]
+    sizes = np.array([len(text) for text in texts], np.int64)
+    highs = np.cumsum(sizes)
+    return np.frombuffer(b"".join((*texts, bytes(SLACK))), np.uint8), highs - sizes, highs
+
+
 def _heads(times: Whole) -> tuple[Bytes, Whole]:
     """`[time,"` for each, one after the other, and where each begins."""
-    from kalla.query.prometheus import numerals
-
     joined = pc.binary_join_element_wise("[", stamps(times), ',"', "")
     marks = np.frombuffer(joined.buffers()[1], np.int32)[: len(times) + 1].astype(np.int64)
-    text = bytes(memoryview(joined.buffers()[2])[: marks[-1]]) + bytes(numerals.SLACK)
+    text = bytes(memoryview(joined.buffers()[2])[: marks[-1]]) + bytes(SLACK)
     return np.frombuffer(text, np.uint8), marks
 
 

@@ -16,11 +16,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from kalla.query.compiling import compiled, helper
+from kalla.query.interned import SLACK
 
 # The longest of a number: `-0.00000`, and seventeen digits.
 LONGEST = 25
-# Bytes are copied eight at a time: so many more may be read and written after the last.
-SLACK = 32
 
 _LEAST, _MOST = -292, 324  # powers of ten that floats lead to
 
@@ -52,7 +51,8 @@ def write_rows(bits, present, firsts, counts, places, heads, marks, texts, lows,
     Row i has `counts[i]` points from `firsts[i]` on, as bits of their floats; that of `places[i]`
     and each after it is headed by the text of its time, from one mark to the next. Its labels are
     the text from its low to its high. `single`: a point is no list of points. `more`: there are
-    rows before.
+    rows before. Bytes are copied eight at a time: every text, and what is written to, is longer
+    by SLACK.
     """
     at = 0
     for row in range(len(firsts)):

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from kalla.query.frames import Whole
+from kalla.query.frames import Mask, Whole
+from kalla.query.interned import Interned
 from kalla.query.labels import Labels
 from kalla.query.matchers import Matcher, readable
 from kalla.query.problems import LimitReached
 from kalla.query.samples import SeriesBatch
 from kalla.query.store.catalogue import by_shard
 from kalla.query.store.segments import Segment
-from kalla.query.store.series import SeriesTable
 from kalla.query.store.shelf import Group, Head, Shelf
 from kalla.query.syntax import METRIC_NAME
 
@@ -55,6 +55,7 @@ class SegmentSource:
         self._check = check or (lambda: None)
         self._segments = by_shard(segments)
         self._shards = shards
+        self._matching: dict[tuple[Matcher, ...], Mask] = {}
         self._listed = listed or {shard: len(held) for shard, held in self._segments.items()}
 
     @property
@@ -67,7 +68,7 @@ class SegmentSource:
         from kalla.query.store import merging  # brings the compiler of kernels
 
         read = Counter(_UNREAD)
-        table = self._shelf.table(shard)
+        table = self._shelf.table
         chosen = self._chosen(shard, matchers, after, until, read)
         ranks, numbers = table.ranks()
         pieces, held = [], 0
@@ -82,14 +83,13 @@ class SegmentSource:
         merged = merging.merge(pieces)
         found = numbers[merged.series]
         return SeriesBatch(
-            table.labels(found),
+            Interned(table, found),
             merged.offsets,
             merged.times,
             merged.values,
             merged.stale if merged.stale is not None and merged.stale.any() else None,
             merged.starts,
             dict(read),
-            _Coded(table, found),
         )
 
     def _require_room(self, needed: int) -> None:
@@ -108,7 +108,7 @@ class SegmentSource:
                 self._check()
                 chosen = self._chosen(shard, matchers, after, until, Counter(_UNREAD))
                 numbers += [part.head.numbers[rows] for part, rows in chosen]
-            found.update(self._shelf.table(shard).labels(np.unique(np.concatenate(numbers))))
+            found.update(self._shelf.table.labels(np.unique(np.concatenate(numbers))))
         return found
 
     def _chosen(
@@ -121,7 +121,7 @@ class SegmentSource:
     ) -> list[tuple[_Part, Whole]]:
         """The rows of matching series and this time, by parts, senior first."""
         parts = self._parts(shard, _names(matchers), after, until, read)
-        wanted = self._shelf.table(shard).matching(matchers, self._check)
+        wanted = self._wanted(tuple(matchers))
         chosen: list[tuple[_Part, Whole]] = []
         touched: set[int] = set()
         for part in parts:
@@ -142,6 +142,14 @@ class SegmentSource:
         read["segments_pruned"] = self._listed.get(shard, 0) - len(touched)
         read["row_groups_pruned"] += sum(len(part.groups) for part in parts) - read["row_groups"]
         return chosen
+
+    def _wanted(self, matchers: tuple[Matcher, ...]) -> Mask:
+        """Whether each series matches, by number: one answer for all shards, unless more came."""
+        table = self._shelf.table
+        known = self._matching.get(matchers)
+        if known is None or len(known) < len(table):
+            known = self._matching[matchers] = table.matching(matchers, self._check)
+        return known
 
     def _parts(
         self,
@@ -176,19 +184,6 @@ def prepare() -> None:
     from kalla.query.store import merging  # noqa: F401
 
     pa.array(np.empty(0))  # with its first array Arrow loads pandas, which takes seconds
-
-
-class _Coded(NamedTuple):
-    """Implements `samples.Coded` by the table's own numbers."""
-
-    table: SeriesTable
-    numbers: Whole
-
-    def codes(self, name: str) -> Whole:
-        return np.asarray(self.table.codes(name)[self.numbers], np.int64)
-
-    def part(self, first: int, beyond: int) -> _Coded:
-        return _Coded(self.table, self.numbers[first:beyond])
 
 
 class _Group(NamedTuple):

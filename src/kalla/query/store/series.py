@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
+from json.encoder import encode_basestring
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kalla.query.frames import Mask, Whole
-from kalla.query.labels import Labels, value_of
-from kalla.query.matchers import Matcher
+from kalla.query.interned import SLACK, Objects, Texts
+from kalla.query.labels import Labels, unnamed, value_of
+from kalla.query.matchers import Matcher, readable
 
 Numbers = NDArray[np.int32]
 
@@ -48,20 +50,25 @@ def labels_of_text(text: str) -> Labels:
 
 
 class SeriesTable:
-    """The series one process has met in one shard. It only grows; many threads may use it."""
+    """The series one process has met. It only grows; many threads may use it.
+
+    Implements `interned.Table`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
-        self._labels: list[Labels] = []
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self._values: dict[str, _Values] = {}
-        self._order = np.empty(0, np.int64)
-        self._ranks = np.empty(0, np.int64)
-        self._sets = np.empty(0, object)
+        self._named = _Sets()
+        self._bare = _Sets()
+        self._bare_numbers: dict[Labels, int] = {}
+        self._bare_of = np.empty(0, np.int64)
+        self._schemas: dict[tuple[str, ...], int] = {}
+        self._schema_of = np.empty(0, np.int32)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._named.labels)
 
     def numbers(self, texts: Sequence[str]) -> Numbers:
         """The number of each text; one that is new gets the next."""
@@ -94,7 +101,7 @@ class SeriesTable:
     def _values_of(self, name: str) -> _Values:
         """Kept for the labels that were asked for last: anybody may ask for any name."""
         values = self._values.pop(name, None) or _Values(name)
-        values.extend(self._labels)
+        values.extend(self._named.labels)
         self._values[name] = values
         while len(self._values) > _MOST_LABELS:
             del self._values[next(iter(self._values))]
@@ -103,39 +110,136 @@ class SeriesTable:
     def ranks(self) -> tuple[Whole, Whole]:
         """Each series' place in the order of labels, by number; and the numbers in that order."""
         with self._lock:
-            count = len(self._labels)
-            if len(self._ranks) < count:
-                # Two sorted runs: Python's sort merges them without sorting anew.
-                key = self._labels.__getitem__
-                order: list[int] = self._order.tolist()
-                order += sorted(range(len(order), count), key=key)
-                order.sort(key=key)
-                self._order = np.array(order, np.int64)
-                self._ranks = np.empty(count, np.int64)
-                self._ranks[self._order] = np.arange(count)
-            return self._ranks, self._order
+            return self._named.ranks()
 
     def labels(self, numbers: Numbers | Whole) -> list[Labels]:
-        with self._lock:
-            count = len(self._labels)
-            if len(self._sets) < count:
-                sets = np.empty(count, object)
-                sets[: len(self._sets)] = self._sets
-                for number in range(len(self._sets), count):
-                    sets[number] = self._labels[number]
-                self._sets = sets
-        found: list[Labels] = self._sets[numbers].tolist()
+        found: list[Labels] = self.sets(bare=False)[numbers].tolist()
         return found
+
+    def blank(self, name: str) -> int:
+        with self._lock:
+            return self._values_of(name).code("")
+
+    def names(self, numbers: Whole) -> set[str]:
+        with self._lock:
+            labels = self._named.labels
+            first = len(self._schema_of)
+            if first < len(labels):
+                known = self._schemas
+                fresh = [
+                    known.setdefault(tuple([name for name, _ in one]), len(known))
+                    for one in islice(labels, first, None)
+                ]
+                self._schema_of = np.append(self._schema_of, np.array(fresh, np.int32))
+            schemas, of = list(self._schemas), self._schema_of
+        met = np.unique(of[numbers]).tolist()
+        return set().union(*(schemas[number] for number in met))
+
+    def bare(self) -> Whole:
+        with self._lock:
+            return self._bared()
+
+    def sets(self, *, bare: bool) -> Objects:
+        with self._lock:
+            return self._sets(bare=bare).objects()
+
+    def places(self, *, bare: bool) -> Whole:
+        with self._lock:
+            return self._sets(bare=bare).ranks()[0]
+
+    def texts(self, *, bare: bool) -> Texts:
+        with self._lock:
+            return self._sets(bare=bare).texts()
+
+    def _sets(self, *, bare: bool) -> _Sets:
+        if not bare:
+            return self._named
+        self._bared()
+        return self._bare
+
+    def _bared(self) -> Whole:
+        labels, first = self._named.labels, len(self._bare_of)
+        if first < len(labels):
+            known, fresh = self._bare_numbers, []
+            for one in islice(labels, first, None):
+                rest = unnamed(one)
+                number = known.setdefault(rest, len(known))
+                if number == len(self._bare.labels):
+                    self._bare.labels.append(rest)
+                fresh.append(number)
+            self._bare_of = np.append(self._bare_of, np.array(fresh, np.int64))
+        return self._bare_of
 
     def _number(self, text: str) -> int:
         number = self._numbers.get(text)
         if number is None:
-            number = len(self._labels)
+            number = len(self._named.labels)
             # Most pairs of name and value are shared by many series: each is kept once.
             pairs = labels_of_text(text)
-            self._labels.append(tuple(map(self._pairs.setdefault, pairs, pairs)))
+            self._named.labels.append(tuple(map(self._pairs.setdefault, pairs, pairs)))
             self._numbers[text] = number
         return number
+
+
+class _Sets:
+    """Label sets by number: as objects, in their order, and as text; each made when asked for."""
+
+    def __init__(self) -> None:
+        self.labels: list[Labels] = []
+        self._objects = np.empty(0, object)
+        self._order = np.empty(0, np.int64)
+        self._ranks = np.empty(0, np.int64)
+        self._texts = Texts(np.zeros(SLACK, np.uint8), np.zeros(1, np.int64))
+
+    def ranks(self) -> tuple[Whole, Whole]:
+        count = len(self.labels)
+        if len(self._ranks) < count:
+            # Two sorted runs: Python's sort merges them without sorting anew.
+            key = self.labels.__getitem__
+            order: list[int] = self._order.tolist()
+            order += sorted(range(len(order), count), key=key)
+            order.sort(key=key)
+            self._order = np.array(order, np.int64)
+            self._ranks = np.empty(count, np.int64)
+            self._ranks[self._order] = np.arange(count)
+        return self._ranks, self._order
+
+    def objects(self) -> Objects:
+        count, first = len(self.labels), len(self._objects)
+        if first < count:
+            objects = np.empty(count, object)
+            objects[:first] = self._objects
+            for number in range(first, count):
+                objects[number] = self.labels[number]
+            self._objects = objects
+        return self._objects
+
+    def texts(self) -> Texts:
+        content, marks = self._texts
+        first = len(marks) - 1
+        if first < len(self.labels):
+            fresh = _written(self.labels[first:])
+            sizes = np.array([len(text) for text in fresh], np.int64)
+            marks = np.append(marks, marks[-1] + np.cumsum(sizes))
+            more = np.frombuffer(b"".join((*fresh, bytes(SLACK))), np.uint8)
+            content = np.concatenate([content[: marks[first]], more])
+            self._texts = Texts(content, marks)
+        return self._texts
+
+
+def _written(known: Sequence[Labels]) -> list[bytes]:
+    """As JSON; a pair that many share is quoted once."""
+    quoted: dict[tuple[str, str], str] = {}
+    for labels in known:
+        for pair in labels:
+            if pair not in quoted:
+                quoted[pair] = f"{encode_basestring(pair[0])}:{encode_basestring(pair[1])}"
+    get = quoted.__getitem__
+    texts = ["{" + ",".join(map(get, labels)) + "}" for labels in known]
+    try:
+        return [text.encode() for text in texts]
+    except UnicodeEncodeError:
+        return [readable(text).encode() for text in texts]
 
 
 class _Values:
@@ -154,6 +258,9 @@ class _Values:
         name, code_of = self._name, self._code_of
         fresh = [code_of.setdefault(value_of(one, name), len(code_of)) for one in labels[first:]]
         self.codes = np.concatenate([self.codes, np.array(fresh, np.int32)])
+
+    def code(self, value: str) -> int:
+        return self._code_of.setdefault(value, len(self._code_of))
 
     def admitted(self, matcher: Matcher) -> Mask:
         alternatives = matcher.alternatives

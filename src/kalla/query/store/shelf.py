@@ -1,8 +1,7 @@
-"""What a process keeps of segments it has read: series tables and decoded row groups, bounded."""
+"""What a process keeps of segments it has read: a series table and decoded row groups, bounded."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -108,7 +107,8 @@ class Shelf:
         self._reading = [threading.Lock() for _ in range(64)]
         self._held: OrderedDict[_Key, Any] = OrderedDict()
         self._bytes = 0
-        self._tables: dict[int, SeriesTable] = {}
+        # One for all shards: the numbers of series are those of their order, wherever they lie.
+        self.table = SeriesTable()
 
     @property
     def nbytes(self) -> int:
@@ -116,11 +116,7 @@ class Shelf:
 
     @property
     def series(self) -> int:
-        return sum(len(table) for table in list(self._tables.values()))
-
-    def table(self, shard: int) -> SeriesTable:
-        with self._lock:
-            return self._tables.setdefault(shard, SeriesTable())
+        return len(self.table)
 
     def groups(self, segment: Segment) -> tuple[Group, ...]:
         """All row groups of the object that holds a segment."""
@@ -161,7 +157,7 @@ class Shelf:
         if kind == "body":
             return self._put(key, rows.body(table))
         labels = table.column("labels").combine_chunks()
-        numbers = self.table(segment.shard).numbers(labels.dictionary.to_pylist())
+        numbers = self.table.numbers(labels.dictionary.to_pylist())
         return self._put(key, _head(numbers[labels.indices.to_numpy()], table))
 
     def _read_whole(self, opened: _Opened, path: str) -> list[Head]:
@@ -170,9 +166,9 @@ class Shelf:
         texts = table.column("labels").to_pylist()
         whole = _head(np.empty(0, np.int32), table, rows.body(table))
         found, first = [], 0
-        for place, shard in enumerate(_shards(opened.file.metadata)):
+        for place in range(opened.file.metadata.num_row_groups):
             beyond = first + opened.file.metadata.row_group(place).num_rows
-            numbers = self.table(shard).numbers(texts[first:beyond])
+            numbers = self.table.numbers(texts[first:beyond])
             head = whole.part(numbers, first, beyond)
             found.append(self._put(("head", path, place), head))
             first = beyond
@@ -206,11 +202,6 @@ class Shelf:
 def _head(numbers: Numbers, table: pa.Table, body: Body | None = None) -> Head:
     earliest, latest = (table.column(name).to_numpy() for name in ("min_time", "max_time"))
     return Head(numbers, earliest, latest, body)
-
-
-def _shards(metadata: pq.FileMetaData) -> list[int]:
-    found: list[int] = json.loads(metadata.metadata[segments.SHARDS.encode()])
-    return found
 
 
 def _footer(metadata: pq.FileMetaData) -> Footer:
