@@ -35,6 +35,7 @@ from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.web import commands, login, problems, reference
 from kalla.web.access import GuardedRoute
+from kalla.web.door import Door
 from kalla.web.edge import Edge
 from kalla.web.layout import Layout, Place
 from kalla.web.live import Live
@@ -115,6 +116,7 @@ def create_app(
         layout=Layout(["kalla.operate", "kalla.reconcile", "kalla.query"], PLACES),
         live=Live(database),
         crew=Crew(duties),
+        door=Door(database),
     )
     app.state.metric_store = MetricStore(settings, database)
     app.state.intake = Intake(app.state.metric_store, settings.metrics)

@@ -12,7 +12,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from kalla.errors import NotAllowed, NotAuthenticated
-from kalla.web import commands, tokens
+from kalla.web import commands
 from kalla.web.parts import parts_of
 from kalla.web.tokens import Caller, Role
 
@@ -77,8 +77,7 @@ async def admit(request: Request, role: Role, changes: bool) -> Caller:
         raise NotAuthenticated(
             "send a token as `Authorization: Bearer ...`, or log in with the link of `kalla up`"
         )
-    async with parts_of(request).database.transaction() as connection:
-        caller = await tokens.authenticate(connection, token)
+    caller = await parts_of(request).door.caller(token)
     if by_cookie and changes:
         require_same_origin(request)
     if not caller.may(role):
@@ -112,7 +111,7 @@ def require_same_origin(request: Request) -> None:
         raise NotAllowed("this request does not come from Kalla's own pages")
 
 
-def current_caller(request: Request) -> Caller:
+async def current_caller(request: Request) -> Caller:
     return cast(Caller, request.state.caller)
 
 

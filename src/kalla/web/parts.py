@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 
 from kalla.database import Database
 from kalla.settings import Settings
+from kalla.web.door import Door
 from kalla.web.layout import Layout
 from kalla.web.live import Live
 from kalla.work.duty import Crew
@@ -25,10 +26,16 @@ class Parts:
     layout: Layout
     live: Live
     crew: Crew
+    door: Door
 
 
 def parts_of(request: Request) -> Parts:
     return cast(Parts, request.app.state.parts)
 
 
-Whole = Annotated[Parts, Depends(parts_of)]
+async def _whole(request: Request) -> Parts:
+    # Not parts_of itself: FastAPI calls a plain function in a thread.
+    return parts_of(request)
+
+
+Whole = Annotated[Parts, Depends(_whole)]

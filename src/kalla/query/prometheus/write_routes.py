@@ -34,7 +34,7 @@ class UnknownMessage(KallaError):
     title = "This kind of message is not known"
 
 
-def intake_of(request: Request) -> Intake:
+async def intake_of(request: Request) -> Intake:
     return cast(Intake, request.app.state.intake)
 
 
