@@ -10,6 +10,7 @@ import threading
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,11 @@ from kalla.query.store.series import labels_of_text, text_of
 from kalla.query.store.spelling import Spelled
 from kalla.query.syntax import METRIC_NAME
 
+if TYPE_CHECKING:
+    from kalla.query.store.keys import Keys
+
 # A number for labels that no series can have.
 REFUSED = -1
-_FRESH = -2
 # What one more series costs beside its bytes and texts: its places in lists and dictionaries.
 _SERIES_BYTES = 400
 # So many are put into their places one by one.
@@ -75,7 +78,7 @@ class Known:
         self._shard_count = shards
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._numbers: dict[bytes, int] = {}
+        self._keys: Keys | None = None
         self._by_text: dict[str, int] = {}
         self._by_number: list[str] = []
         # Shard, metric, text and number of each series: first as they come, then in this order,
@@ -95,29 +98,36 @@ class Known:
 
     @property
     def is_full(self) -> bool:
-        return self._bytes > self._most_bytes
+        keys = 0 if self._keys is None else self._keys.nbytes
+        return self._bytes + keys > self._most_bytes
 
     def numbers(self, text: bytes, spans: Whole, split: Mask, refusals: Refusals) -> Whole:
         """Each series' number, or REFUSED, with Prometheus' words for those that are."""
-        get = self._numbers.get
-        found = [get(text[first:last], _FRESH) for first, last in spans.tolist()]
-        numbers = np.array(found, np.int64)
-        for place in np.flatnonzero((numbers == _FRESH) | (spans[:, 0] < 0) | split).tolist():
+        from kalla.query.store.keys import FRESH, Keys  # brings the compiler of kernels
+
+        data = np.frombuffer(text, np.uint8)
+        with self._changing:
+            if self._keys is None:
+                self._keys = Keys()
+            numbers = self._keys.find(data, spans)
+        fresh = np.flatnonzero((numbers == FRESH) | split)
+        for place in fresh.tolist():
             first, last = spans[place].tolist()
             if first < 0:
                 numbers[place] = REFUSED
                 refusals.add("labels refer to symbols that are not in the table")
                 continue
-            key = text[first:last]
-            labels = _labels_of(label_pairs(key), refusals)
-            if labels is None:
-                numbers[place] = REFUSED
-            else:
-                numbers[place] = self.add(labels, None if split[place] else key)
+            labels = _labels_of(label_pairs(text[first:last]), refusals)
+            numbers[place] = REFUSED if labels is None else self.add(labels)
+        # Only bytes of labels that have a number, and nothing between them, are worth keeping.
+        kept = fresh[(numbers[fresh] != REFUSED) & ~split[fresh]]
+        if len(kept):
+            with self._changing:
+                self._keys.add(data, spans[kept], numbers[kept])
         return numbers
 
-    def add(self, labels: Labels, key: bytes | None = None) -> int:
-        """The number of a label set, from now on also found by these bytes."""
+    def add(self, labels: Labels) -> int:
+        """The number of a label set."""
         text = text_of(labels)
         with self._changing:
             number = self._by_text.get(text)
@@ -128,9 +138,6 @@ class Known:
                 name = self._metrics.setdefault(name, name)
                 self._fresh.append((shard_of(labels, self._shard_count), name, text, number))
                 self._bytes += _SERIES_BYTES + 2 * sys.getsizeof(text)
-            if key is not None and key not in self._numbers:
-                self._bytes += sys.getsizeof(key)
-                self._numbers[key] = number
         return number
 
     def places(self) -> Whole:

@@ -115,7 +115,9 @@ def _decode_2(text: bytes, most_bytes: int) -> WriteRequest:
     spelled = np.empty(size, np.uint8)
     wire.spell_out(data, symbols, refs, series, spelled, spans)
     metadata = _inline_notes(text, symbols, series, spans)
-    return _request(spelled.tobytes(), spans[:, :2], series, samples, counts, metadata)
+    return _request(
+        spelled.tobytes(), np.ascontiguousarray(spans[:, :2]), series, samples, counts, metadata
+    )
 
 
 def _request(
