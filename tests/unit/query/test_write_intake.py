@@ -89,6 +89,33 @@ async def test_writes_during_a_commit_travel_in_the_next_one_together() -> None:
         ]
 
 
+async def test_a_commit_waits_for_bodies_that_are_on_their_way() -> None:
+    store = Slow()
+    store.go.set()
+    known = Known(SHARDS, 1 << 30)
+    # So long that it would be noticed: what ends the wait is that nobody is on the way any more.
+    intake = Intake(store, Metrics(commit_seconds=60))
+    try:
+        with intake.room(1):
+            first = asyncio.create_task(intake.write(a_batch(known, "a", [1])))
+            with intake.room(1):
+                await asyncio.sleep(0.01)
+                assert not store.begun
+                second = asyncio.create_task(intake.write(a_batch(known, "a", [2])))
+                await asyncio.gather(first, second)
+        assert len(store.commits) == 1
+    finally:
+        await intake.close()
+
+
+async def test_a_body_that_does_not_end_keeps_nobody_waiting_for_long() -> None:
+    async with an_intake() as (intake, store, known):
+        store.go.set()
+        with intake.room(1), intake.room(1):
+            await intake.write(a_batch(known, "a", [1]))
+        assert len(store.commits) == 1
+
+
 async def test_a_commit_that_fails_is_told_to_all_in_it_and_leaves_nothing_behind() -> None:
     async with an_intake() as (intake, store, known):
         store.go.set()
