@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import gt
+from operator import gt, ne
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kalla.query.frames import Floats, Mask, Whole
@@ -22,7 +23,7 @@ from kalla.query.labels import name_of
 from kalla.query.matchers import readable
 from kalla.query.samples import STALE, STALE_BITS, SeriesBatch
 from kalla.query.store.series import text_of
-from kalla.query.store.spelling import Spelled, joined
+from kalla.query.store.spelling import Spelled
 
 BLOCK_MS = 2 * 3600 * 1000
 
@@ -59,7 +60,6 @@ ENCODINGS = {
     for name, (kind, encoding) in _COLUMNS.items()
     if encoding
 }
-DICTIONARIES = ["metric", "labels"]
 # What says which rows a query wants; the other columns are read for row groups that have some.
 HEADS = ["labels", "min_time", "max_time"]
 BODIES = ["times", "decimals", "whole", "floats", "stale", "starts"]
@@ -121,7 +121,7 @@ def tables(batches: Sequence[SeriesBatch]) -> Iterator[tuple[int, pa.Table]]:
     named = _Named(_joined(batches))
     bounds = _sums(np.array([len(batch) for batch in batches], np.int64)).tolist()
     orders = [named.order(first, beyond) for first, beyond in pairwise(bounds)]
-    table, places = named.table([series for order in orders for series in order])
+    table, places = named.table(np.concatenate(orders))
     counts = _sums(np.array([len(order) for order in orders], np.int64))
     cuts = np.searchsorted(places, counts).tolist()
     for place, (first, beyond) in enumerate(pairwise(cuts)):
@@ -188,32 +188,43 @@ class _Named:
             self._names = [texts[name] for name in self._names]
         self._texts = [text_of(labels) for labels in batch.labels]
 
-    def order(self, first: int, beyond: int) -> list[int]:
+    def order(self, first: int, beyond: int) -> Whole:
         """The series of a range that have samples, by metric and labels."""
         filled = np.flatnonzero(self._counts[first:beyond]) + first
-        found: list[int] = filled.tolist()
         if self._spelled is not None:
-            return found
+            return filled
         keys = list(zip(self._names[first:beyond], self._texts[first:beyond], strict=True))
         if any(map(gt, keys, keys[1:])):
-            found.sort(key=lambda series: keys[series - first])
-        return found
+            found = sorted(filled.tolist(), key=lambda series: keys[series - first])
+            return np.array(found, np.int64)
+        return filled
 
-    def groups(self, order: list[int]) -> Iterator[list[int]]:
+    def groups(self, order: Whole) -> Iterator[Whole]:
         """Cut where a row group is full, or full enough and its metric ends."""
-        counts = self._counts.tolist()
-        names = self._names if self._spelled is None else self._spelled.metrics.to_pylist()
-        first, held = 0, 0
-        for place, series in enumerate(order):
-            ends = held >= _GROUP_LEAST and names[order[place - 1]] != names[series]
-            if held and (ends or held + counts[series] > _GROUP_SAMPLES):
-                yield order[first:place]
-                first, held = place, 0
-            held += counts[series]
-        if held:
-            yield order[first:]
+        reached = _sums(self._counts[order])
+        ends = self._metric_ends(order)
+        first = 0
+        while first < len(order):
+            full = int(np.searchsorted(reached, reached[first] + _GROUP_SAMPLES, "right")) - 1
+            enough = int(np.searchsorted(reached, reached[first] + _GROUP_LEAST))
+            end = int(np.searchsorted(ends, enough))
+            beyond = min(full, int(ends[end]) if end < len(ends) else len(order))
+            # A series that is larger by itself is a row group by itself.
+            beyond = max(beyond, first + 1)
+            yield order[first:beyond]
+            first = beyond
 
-    def table(self, chosen: list[int]) -> tuple[pa.Table, Whole]:
+    def _metric_ends(self, order: Whole) -> Whole:
+        """The places in an order before which a metric ends."""
+        if self._spelled is not None:
+            metrics = self._spelled.metrics.take(pa.array(order))
+            differ = pc.not_equal(metrics[1:], metrics[:-1]).to_numpy(zero_copy_only=False)
+        else:
+            names = [self._names[series] for series in order.tolist()]
+            differ = np.fromiter(map(ne, names, names[1:]), bool, max(len(names) - 1, 0))
+        return np.flatnonzero(differ) + 1
+
+    def table(self, chosen: Whole) -> tuple[pa.Table, Whole]:
         """The rows of some series, and which of them each row is of."""
         batch = _rearranged(self._batch, chosen)
         times = batch.times
@@ -227,7 +238,7 @@ class _Named:
         firsts = np.flatnonzero(fresh)
         offsets = np.append(firsts, len(times))
         places = series[firsts]
-        rows = np.array(chosen, np.int64)[places]
+        rows = chosen[places]
         metrics, texts = self._texts_of(rows)
         stale = batch.values.view(np.uint64) == STALE_BITS
         if batch.stale is not None:
@@ -246,7 +257,11 @@ class _Named:
 
     def _texts_of(self, rows: Whole) -> tuple[pa.StringArray, pa.StringArray]:
         if self._spelled is not None:
-            return self._spelled.metrics.take(rows), self._spelled.texts.take(rows)
+            if _is_run(rows):
+                spelled = self._spelled[int(rows[0]) : int(rows[-1]) + 1]
+                return spelled.metrics, spelled.texts
+            taken = pa.array(rows)
+            return self._spelled.metrics.take(taken), self._spelled.texts.take(taken)
         chosen = rows.tolist()
         return (
             pa.array([self._names[row] for row in chosen], pa.string()),
@@ -262,7 +277,7 @@ def _joined(batches: Sequence[SeriesBatch]) -> SeriesBatch:
     counts = [np.diff(batch.offsets) for batch in batches]
     sizes = [len(batch.times) for batch in batches]
     return SeriesBatch(
-        joined(spelled)
+        Spelled.joined(spelled)
         if spelled and len(spelled) == len(batches)
         else [labels for batch in batches for labels in batch.labels],
         _sums(np.concatenate(counts)),
@@ -287,13 +302,12 @@ def _filled(
     )
 
 
-def _rearranged(batch: SeriesBatch, chosen: list[int]) -> SeriesBatch:
+def _rearranged(batch: SeriesBatch, places: Whole) -> SeriesBatch:
     """Of some series, in this order, without their labels."""
-    places = np.array(chosen, np.int64)
     counts = np.diff(batch.offsets)[places]
     offsets = _sums(counts)
-    if (np.diff(places) == 1).all():
-        kept: slice | Whole = slice(batch.offsets[chosen[0]], batch.offsets[chosen[-1] + 1])
+    if _is_run(places):
+        kept: slice | Whole = slice(batch.offsets[places[0]], batch.offsets[places[-1] + 1])
     else:
         kept = np.repeat(batch.offsets[places] - offsets[:-1], counts) + np.arange(offsets[-1])
     return SeriesBatch(
@@ -304,6 +318,11 @@ def _rearranged(batch: SeriesBatch, chosen: list[int]) -> SeriesBatch:
         None if batch.stale is None else batch.stale[kept],
         None if batch.starts is None else batch.starts[kept],
     )
+
+
+def _is_run(places: Whole) -> bool:
+    """Whether they are next to each other, each once."""
+    return bool((np.diff(places) == 1).all())
 
 
 def _value_columns(values: Floats, offsets: Whole, stale: Mask) -> dict[str, Any]:

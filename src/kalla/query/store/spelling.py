@@ -15,9 +15,16 @@ from kalla.query.store.series import labels_of_text
 class Spelled(Sequence[Labels]):
     """In the order of rows: by metric, then by the text of all labels."""
 
-    def __init__(self, metrics: pa.StringArray, texts: pa.StringArray) -> None:
+    def __init__(
+        self,
+        metrics: pa.StringArray,
+        texts: pa.StringArray,
+        within: tuple[Spelled, int] | None = None,
+    ) -> None:
         self.metrics = metrics
         self.texts = texts
+        # What it was cut from, and where it begins there.
+        self._within = within or (self, 0)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -30,12 +37,25 @@ class Spelled(Sequence[Labels]):
 
     def __getitem__(self, place: int | slice) -> Labels | Spelled:
         if isinstance(place, slice):
-            return Spelled(self.metrics[place], self.texts[place])
+            first, beyond, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError("a part of the rows is what lies next to each other")
+            whole, before = self._within
+            count = max(beyond - first, 0)
+            within = (whole, before + first)
+            return Spelled(self.metrics.slice(first, count), self.texts.slice(first, count), within)
         return labels_of_text(self.texts[place].as_py())
 
-
-def joined(parts: Sequence[Spelled]) -> Spelled:
-    return Spelled(
-        pa.concat_arrays([part.metrics for part in parts]),
-        pa.concat_arrays([part.texts for part in parts]),
-    )
+    @classmethod
+    def joined(cls, parts: Sequence[Spelled]) -> Spelled:
+        """One after another; parts of the same that follow each other are not copied."""
+        whole, first = parts[0]._within
+        beyond = first
+        for part in parts:
+            if part._within != (whole, beyond):
+                return cls(
+                    pa.concat_arrays([part.metrics for part in parts]),
+                    pa.concat_arrays([part.texts for part in parts]),
+                )
+            beyond += len(part)
+        return whole[first:beyond]
