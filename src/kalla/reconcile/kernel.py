@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -99,13 +101,7 @@ def _match(bench: Workbench, evidence: Evidence, found_pairs: str | None) -> Fac
     clock.lap("match")
     for side in SIDES:
         find_unmatched(bench, side)
-    for side in SIDES:
-        closest.search(bench, side)
-    clock.lap("closest")
-    facts = write_matched(bench, evidence, tables)
-    evidence.ambiguous()
-    for side in SIDES:
-        evidence.unmatched(side)
+    facts, written = _write(bench, evidence, tables)
     clock.lap("evidence")
     states = {
         side: SideFacts(
@@ -120,10 +116,38 @@ def _match(bench: Workbench, evidence: Evidence, found_pairs: str | None) -> Fac
     return Facts(
         states,
         facts,
-        tuple(evidence.written),
+        written,
         clock.laps,
         None if found_pairs is None else statement,
     )
+
+
+def _write(
+    bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
+) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...]]:
+    """All evidence. What is left of each side is explained at the same time: its statements are too
+    small to use more than one core each."""
+
+    def matched() -> tuple[RuleFacts, ...]:
+        facts = write_matched(bench, evidence, carried)
+        evidence.ambiguous()
+        return facts
+
+    def unmatched(own: Workbench, side: Side) -> list[Written]:
+        closest.search(own, side)
+        explained = evidence.beside(own)
+        explained.unmatched(side)
+        return explained.written
+
+    with ExitStack() as stack:
+        benches = {side: bench.beside() for side in SIDES}
+        for own in benches.values():
+            stack.callback(own.close)
+        pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, 3)))
+        asked = [pool.submit(unmatched, own, side) for side, own in benches.items()]
+        facts = pool.submit(matched).result()
+        rest = [written for each in asked for written in each.result()]
+    return facts, (*evidence.written, *rest)
 
 
 @dataclass(frozen=True)
@@ -148,7 +172,7 @@ def carry_out(bench: Workbench, rules: Sequence[RulePlan]) -> list[Carried]:
 
 def find_unmatched(bench: Workbench, side: Side) -> None:
     bench.run(
-        f"CREATE TEMP TABLE {side}_unmatched AS SELECT rid FROM {bench.left_over(side)}"
+        f"CREATE TABLE {side}_unmatched AS SELECT rid FROM {bench.left_over(side)}"
         f" WHERE rid NOT IN (SELECT rid FROM {side}_ambiguous)"
     )
 

@@ -56,6 +56,10 @@ class Evidence:
         self._matched_at = matched_at
         self.written: list[Written] = []
 
+    def beside(self, bench: Workbench) -> Evidence:
+        """Writes into the same folder, at the same time."""
+        return Evidence(bench, self._folder, self._matched_at)
+
     def pairs(self, rule: RulePlan, pairs: str) -> None:
         left, left_join = self._bench.keyed("left", "l", "lrid")
         right, right_join = self._bench.keyed("right", "r", "rrid")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -65,6 +66,7 @@ class Loaded:
 class Workbench:
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self.plan = plan
+        self.threads = resources.threads
         self.ordinals: dict[Side, bool] = {}
         self.fates: dict[Side, Fates] = {}
         # What a rule looks at, and whether rows of it have left since it was made.
@@ -85,7 +87,7 @@ class Workbench:
             }
         )
         resources.storage.register(self.connection)
-        self.run("SET TimeZone = 'UTC'")
+        self.run("SET GLOBAL TimeZone = 'UTC'")  # of every connection, as those `beside` this one
         self.run("SET enable_progress_bar = false")
         self.connection.create_function(
             FUZZY,
@@ -94,6 +96,18 @@ class Workbench:
             "INTEGER",
             type=PythonUDFType.ARROW,
         )
+
+    def beside(self) -> Workbench:
+        """Another hand at the same rows, for what can be done at the same time.
+
+        Its temporary tables are its own; it settles nobody.
+        """
+        found = copy(self)
+        found._left_over = {side: self.left_over(side) for side in SIDES}
+        found._stale = dict(self._stale)
+        found._kinds = {}
+        found.connection = self.connection.cursor()
+        return found
 
     def close(self) -> None:
         self.connection.close()
@@ -128,10 +142,10 @@ class Workbench:
         found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
         return found
 
-    def table(self, name: str, columns: pa.Table) -> None:
+    def table(self, name: str, columns: pa.Table, kind: str = "TEMP TABLE") -> None:
         """A table of our own making, as a table there."""
         self.connection.register("given", columns)
-        self.run(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM given")
+        self.run(f"CREATE OR REPLACE {kind} {name} AS SELECT * FROM given")
         self.connection.unregister("given")
 
     def add(self, table: str, values: npt.NDArray[Any], selected: str) -> None:
@@ -256,7 +270,8 @@ class Workbench:
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         bare = all(value.sql.startswith('"=') for value in found) and not where
-        self._make("VIEW" if bare else "TABLE", name, f"SELECT * FROM ({inner}) WHERE {outer}")
+        kind = "TEMP VIEW" if bare else "TEMP TABLE"
+        self._make(kind, name, f"SELECT * FROM ({inner}) WHERE {outer}")
         return name
 
     def left_over(self, side: Side) -> str:
@@ -264,7 +279,8 @@ class Workbench:
         if self._stale[side]:
             self._stale[side] = False
             rids = self.fates[side].open()
-            self.table(f"{side}_rids", as_column(rids))
+            # None of these is temporary: who works beside us sees them too.
+            self.table(f"{side}_rids", as_column(rids), "TABLE")
             # Few are copied, so that nobody goes through all rows again; most stay where they are.
             few = len(rids) * 2 < self.fates[side].rows
             self._make(
@@ -317,9 +333,9 @@ class Workbench:
     def _make(self, kind: str, name: str, sql: str) -> None:
         """Anew, as a table or a view, whichever it was before."""
         if before := self._kinds.get(name):
-            self.run(f"DROP {before} {name}")
+            self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         self._kinds[name] = kind
-        self.run(f"CREATE TEMP {kind} {name} AS {sql}")
+        self.run(f"CREATE {kind} {name} AS {sql}")
 
 
 def reader(given: Input) -> str:
