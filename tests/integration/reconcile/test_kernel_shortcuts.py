@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ import pytest
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence import identity, spelling
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import closest, pairs
@@ -127,6 +130,54 @@ def test_the_digest_of_matches_can_be_made_from_the_files_alone(
 def md5(*parts: str, more: str = "") -> int:
     text = "\x1f".join(parts) + more
     return int.from_bytes(hashlib.md5(text.encode()).digest(), "little")  # noqa: S324
+
+
+def test_differences_spelled_once_or_row_by_row_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = match(tmp_path / "once")
+    found = pq.read_table(tmp_path / "once" / "evidence" / "matched").column("differences")
+    assert 1 < len(set(found.to_pylist())) < len(found)
+    monkeypatch.setattr(spelling, "FEW", 1)
+    assert digests(match(tmp_path / "by-row")) == digests(once)
+
+
+def test_an_id_is_made_of_the_keys_whether_they_came_as_numbers_or_as_text() -> None:
+    whole = [(1, 2), (2, 1), (0, -7), (2**63 - 1, -(2**63))]
+    other = [("1", "2"), ("01", "2"), ("A-1", "2"), ("1", "∅"), ("-0", "2"), (str(2**63), "2")]
+    with duckdb.connect() as database:
+
+        def ids(rows: Sequence[tuple[int | str, int | str]], known: tuple[Any, Any]) -> list[int]:
+            listed = ", ".join(f"('{a}', '{b}', {n})" for n, (a, b) in enumerate(rows))
+            keys = f"FROM (VALUES {listed}) t(left_key, right_key, n)"
+            kinds = "left_key::BIGINT AS l, right_key::BIGINT AS r, " if any(known) else ""
+            made = identity.of_pairs("books", "by id", f"SELECT {kinds}* {keys}", known)
+            return [
+                UUID(str(found)).int
+                for (found,) in database.execute(
+                    f"SELECT match_id FROM ({made}) ORDER BY n"
+                ).fetchall()
+            ]
+
+        expected = [mixed("books", "by id", left, right) for left, right in whole]
+        assert len(set(expected)) == len(whole)
+        for known in (("l", "r"), ("l", None), (None, "r"), (None, None)):
+            assert ids(whole, known) == expected
+        assert ids(other, (None, None)) == expected[:1] + [
+            md5("books", "by id", left, right)
+            for left, right in other[1:]
+        ]
+
+
+def mixed(recipe: str, rule: str, left: int, right: int) -> int:
+    """As docs/reconcile.md says it."""
+    digest = hashlib.sha256(f"{recipe}\x1f{rule}\x1f".encode()).digest()
+    words = [left + 2**63, right + 2**63]
+    for turn in range(4):
+        seed = int.from_bytes(digest[8 * turn : 8 * turn + 8], "little")
+        product = (words[1 - turn % 2] ^ seed) * 0x9E3779B97F4A7C15
+        words[turn % 2] ^= (product >> 64) ^ (product % 2**64)
+    return (words[0] << 64) + words[1]
 
 
 def test_a_row_settled_twice_fails_the_match() -> None:

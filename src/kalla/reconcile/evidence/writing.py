@@ -5,15 +5,15 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from kalla.reconcile.evidence import identity, spelling
+from kalla.reconcile.evidence.identity import SEPARATOR, WORD
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench
@@ -24,8 +24,6 @@ DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
 Words = npt.NDArray[np.uint64]
 
-_SEPARATOR = "chr(31)"
-_WORD = 2**64 - 1
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
@@ -61,25 +59,26 @@ class Evidence:
         return Evidence(bench, self._folder, self._matched_at)
 
     def pairs(self, rule: RulePlan, pairs: str) -> None:
-        left, left_join = self._bench.keyed("left", "l", "lrid")
-        right, right_join = self._bench.keyed("right", "r", "rrid")
-        differences = _spelled(
-            (rule.checks[place].label, rule.checks[place].difference) for place in rule.pair_checks
+        bench = self._bench
+        left, left_join = bench.keyed("left", "l", "lrid")
+        right, right_join = bench.keyed("right", "r", "rrid")
+        differences, spelled_join = spelling.of_pairs(bench, rule, pairs)
+        whole = tuple(
+            bench.whole_key(side, letter) for side, letter in zip(SIDES, "lr", strict=True)
         )
         keyed = (
-            f"SELECT {left} AS left_key, {right} AS right_key, {differences} AS differences,"
-            f" interchangeable, fifo FROM {pairs} {left_join} {right_join}"
+            f"SELECT p.*, {left} AS left_key, {right} AS right_key, {differences} AS differences"
+            f" FROM {pairs} p {left_join} {right_join} {spelled_join}"
         )
-        match_id = self._match_id(rule, f"left_key, {_SEPARATOR}, right_key")
+        known = identity.of_pairs(bench.plan.recipe, rule.name, keyed, (whole[0], whole[1]))
         self._matched(
             rule,
-            f"SELECT {match_id} AS match_id, left_key, right_key, 'confirmed' AS status,"
-            f" '1:1' AS cardinality, differences, interchangeable, fifo FROM ({keyed})",
+            f"SELECT *, 'confirmed' AS status, '1:1' AS cardinality FROM ({known})",
             pairs_alone=True,
         )
 
     def groups(self, rule: RulePlan, groups: str) -> None:
-        differences = _spelled(
+        differences = spelling.spelled(
             (
                 rule.checks[place].label,
                 rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
@@ -106,12 +105,12 @@ class Evidence:
             " USING (gid) GROUP BY gid"
         )
         keys = (
-            f"array_to_string(lefts, {_SEPARATOR}), {_SEPARATOR}, {_SEPARATOR},"
-            f" array_to_string(rights, {_SEPARATOR})"
+            f"array_to_string(lefts, {SEPARATOR}), {SEPARATOR}, {SEPARATOR},"
+            f" array_to_string(rights, {SEPARATOR})"
         )
         one_right = "cardinality IN ('1:1', 'N:1')"
         one_left = "cardinality IN ('1:1', '1:N')"
-        match_id = self._match_id(rule, keys)
+        match_id = identity.of_keys(self._bench.plan.recipe, rule.name, keys)
         rest = "status, cardinality, differences, false AS interchangeable, false AS fifo"
         # The single row of a side stands in every row of its match; in M:N each row names one key.
         shapes = (
@@ -179,11 +178,6 @@ class Evidence:
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
         )
 
-    def _match_id(self, rule: RulePlan, keys: str) -> str:
-        """The same on every run: made of the recipe, the rule and the keys."""
-        head = literal(f"{self._bench.plan.recipe}\x1f{rule.name}\x1f")
-        return f"md5_number(concat({head}, {keys}))::UUID"
-
     def _matched(self, rule: RulePlan, rows: str, *, pairs_alone: bool = False) -> None:
         # What has few values is written as an enum: its dictionary is there already.
         full = (
@@ -228,11 +222,11 @@ def _digest_of_matches(bench: Workbench, path: Path, pairs_alone: bool) -> int:
         "CAST(match_id AS UHUGEINT)"
         if pairs_alone
         else "CASE WHEN cardinality = '1:1' THEN CAST(match_id AS UHUGEINT)"
-        f" ELSE md5_number(concat_ws({_SEPARATOR}, CAST(match_id AS VARCHAR),"
+        f" ELSE md5_number(concat_ws({SEPARATOR}, CAST(match_id AS VARCHAR),"
         " coalesce(left_key, '∅'), coalesce(right_key, '∅'))) END"
     )
     how = (
-        f"concat_ws({_SEPARATOR}, rule, status, cardinality, differences)"
+        f"concat_ws({SEPARATOR}, rule, status, cardinality, differences)"
         " || CASE WHEN interchangeable THEN 'i' WHEN fifo THEN 'f' ELSE '' END"
     )
     summed = (
@@ -242,8 +236,8 @@ def _digest_of_matches(bench: Workbench, path: Path, pairs_alone: bool) -> int:
         " GROUP BY rule, status, cardinality, differences, interchangeable, fifo"
     )
     batches = bench.batches(
-        f"SELECT ((high + (low >> 64)) & {_WORD})::UBIGINT, (low & {_WORD})::UBIGINT,"
-        f" (how >> 64)::UBIGINT, (how & {_WORD})::UBIGINT | 1 FROM ({summed})"
+        f"SELECT ((high + (low >> 64)) & {WORD})::UBIGINT, (low & {WORD})::UBIGINT,"
+        f" (how >> 64)::UBIGINT, (how & {WORD})::UBIGINT | 1 FROM ({summed})"
     )
     return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
 
@@ -251,7 +245,7 @@ def _digest_of_matches(bench: Workbench, path: Path, pairs_alone: bool) -> int:
 def _digest(bench: Workbench) -> int:
     """The sum of the md5 of every row's text, of the rows in `written`."""
     columns = bench.rows("SELECT column_name FROM (DESCRIBE written)")
-    said = f", {_SEPARATOR}, ".join(
+    said = f", {SEPARATOR}, ".join(
         f"coalesce(CAST({column} AS VARCHAR), '∅')" for (column,) in columns
     )
     high, low = bench.row(
@@ -263,7 +257,7 @@ def _digest(bench: Workbench) -> int:
 
 def _halves(number: str) -> str:
     """Two words, for a sum of the whole would overflow."""
-    return f"({number} >> 64)::UBIGINT AS high, ({number} & {_WORD}::UHUGEINT)::UBIGINT AS low"
+    return f"({number} >> 64)::UBIGINT AS high, ({number} & {WORD}::UHUGEINT)::UBIGINT AS low"
 
 
 def sum_of_products(high: Words, low: Words, by_high: Words, by_low: Words) -> int:
@@ -285,15 +279,3 @@ def _exact(words: Words) -> int:
 
 def _names(plan: Plan) -> str:
     return "[" + ", ".join(literal(rule.name) for rule in plan.rules) + "]"
-
-
-def _spelled(differences: Iterable[tuple[str, str]]) -> str:
-    """An expression of the JSON that names each check and its difference, a number as text."""
-    seen: Counter[str] = Counter()
-    parts = []
-    for label, sql in differences:
-        seen[label] += 1
-        name = label if seen[label] == 1 else f"{label} #{seen[label]}"
-        parts.append(f'{json.dumps(name, ensure_ascii=False)}: "\0{sql}\0"')
-    pieces = ("{" + ", ".join(parts) + "}").split("\0")
-    return f"concat({', '.join(literal(p) if n % 2 == 0 else p for n, p in enumerate(pieces))})"

@@ -93,6 +93,7 @@ class Check:
     band: str | None = None  # a plain range over `l` that bounds `r`, if there is one
     bound: Bound | None = None  # of a tolerance
     scale: int = 0  # places of the distance
+    delta: str | None = None  # what `difference` shows, as a number; none if it is always 0
 
 
 def compile_condition(
@@ -121,7 +122,7 @@ def compile_condition(
         least = int(condition.threshold * 10_000)
         far = f"(10000 - {alike})"
         holds = f"{alike} >= {least}"
-        return Check(label, left, right, holds, far, f"CAST({far} AS VARCHAR)")
+        return Check(label, left, right, holds, far, f"CAST({far} AS VARCHAR)", delta=far)
     if isinstance(condition, Tolerance):
         return _tolerance(condition, label, left, right, columns, (lv, rv))
     if isinstance(condition, DateWindow):
@@ -163,6 +164,7 @@ def _tolerance(
         band=bound.band(*pair),
         bound=bound,
         scale=scale,
+        delta=difference,
     )
 
 
@@ -215,6 +217,7 @@ def _date_window(
         f"abs({difference})",
         f"CAST({difference} AS VARCHAR)",
         band=f"{pair[1]} BETWEEN {low} AND {high}",
+        delta=difference,
     )
 
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 import pyarrow as pa
 
 from kalla.reconcile.matching import subsets
-from kalla.reconcile.matching.pairs import SHOWN_CANDIDATES, row_struct
+from kalla.reconcile.matching.pairs import SHOWN_CANDIDATES
 from kalla.reconcile.matching.workbench import (
     Workbench,
     conjunction,
@@ -57,14 +57,16 @@ def match(bench: Workbench, rule: RulePlan) -> str:
 
 def _keep_pairs(bench: Workbench, rule: RulePlan, groups: str) -> None:
     """Groups that are a pair have differences; kept now, since the next rule has other values."""
-    structs = ", ".join(
-        f"{row_struct(bench, rule, side, alias)} AS {alias}"
-        for side, alias in zip(SIDES, ("l", "r"), strict=True)
-    )
+    kept = ["a.gid"]
+    if rule.pair_checks:
+        kept += [
+            f"struct_pack({', '.join(f'v{n} := {side}.v{n}' for n in rule.pair_checks)}) AS {side}"
+            for side in ("l", "r")
+        ]
     if rule.sums:
-        structs += ", l.amount AS left_amount, r.amount AS right_amount"
+        kept += ["l.amount AS left_amount", "r.amount AS right_amount"]
     bench.run(
-        f"CREATE TEMP TABLE {groups}_pairs AS SELECT a.gid, {structs}"
+        f"CREATE TEMP TABLE {groups}_pairs AS SELECT {', '.join(kept)}"
         f" FROM {groups} a JOIN {groups} b"
         " ON a.gid = b.gid AND a.side = 'left' AND b.side = 'right'"
         " JOIN left_rule l ON l.rid = a.rid JOIN right_rule r ON r.rid = b.rid"

@@ -61,13 +61,6 @@ def match(bench: Workbench, rule: RulePlan) -> str:
     return pairs
 
 
-def row_struct(bench: Workbench, rule: RulePlan, side: Side, alias: str) -> str:
-    """What evidence needs of a row: its primary key and its checked values."""
-    parts = [f"p{place}" for place in range(len(bench.plan.sides[side].primary_key))]
-    parts += [f"v{place}" for place in rule.pair_checks]
-    return "{" + ", ".join(f"'{part}': {alias}.{part}" for part in parts) + "}"
-
-
 def _find_hot(bench: Workbench, rule: RulePlan, left: str, right: str) -> str:
     """A condition over a row: whether its key may have too many pairs for a join; none is empty."""
     if not key_columns(rule):
@@ -112,15 +105,23 @@ def _join(bench: Workbench, rule: RulePlan, pairs: str, left: str, right: str, h
     """The table of all pairs of rows that satisfy key and checks, but for hot keys."""
     checks = [rule.checks[place].holds for place in rule.pair_checks]
     condition = conjunction([*same_key(rule), *checks]) if key_columns(rule) else "false"
-    structs = ", ".join(
-        f"{row_struct(bench, rule, side, alias)} AS {alias}"
-        for side, alias in zip(SIDES, ("l", "r"), strict=True)
-    )
     cool = f"(SELECT * FROM {left} WHERE NOT ({hot}))" if hot else left
     bench.run(
-        f"CREATE TEMP TABLE {pairs} AS SELECT l.rid AS lrid, r.rid AS rrid, {structs},"
-        f" false AS interchangeable, false AS fifo FROM {cool} l JOIN {right} r ON {condition}"
+        f"CREATE TEMP TABLE {pairs} AS SELECT l.rid AS lrid, r.rid AS rrid,"
+        f" {_said(bench, rule)}, false AS interchangeable, false AS fifo"
+        f" FROM {cool} l JOIN {right} r ON {condition}"
     )
+
+
+def _said(bench: Workbench, rule: RulePlan) -> str:
+    """What evidence needs of a pair: both primary keys, and by how much its checks were missed."""
+    keys = []
+    for side, alias in zip(SIDES, ("l", "r"), strict=True):
+        parts = range(len(bench.plan.sides[side].primary_key))
+        listed = ", ".join(f"p{place} := {alias}.p{place}" for place in parts)
+        keys.append(f"struct_pack({listed}) AS {alias}")
+    deltas = [(place, rule.checks[place].delta) for place in rule.pair_checks]
+    return ", ".join([*keys, *(f"{sql} AS d{place}" for place, sql in deltas if sql)])
 
 
 def _rids(bench: Workbench, pairs: str) -> list[Rids]:
@@ -340,17 +341,13 @@ def _pair_classes(bench: Workbench, rule: RulePlan, pairs: str) -> None:
             f" FROM {side}_member m JOIN {side}_keys USING (rid)"
             f" JOIN solved s ON s.{column} = m.class"
         )
-    structs = ", ".join(
-        f"{row_struct(bench, rule, side, alias)}"
-        for side, alias in zip(SIDES, ("lv", "rv"), strict=True)
-    )
     bench.run(
-        f"INSERT INTO {pairs} SELECT a.rid, b.rid, {structs},"
+        f"INSERT INTO {pairs} SELECT a.rid, b.rid, {_said(bench, rule)},"
         " c.n > 1 AND s.reason = 'matched', s.reason = 'fifo'"
         " FROM solved s JOIN left_ranked a ON a.class = s.l"
         " JOIN right_ranked b ON b.class = s.r AND b.place = a.place"
         " JOIN left_class c ON c.class = s.l"
-        " JOIN left_crowd lv ON lv.rid = a.rid JOIN right_crowd rv ON rv.rid = b.rid"
+        " JOIN left_crowd l ON l.rid = a.rid JOIN right_crowd r ON r.rid = b.rid"
     )
 
 

@@ -228,6 +228,15 @@ class Workbench:
         key = f"({plain} || coalesce('#' || {name}.ordinal, ''))"
         return key, f"LEFT JOIN {side}_ordinals {name} ON {name}.rid = {rid}"
 
+    def whole_key(self, side: Side, alias: str) -> str | None:
+        """What the record key is the text of, where every key of a side is a whole number."""
+        plan = self.plan.sides[side]
+        first = plan.primary_key[0]
+        kind = plan.input.types.get(first.column, "")
+        if len(plan.primary_key) > 1 or self.ordinals[side] or first.sql != held(first.column):
+            return None
+        return f"{alias}.p0" if kind.upper() in values.WHOLE_64 else None
+
     def keys_table(self, side: Side, which: str, name: str) -> None:
         """A table of rid and record key, for the rows that `which` (a query of rids) names."""
         key, join = self.keyed(side, "t", "t.rid")
