@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kalla.spark.connectors.connector import ColumnType, Unreadable
+from kalla.spark.connectors.postgres_numeric import Unfit, decimals
 
 KEY_TYPES = {
     "int2", "int4", "int8", "numeric", "date", "timestamp", "timestamptz", "uuid",
@@ -68,16 +69,23 @@ class PostgresColumn:
             return f"{quoted}::text[]" if self.array else f"{quoted}::text"
         if self.base == "oid":  # unsigned; the driver would wrap it
             return f"{quoted}::int8[]" if self.array else f"{quoted}::int8"
+        if self.base == "numeric" and not self.array:  # of which the driver would make text
+            return f"pg_catalog.numeric_send({quoted})"
         # The driver refuses an array that does not start at 1; a slice of all of it does.
         return f"({quoted})[:]" if self.array else quoted
 
 
 def converted(values: pa.Array, column: ColumnType, read_as: pa.DataType) -> pa.Array:
     """The values as that type, or an error that names the column."""
+    where = f"column {column.name} ({column.declared})"
+    if pa.types.is_decimal(read_as):
+        try:
+            return decimals(values, read_as)
+        except Unfit as why:
+            raise Unreadable(f"{where} has a value that {read_as} cannot hold: {why}") from None
     plain = _plain(values)
     elements = plain.flatten() if pa.types.is_list(read_as) else plain
     inner = read_as.value_type if pa.types.is_list(read_as) else read_as
-    where = f"column {column.name} ({column.declared})"
     try:
         if pa.types.is_decimal(inner):
             _check_whole_digits(elements, inner, where)
