@@ -116,9 +116,8 @@ class PostgresConnector:
         described = {column.name: column.described() for column in table.columns}
         schema = arrow_schema(list(described.values()), columns)
         lists = [field.name for field in schema if pa.types.is_list(field.type)]
-        with link.arrow() as session, session.cursor() as cursor:
-            cursor.execute(self._query(table, part, schema.names, lists))
-            for batch in cursor.fetch_record_batch():
+        with link.arrow() as session:
+            for batch in session.batches(self._query(table, part, schema.names, lists)):
                 for place, name in enumerate(lists, len(schema)):
                     check_dimensions(batch.column(place), described[name])
                 arrays = [

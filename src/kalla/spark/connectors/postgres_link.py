@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
 
 import adbc_driver_manager
+import adbc_driver_postgresql
 import psycopg
 import pyarrow as pa
+from adbc_driver_manager._reader import AdbcRecordBatchReader
 from psycopg import conninfo
 from psycopg.rows import DictRow, dict_row
 from pydantic import SecretStr
@@ -22,9 +23,6 @@ from kalla.redaction import scrub
 from kalla.spark.connectors.connector import Unreadable
 from kalla.spark.connectors.postgres_text import literal
 from kalla.statements import load
-
-if TYPE_CHECKING:
-    from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
 sql = load("kalla.spark.connectors", "postgres.sql")
 
@@ -85,22 +83,22 @@ class Link:
             yield connection
 
     @contextmanager
-    def arrow(self) -> Iterator[ArrowConnection]:
+    def arrow(self) -> Iterator[ArrowSession]:
         """A session for data."""
-        # Here: it brings all of pandas along, for which a Spark task should not have to wait.
-        from adbc_driver_postgresql import dbapi
-
-        with self._translated():
-            connection = dbapi.connect(self._conninfo(), autocommit=True)
-        with self._translated(), connection:
-            _run(connection, _BEGIN)
+        with (
+            self._translated(),
+            adbc_driver_postgresql.connect(self._conninfo()) as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            session = ArrowSession(connection)
+            session.run(_BEGIN)
             if self._snapshot is not None:
                 with self._holding():
-                    _run(connection, _see(self._snapshot))
-            _run(connection, sql.settings.decode().rstrip(";"))
+                    session.run(_see(self._snapshot))
+            session.run(sql.settings.decode().rstrip(";"))
             if self._seconds is not None:
-                _run(connection, _hurried(self._seconds))
-            yield connection
+                session.run(_hurried(self._seconds))
+            yield session
 
     def _conninfo(self) -> str:
         # An empty password and no file of passwords: what the worker's own account has of either
@@ -134,6 +132,28 @@ class Link:
             raise _meaning(error, self.place) from None
 
 
+class ArrowSession:
+    """The driver as it is: its DB-API would bring pandas and polars along, seconds that every
+    process of Spark's would wait.
+    """
+
+    def __init__(self, connection: adbc_driver_manager.AdbcConnection) -> None:
+        self._connection = connection
+
+    def run(self, statement: str) -> None:
+        with adbc_driver_manager.AdbcStatement(self._connection) as asked:
+            asked.set_sql_query(statement)
+            asked.execute_update()
+
+    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query, by COPY."""
+        with adbc_driver_manager.AdbcStatement(self._connection) as asked:
+            asked.set_sql_query(query)
+            stream, _ = asked.execute_query()
+            with closing(AdbcRecordBatchReader._import_from_c(stream.address)) as reader:
+                yield from reader
+
+
 def parse(uri: str) -> dict[str, str]:
     """The parts of an address. A wrong one is not repeated in the error: it may hold a secret."""
     try:
@@ -163,11 +183,6 @@ def _hurried(seconds: float) -> str:
     """
     milliseconds = max(1, round(seconds * 1000))  # 0 would be for ever
     return f"SELECT set_config('statement_timeout', '{milliseconds}', true)"
-
-
-def _run(connection: ArrowConnection, statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
 
 
 def _meaning(error: Exception, place: str) -> KallaError:
