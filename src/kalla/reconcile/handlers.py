@@ -55,6 +55,7 @@ class AskedSide(Asked):
 
 class AskedChunk(AskedSide):
     part: dict[str, Any]
+    columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class StagePlan(Stateless):
         ) as connector:
             estimate = connector.estimate()
             parts = connector.split(origins.chunks_wanted(source, estimate.rows, ground.limits))
+            columns = origins.columns_to_read(connector, recipe, asked.side)
+            at_once = origins.chunks_at_once(source, ground.limits)
             result = {
                 "side": asked.side,
                 "rows_expected": estimate.rows,
@@ -114,24 +117,26 @@ class StagePlan(Stateless):
                 "chunks": len(parts),
             }
             if source.consistency != "snapshot":
-                return Outcome(result, tuple(_chunk_job(job, each) for each in parts))
-            return self._stage_all(job, context, connector, parts, result)
+                jobs = (_chunk_job(job, each, columns, at_once) for each in parts)
+                return Outcome(result, tuple(jobs))
+            kernel = _stager(ground, job, connector, asked.side, columns)
+            return self._stage_all(job, context, kernel, parts, min(_AT_ONCE, at_once), result)
 
     def _stage_all(
         self,
         job: Job,
         context: Context,
-        connector: Connector,
+        kernel: Callable[[Slice], Staged],
         parts: Sequence[Slice],
+        at_once: int,
         result: dict[str, Any],
     ) -> Outcome:
         """While the snapshot is held by the caller; a few at a time, so that progress is told."""
         written: list[Staged] = []
-        kernel = _stager(self._ground, job, connector, result["side"])
         with self._ground.spark.session(job, context) as session:
             while len(written) < len(parts):
                 context.check()
-                batch = parts[len(written) : len(written) + _AT_ONCE]
+                batch = parts[len(written) : len(written) + at_once]
                 written += place(session, kernel, batch)
                 rows = sum(each.rows for each in written)
                 context.progress(**result, chunks_done=len(written), rows=rows)
@@ -152,7 +157,7 @@ class StageChunk(Stateless):
         with origins.connector(
             recipe.sources[asked.side], asked.side, recipe.time_zone, resolve=self._ground.secret
         ) as connector:
-            kernel = _stager(self._ground, job, connector, asked.side)
+            kernel = _stager(self._ground, job, connector, asked.side, asked.columns)
             with self._ground.spark.session(job, context) as session:
                 (staged,) = place(session, kernel, [part])
         result = {
@@ -213,7 +218,7 @@ class Exec:
             connector = held.enter_context(
                 origins.connector(source, side, recipe.time_zone, resolve=ground.secret)
             )
-            return held.enter_context(direct.open_input(connector, source, side, ground.limits))
+            return held.enter_context(direct.open_input(connector, recipe, side, ground.limits))
         told = [each for each in context.inputs if each["side"] == side]
         files = [file for each in told for file in each.get("files", ())]
         notes = [note for each in told for note in each.get("notes", ())]
@@ -223,13 +228,19 @@ class Exec:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
 
 
-def _chunk_job(plan: Job, part: Slice) -> NewJob:
-    payload = plan.payload | {"part": part.as_json()}
-    return NewJob("stage_chunk", payload, priority=plan.priority, gate=STAGED)
+def _chunk_job(plan: Job, part: Slice, columns: Sequence[str] | None, at_once: int) -> NewJob:
+    payload = plan.payload | {"part": part.as_json(), "columns": columns}
+    # Chunks of one lane never run at the same time, so that no more do than there are lanes.
+    lane = f"{plan.run_id}-{plan.job_id}-{part.number % at_once}" if part.of > at_once else None
+    return NewJob("stage_chunk", payload, priority=plan.priority, gate=STAGED, running_key=lane)
 
 
 def _stager(
-    ground: Ground, job: Job, connector: Connector, side: Side
+    ground: Ground,
+    job: Job,
+    connector: Connector,
+    side: Side,
+    columns: Sequence[str] | None,
 ) -> Callable[[Slice], Staged]:
     """The kernel that stages a slice, with all it needs to know of this machine."""
     storage = ground.storage
@@ -238,6 +249,6 @@ def _stager(
     def kernel(part: Slice) -> Staged:
         # Spark may run a task twice, and at once.
         name = f"{side}-{part.number:05}-{uuid4().hex[:8]}.parquet"
-        return stage_to(storage, connector, part, None, join(folder, name))
+        return stage_to(storage, connector, part, columns, join(folder, name))
 
     return kernel

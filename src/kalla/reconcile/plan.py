@@ -53,6 +53,7 @@ class Input:
     connector: Connector | None = None  # of a direct read; there are no files then
     slices: tuple[Slice, ...] = ()
     table: str = ""  # the table of the match that these are read into
+    at_once: int = 1  # slices that may be read at the same time
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ def buckets(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     room = int(Decimal(memory[:-2]) * units[memory[-2:]])
     return max(cores, -(-size // room))
+
+
+def needed(recipe: Recipe, side: Side) -> tuple[str, ...] | None:
+    """The columns that a recipe names; None: any, for SQL of a user may name others."""
+    return _named(recipe, side) if recipe.match_sql is None else None
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -315,6 +321,14 @@ def _number(given: Scalar) -> str:
     return format(number, "f")
 
 
+def _named(recipe: Recipe, side: Side) -> tuple[str, ...]:
+    source = recipe.sources[side]
+    named = [*source.primary_key, *_columns_used(recipe, side)]
+    named += [each.column for each in source.filters]
+    named += [name for name in (source.amount, source.currency) if name]
+    return tuple(dict.fromkeys(named))
+
+
 def _columns_used(recipe: Recipe, side: Side) -> list[str]:
     names: list[str | None] = []
     source = recipe.sources[side]
@@ -331,11 +345,7 @@ def _demand_columns(recipe: Recipe, columns: Mapping[Side, Columns]) -> None:
     """Every column the recipe names is there; `reading` tells this earlier and with more advice."""
     problems = []
     for side in SIDES:
-        source = recipe.sources[side]
-        named = [*source.primary_key, *_columns_used(recipe, side)]
-        named += [each.column for each in source.filters]
-        named += [name for name in (source.amount, source.currency) if name]
-        for name in dict.fromkeys(named):
+        for name in _named(recipe, side):
             if name not in columns[side].types:
                 there = ", ".join(columns[side].types)
                 problems.append(

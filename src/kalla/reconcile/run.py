@@ -82,7 +82,7 @@ def carry_out(
                     opened = origins.connector(source, side, recipe.time_zone, resolve=resolve)
                     connector = held.enter_context(opened)
                     inputs[side] = held.enter_context(
-                        direct.open_input(connector, source, side, limits)
+                        direct.open_input(connector, recipe, side, limits)
                     )
             return match(session, recipe, inputs, folder, limits, progress, began)
     finally:
@@ -186,9 +186,9 @@ def read(
     progress: Progress,
     resolve: Resolve | None = None,
 ) -> Mapping[Side, Input]:
-    """The sides that are files: native ones where they lie, staged ones, all slices at once."""
+    """The sides that are files: native ones where they lie, staged ones, each at one moment."""
     found: dict[Side, Input] = {}
-    cut: list[Chunk] = []
+    hands: list[Sequence[Chunk]] = []
     notes: dict[Side, list[str]] = {}
     with ExitStack() as held:
         for side in SIDES:
@@ -198,22 +198,31 @@ def read(
                 continue
             if source.read == "direct":
                 continue
-            connector = held.enter_context(
-                origins.connector(source, side, recipe.time_zone, resolve=resolve)
+            opened = origins.connector(
+                source, side, recipe.time_zone, resolve=resolve, at_one_moment=True
             )
-            parts, notes[side] = origins.chunks(connector, source, side, folder, limits)
-            cut += parts
-        progress("stage", 0, len(cut))
-        written = place(session, _stage, cut)
-        progress("stage", len(cut), len(cut))
+            connector = held.enter_context(opened)
+            parts, notes[side] = origins.chunks(connector, recipe, side, folder, limits)
+            # As many tasks as chunks may be read at once: each stages its own one by one.
+            lanes = min(len(parts), origins.chunks_at_once(source, limits))
+            hands += [parts[lane::lanes] for lane in range(lanes)]
+        count = sum(map(len, hands))
+        progress("stage", 0, count)
+        written = place(session, _stage, hands)
+        progress("stage", count, count)
     for side in notes:
-        files = [each.path for each, chunk in zip(written, cut, strict=True) if chunk.side == side]
+        files = [
+            each.path
+            for staged, hand in zip(written, hands, strict=True)
+            for each, chunk in zip(staged, hand, strict=True)
+            if chunk.side == side
+        ]
         found[side] = origins.staged(recipe.sources[side], side, files, notes[side])
     return found
 
 
-def _stage(chunk: Chunk) -> Staged:
-    return stage(chunk.connector, chunk.part, None, Path(chunk.path))
+def _stage(hand: Sequence[Chunk]) -> list[Staged]:
+    return [stage(each.connector, each.part, each.columns, Path(each.path)) for each in hand]
 
 
 def check_conservation(sides: Mapping[Side, SideFacts]) -> None:

@@ -123,10 +123,10 @@ class Spark(Section):
 
 class Staging(Section):
     chunk_threshold_rows: int = Field(
-        250_000, ge=1, description="a table of more rows is staged in several chunks"
+        1_000_000, ge=1, description="a table of more rows is read in several chunks"
     )
     max_parallel_chunks: int = Field(
-        16, ge=1, le=10_000, description="chunks a source is cut into at the most"
+        16, ge=1, le=10_000, description="chunks of a source that are read at once at the most"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import file_digest
 from itertools import chain
@@ -33,11 +33,10 @@ class Staged:
 
 def stage(connector: Connector, part: Slice, columns: Sequence[str] | None, path: Path) -> Staged:
     """Write the slice to `path`, which appears when it is whole and not before."""
-    schema = arrow_schema(connector.schema(), columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
-        rows = _write(connector.read(part, schema.names), schema, unfinished)
+        rows = _write(connector, part, columns, unfinished)
         with unfinished.open("rb+") as written:
             os.fsync(written.fileno())
             checksum = file_digest(written, "sha256").hexdigest()
@@ -60,15 +59,16 @@ def stage_to(
     return replace(made, path=url)
 
 
-def _write(batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
+def _write(connector: Connector, part: Slice, columns: Sequence[str] | None, path: Path) -> int:
+    batches = connector.read(part, columns)
     first = next(batches, None)
     if first is None:
-        pq.write_table(schema.empty_table(), path)
+        pq.write_table(arrow_schema(connector.schema(), columns).empty_table(), path)
         return 0
     rows = 0
     with pq.ParquetWriter(
         path,
-        schema,
+        first.schema,
         compression="zstd",
         use_dictionary=_repetitive(first),
         store_decimal_as_integer=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -48,6 +50,52 @@ def test_the_cut_follows_the_rows_that_the_filter_leaves(shelf: PostgresShelf) -
     )
     connector = shelf.connector("t", predicates=(Predicate("recent", "eq", True),))
     assert sizes(connector, connector.split(4)) == [250, 250, 250, 250]
+
+
+def test_rows_that_do_not_lie_in_the_order_of_their_key_are_read_where_they_lie(
+    shelf: PostgresShelf,
+) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4 PRIMARY KEY, filler text, recent bool);"
+        "INSERT INTO t SELECT n, repeat('x', 300), row_number() OVER (ORDER BY md5(n::text))"
+        " > 30000 FROM generate_series(1, 40000) n ORDER BY md5(n::text)"
+    )
+    source = shelf.connector("t")
+    assert "do not lie in that order" in source.estimate().notes[0]
+    few = source.split(8)
+    assert [part.range and part.range.columns for part in few] == [("id",)] * 4
+    with source.held_snapshot() as snapshot:
+        fixed = source.at(snapshot)
+        assert "in ctid ranges" in fixed.estimate().notes[0]
+        slices = fixed.split(8)
+        assert {part.range and part.range.columns for part in slices} == {("ctid",)}
+        found = sizes(fixed, slices)
+        assert sum(found) == sum(sizes(source, few)) == 40_000
+        assert max(found) < 1.2 * 40_000 / 8
+        late = replace(fixed, predicates=(Predicate("recent", "eq", True),))
+        found = sizes(late, late.split(5))
+        assert sum(found) == 10_000
+        assert max(found) < 2 * 10_000 / 5, "and the cut follows what the filter leaves"
+        asked = replace(fixed, partition_key="id").split(8)
+        assert [part.range and part.range.columns for part in asked] == [("id",)] * 8
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "unique"),
+    [
+        ("id int4 PRIMARY KEY, v int4", ["id"], True),
+        ("id int4 PRIMARY KEY, v int4", ["v", "id"], True),
+        ("id int4 PRIMARY KEY, v int4", ["v"], False),
+        ("id int4, v int4, PRIMARY KEY (id, v)", ["id"], False),
+        ("id int4 UNIQUE, v int4", ["id"], False),  # nulls are no key
+        ("id int4 UNIQUE NOT NULL, v int4 PRIMARY KEY", ["id"], False),  # which is cut by v
+    ],
+)
+def test_rows_are_told_apart_by_what_the_database_keeps_unique(
+    shelf: PostgresShelf, made: str, key: list[str], unique: bool
+) -> None:
+    shelf.run(f"CREATE TABLE t ({made})")
+    assert shelf.connector("t").tells_apart(key) == unique
 
 
 @pytest.mark.parametrize(

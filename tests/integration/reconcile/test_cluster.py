@@ -207,7 +207,7 @@ def in_one_bucket(recipe: Recipe, folder: Path) -> dict[str, str]:
     source = recipe.sources.right
     with (
         origins.connector(source, "right", "UTC") as connector,
-        direct.open_input(connector, source, "right", Limits()) as right,
+        direct.open_input(connector, recipe, "right", Limits()) as right,
     ):
         inputs = {"left": origins.look(recipe.sources.left, "left"), "right": right}
         made = plan.make(recipe, {side: inputs[side] for side in SIDES})

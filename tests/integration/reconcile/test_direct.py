@@ -14,7 +14,9 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import Permanent
-from kalla.reconcile.model import Recipe, Source
+from kalla.reconcile import plan
+from kalla.reconcile.matching import exchange
+from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import direct, origins
 from kalla.reconcile.sources.origins import Limits
@@ -56,11 +58,12 @@ def bank(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> It
     with psycopg.connect(url) as connection:
         connection.execute(
             "CREATE TABLE invoices (id bigint, ref text, amount numeric(12, 2), tags text[]);"
-            "CREATE TABLE payments (id bigint PRIMARY KEY, ref text, amount numeric(12, 2))"
+            "CREATE TABLE payments (id bigint PRIMARY KEY, memo text, ref text,"
+            " amount numeric(12, 2))"
         )
         connection.execute(
-            f"INSERT INTO payments SELECT n, 'INV-' || n, n + CASE WHEN n % 10 = 0 THEN 5 ELSE 0"
-            f" END FROM generate_series(1, {ROWS}) AS n;"
+            f"INSERT INTO payments SELECT n, NULL, 'INV-' || n, n + CASE WHEN n % 10 = 0 THEN 5"
+            f" ELSE 0 END FROM generate_series(1, {ROWS}) AS n;"
             # Every tenth invoice has the id of the one before it.
             "INSERT INTO invoices SELECT n - CASE WHEN n % 10 = 5 THEN 1 ELSE 0 END, 'INV-' || n,"
             f" n, ARRAY['x', n::text] FROM generate_series(1, {ROWS}) AS n".encode()
@@ -82,21 +85,18 @@ def table(url: str, name: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def recipe(url: str, left: dict[str, Any], right: dict[str, Any], **how: Any) -> Recipe:
+    sources = {"left": table(url, "invoices", **left), "right": table(url, "payments", **right)}
+    return Recipe.model_validate({"name": "test", "sources": sources, **(how or {"rules": [RULE]})})
+
+
 def run(
     session: SparkSession, url: str, folder: Path, read: str, limits: Limits = LIMITS, **how: Any
 ) -> dict[str, Any]:
-    recipe = Recipe.model_validate(
-        {
-            "name": "test",
-            "sources": {
-                "left": table(url, "invoices", read=read, partition_key="id"),
-                "right": table(url, "payments", read=read, consistency="snapshot"),
-            },
-            **how,
-        }
-    )
+    sides = ({"partition_key": "id"}, {"consistency": "snapshot", "max_parallel_chunks": 3})
+    wanted = recipe(url, *({"read": read, **side} for side in sides), **how)
     folder.mkdir()
-    carry_out(session, recipe, folder, limits, lambda *_: None)
+    carry_out(session, wanted, folder, limits, lambda *_: None)
     text = (folder / "metadata.json").read_text()
     assert (urlsplit(url).password or "no password") not in text
     metadata: dict[str, Any] = json.loads(text)
@@ -125,13 +125,13 @@ def test_a_direct_read_gives_the_evidence_of_a_staged_one(
 
 
 def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
-    source = Source.model_validate(table(bank, "payments"))
+    wanted = recipe(bank, {}, {})
     with (
-        origins.connector(source, "right", "UTC") as connector,
-        direct.open_input(connector, source, "right", LIMITS) as given,
+        origins.connector(wanted.sources.right, "right", "UTC") as connector,
+        direct.open_input(connector, wanted, "right", LIMITS) as given,
     ):
         with psycopg.connect(bank) as other:
-            other.execute("INSERT INTO payments SELECT id + 10000, ref, amount FROM payments")
+            other.execute("INSERT INTO payments SELECT id + 10000, NULL, ref FROM payments")
         assert len(given.slices) > 2
         assert given.connector is not None
         read = [
@@ -141,6 +141,33 @@ def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
             for row in batch.column("id").to_pylist()
         ]
     assert sorted(read) == list(range(1, ROWS + 1))
+
+
+def test_columns_that_no_rule_names_are_read_only_to_tell_rows_of_one_key_apart(bank: str) -> None:
+    def columns(side: Side, **more: Any) -> tuple[str, ...] | None:
+        wanted = recipe(bank, *(more if each == side else {} for each in SIDES))
+        with origins.connector(wanted.sources[side], side, "UTC") as connector:
+            return origins.columns_to_read(connector, wanted, side)
+
+    assert columns("right") == ("id", "ref", "amount")
+    assert columns("left") is None, "its ids are not unique"
+    assert columns("right", partition_key="ref") is None, "a row may be read twice"
+    assert columns("right", partition_key="ref", consistency="snapshot") is not None
+    assert columns("right", primary_key=["id", "ref"]) is not None
+    assert columns("right", primary_key=["id", "ref", "memo"]) is None, "a|b and c, or a and b|c"
+    assert columns("right", amount="amounts") is None, "what is missing is told with all there is"
+
+
+def test_a_source_may_bound_how_many_of_its_chunks_are_read_at_once(bank: str) -> None:
+    wanted = recipe(bank, {}, {"max_parallel_chunks": 2})
+    with (
+        origins.connector(wanted.sources.right, "right", "UTC") as connector,
+        direct.open_input(connector, wanted, "right", LIMITS) as given,
+    ):
+        assert (len(given.slices), given.at_once) == (4, 2)
+        made = plan.make(wanted, {"left": given, "right": given})
+        dealt = [piece for piece in exchange.pieces(made, 16) if piece.side == "right"]
+        assert sorted(len(piece.input.slices) for piece in dealt) == [2, 2]
 
 
 def test_what_goes_wrong_at_the_source_is_told_as_it_is(

@@ -164,8 +164,7 @@ def test_an_id_is_made_of_the_keys_whether_they_came_as_numbers_or_as_text() -> 
         for known in (("l", "r"), ("l", None), (None, "r"), (None, None)):
             assert ids(whole, known) == expected
         assert ids(other, (None, None)) == expected[:1] + [
-            md5("books", "by id", left, right)
-            for left, right in other[1:]
+            md5("books", "by id", left, right) for left, right in other[1:]
         ]
 
 

@@ -191,7 +191,7 @@ async def test_two_runs_of_the_same_give_the_same_digests(site: RunsSite) -> Non
     async with site.worker():
         ids = [
             (await site.post("/api/runs", {"recipe": recipe(site, **right)}))["run_id"]
-            for right in ({}, {"chunk_threshold_rows": 90})
+            for right in ({}, {"chunk_threshold_rows": 90, "max_parallel_chunks": 3})
         ]
         ended = [await site.until(each, "completed", "failed") for each in ids]
     metadata = [
@@ -201,6 +201,11 @@ async def test_two_runs_of_the_same_give_the_same_digests(site: RunsSite) -> Non
         {name: facts["digest"] for name, facts in each["datasets"].items()} for each in metadata
     )
     assert one == other
+    lanes = await site.rows(
+        "SELECT run_id, count(DISTINCT running_key) AS lanes, count(*) > 3 AS queued"
+        " FROM kalla.jobs WHERE type = 'stage_chunk' GROUP BY run_id ORDER BY run_id"
+    )
+    assert [tuple(row.values())[1:] for row in lanes] == [(0, True), (3, True)]
 
 
 async def test_a_table_that_is_read_direct_is_not_staged(site: RunsSite) -> None:

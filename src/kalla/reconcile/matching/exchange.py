@@ -100,7 +100,7 @@ def pieces(plan: Plan, most: int) -> list[Piece]:
 
 def _parts(given: Input, most: int) -> list[Input]:
     if given.connector is not None:
-        sets = _dealt(given.slices, most)
+        sets = _dealt(given.slices, min(most, given.at_once))
         return [replace(given, slices=each) for each in sets]
     local = all(urlsplit(file).scheme == "" for file in given.files)
     if given.relation is not None or not given.files or not local:

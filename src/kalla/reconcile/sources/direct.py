@@ -15,9 +15,14 @@ import pyarrow as pa
 
 from kalla.errors import KallaError
 from kalla.reconcile.matching.values import quote
-from kalla.reconcile.model import Side, Source
+from kalla.reconcile.model import Recipe, Side
 from kalla.reconcile.plan import Input
-from kalla.reconcile.sources.origins import Limits, chunks_wanted
+from kalla.reconcile.sources.origins import (
+    Limits,
+    chunks_at_once,
+    chunks_wanted,
+    columns_to_read,
+)
 from kalla.spark.connectors.connector import Slice, arrow_schema
 from kalla.spark.connectors.postgres import PostgresConnector
 
@@ -26,13 +31,14 @@ FORMAT = "direct"
 
 @contextmanager
 def open_input(
-    connector: PostgresConnector, source: Source, side: Side, limits: Limits
+    connector: PostgresConnector, recipe: Recipe, side: Side, limits: Limits
 ) -> Iterator[Input]:
     """The table as an input, good for as long as this is held."""
+    source = recipe.sources[side]
     with ExitStack() as held:
         if connector.snapshot is None:
             connector = connector.at(held.enter_context(connector.held_snapshot()))
-        schema = arrow_schema(connector.schema())
+        schema = arrow_schema(connector.schema(), columns_to_read(connector, recipe, side))
         estimate = connector.estimate()
         slices = connector.split(chunks_wanted(source, estimate.rows, limits))
         with duckdb.connect(config={"autoinstall_known_extensions": "false"}) as connection:
@@ -50,6 +56,7 @@ def open_input(
             connector=connector,
             slices=slices,
             table=f"{side}_direct",
+            at_once=chunks_at_once(source, limits),
         )
 
 
@@ -57,7 +64,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, given: Input, threads: int) -> 
     """Read the slices into the table that the input names, several at once."""
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in given.types.items())
     connection.execute(f"CREATE TABLE {quote(given.table)} ({columns})")
-    with ThreadPoolExecutor(max(1, min(threads, len(given.slices)))) as pool:
+    with ThreadPoolExecutor(max(1, min(threads, given.at_once, len(given.slices)))) as pool:
         fetched = [pool.submit(_fetch, connection, given, part) for part in given.slices]
     for each in fetched:
         each.result()

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, NotFound, Problem
-from kalla.reconcile.model import DATABASES, Side, Source
+from kalla.reconcile import plan
+from kalla.reconcile.model import DATABASES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources import native
 from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres import MOST_SLICES, PostgresConnector
 from kalla.storage import LOCAL, File, Storage
 
 Resolve: TypeAlias = Callable[[str], SecretStr]
@@ -35,7 +37,7 @@ class Limits:
 
     memory: str = "2GB"
     threads: int = 2
-    chunk_threshold_rows: int = 250_000
+    chunk_threshold_rows: int = 1_000_000
     max_parallel_chunks: int = 16
     buckets: int | None = None  # that a match is spread over; None: by the data and the cluster
     storage: Storage = LOCAL  # where native sources may lie
@@ -60,6 +62,7 @@ class Chunk:
     connector: PostgresConnector
     part: Slice
     path: str
+    columns: tuple[str, ...] | None = None  # None: all
 
 
 def is_staged(source: Source) -> bool:
@@ -93,25 +96,38 @@ def preview(source: Source, side: Side, time_zone: str, *, resolve: Resolve | No
 
 @contextmanager
 def connector(
-    source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None
+    source: Source,
+    side: Side,
+    time_zone: str,
+    *,
+    resolve: Resolve | None = None,
+    at_one_moment: bool = False,
 ) -> Iterator[PostgresConnector]:
-    """The source's table; with `consistency: snapshot` as it is now, while this is held."""
+    """The source's table; with `consistency: snapshot` as it is now, while this is held.
+
+    So too `at_one_moment`, for who reads all of it before it lets go: it costs nothing then, and
+    rows are read where they lie. But nobody asked for it, so that a source may refuse.
+    """
     found = _connector(source, side, time_zone, resolve)
-    if source.consistency == "snapshot":
-        with found.held_snapshot() as snapshot:
-            yield found.at(snapshot)
-    else:
+    with ExitStack() as held:
+        if source.consistency == "snapshot":
+            found = found.at(held.enter_context(found.held_snapshot()))
+        elif at_one_moment:
+            with suppress(InvalidInput):
+                found = found.at(held.enter_context(found.held_snapshot()))
         yield found
 
 
 def chunks(
-    connector: PostgresConnector, source: Source, side: Side, folder: Path, limits: Limits
+    connector: PostgresConnector, recipe: Recipe, side: Side, folder: Path, limits: Limits
 ) -> tuple[list[Chunk], list[str]]:
-    """A table cut into key ranges, each with its file, and what is to be known about the cut."""
+    """A table cut into ranges, each with its file, and what is to be known about the cut."""
+    source = recipe.sources[side]
     estimate = connector.estimate()
     parts = connector.split(chunks_wanted(source, estimate.rows, limits))
+    columns = columns_to_read(connector, recipe, side)
     return [
-        Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"))
+        Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"), columns)
         for number, part in enumerate(parts)
     ], list(estimate.notes)
 
@@ -119,7 +135,32 @@ def chunks(
 def chunks_wanted(source: Source, rows: int, limits: Limits) -> int:
     """Into how many chunks a table of so many rows is cut."""
     wanted = ceil(rows / (source.chunk_threshold_rows or limits.chunk_threshold_rows))
-    return max(1, min(source.max_parallel_chunks or limits.max_parallel_chunks, wanted))
+    return max(1, min(MOST_SLICES, wanted))
+
+
+def chunks_at_once(source: Source, limits: Limits) -> int:
+    """How many chunks of a source may be read at the same time."""
+    return source.max_parallel_chunks or limits.max_parallel_chunks
+
+
+def columns_to_read(
+    connector: PostgresConnector, recipe: Recipe, side: Side
+) -> tuple[str, ...] | None:
+    """The columns that the recipe names; None: all of them.
+
+    Rows that share a key are numbered in the order of all their columns: only where the database
+    itself rules that out are the others left out.
+    """
+    wanted = plan.needed(recipe, side)
+    known = {column.name: column for column in connector.schema()}
+    if wanted is None or not set(wanted) <= set(known):  # what is missing is told with all there is
+        return None
+    key = recipe.sources[side].primary_key
+    # A key is written with its parts joined: two texts that hold the joint could look like others.
+    texts = [name for name in key if known[name].arrow in (None, pa.string())]
+    if len(key) > 1 and len(texts) > 1:
+        return None
+    return tuple(name for name in known if name in wanted) if connector.tells_apart(key) else None
 
 
 def staged(

@@ -5,7 +5,7 @@ There is no LIMIT or OFFSET anywhere: a slice is a condition, which holds for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import ceil
@@ -38,11 +38,19 @@ from kalla.spark.connectors.postgres_text import (
 )
 from kalla.spark.connectors.postgres_types import check_dimensions, converted
 
+MOST_SLICES = 10_000
+
 # Neighbouring keys share a page, so that pages, not rows, are what a sample counts: fifty of them
 # a slice keep most slices within a third of their due size.
 _SAMPLED_PAGES_PER_SLICE = 50
 _SAMPLED_PAGES = 1_000
-_MOST_SLICES = 10_000
+# Rows are scattered if, were the key cut into sixteen, those of a page would be in more than two
+# of the ranges: each slice then goes through most of the table, so that four are many.
+_LOOKED_AT_PAGES = 250
+_LOOKED_AT_RANGES = 16
+_SCATTERED_OVER = 2.0
+_SCATTERED_SLICES = 4
+_PLACE = Key((CTID,), (None,), indexed=True)
 _NO_PASSWORD = SecretStr("")
 
 
@@ -93,16 +101,28 @@ class PostgresConnector:
         with self._link().rows() as connection:
             return self._look_up(connection).primary_key
 
+    def tells_apart(self, columns: Collection[str]) -> bool:
+        """Whether no two of the rows that are read, in all slices, have the same values in these.
+
+        A row that moves between two ranges is read twice unless they are ranges of these columns.
+        """
+        with self._link().rows() as connection:
+            table = self._look_up(connection)
+        key = table.key(self.partition_key)
+        still = self.snapshot is not None or key is None or set(key.columns) <= set(columns)
+        return still and table.is_unique(columns)
+
     def estimate(self) -> Estimate:
         with self._link().rows() as connection:
             table = self._look_up(connection)
             rows, width, exact = self._count(connection, table)
+            way = self._way(connection, table)
         notes = [column.described().note for column in table.columns]
-        return Estimate(rows, rows * width, exact, (self._way(table), *filter(None, notes)))
+        return Estimate(rows, rows * width, exact, (way, *filter(None, notes)))
 
     def split(self, n: int) -> tuple[Slice, ...]:
-        if not 1 <= n <= _MOST_SLICES:
-            raise InvalidInput(Problem("slices", f"must be 1 to {_MOST_SLICES}, got {n}"))
+        if not 1 <= n <= MOST_SLICES:
+            raise InvalidInput(Problem("slices", f"must be 1 to {MOST_SLICES}, got {n}"))
         if n == 1:
             return ranges.numbered(())
         with self._link().rows() as connection:
@@ -157,14 +177,25 @@ class PostgresConnector:
         counted = _only(connection, f"SELECT count(*) {body}")
         return counted, int(plan["Plan Width"]), True
 
-    def _way(self, table: Table) -> str:
+    def _way(self, connection: psycopg.Connection[DictRow], table: Table) -> str:
         """How the table will be read, in a sentence."""
         key = table.key(self.partition_key)
         if key is not None:
-            by = f"{table.title} is read in ranges of {', '.join(key.columns)}"
+            names = ", ".join(key.columns)
+            by = f"{table.title} is read in ranges of {names}"
             if not key.indexed:
                 return f"{by}; no index begins with it, so that each slice scans all rows"
-            return by
+            if not self._is_scattered(connection, table, key):
+                return by
+            if self._has_places(table):
+                return (
+                    f"{table.title} is read in ctid ranges, all in one snapshot, because its rows "
+                    f"do not lie in the order of {names}"
+                )
+            return (
+                f"{by}, {_SCATTERED_SLICES} at the most, because its rows do not lie in that "
+                "order; consistency: snapshot would read it faster"
+            )
         what = {"v": "is a view", "f": "is a foreign table"}.get(table.kind, "has no usable key")
         if not table.has_places:
             return f"{table.title} {what}: it is read in one piece unless partition_key is given"
@@ -180,12 +211,46 @@ class PostgresConnector:
         self, connection: psycopg.Connection[DictRow], table: Table, n: int
     ) -> Sequence[KeyRange]:
         key = table.key(self.partition_key)
-        if key is not None:
+        if key is None:
+            return self._place_ranges(connection, table, n) if self._has_places(table) else ()
+        if not self._is_scattered(connection, table, key):
             return self._key_ranges(connection, table, key, n)
-        if table.has_places and self.snapshot is not None:
-            cuts = [[f"({page},0)"] for page in ranges.even(table.pages or 0, n)]
-            return ranges.cut([CTID], cuts)
-        return ()
+        if self._has_places(table):
+            return self._place_ranges(connection, table, n)
+        return self._key_ranges(connection, table, key, min(n, _SCATTERED_SLICES))
+
+    def _has_places(self, table: Table) -> bool:
+        """A row keeps its place within a snapshot alone: an update moves it."""
+        return table.has_places and self.snapshot is not None
+
+    def _is_scattered(
+        self, connection: psycopg.Connection[DictRow], table: Table, key: Key
+    ) -> bool:
+        """Whether a range of the key is found all over a table that is too large for that. A key
+        that was asked for is taken at its word.
+        """
+        if self.partition_key is not None or (table.pages or 0) <= _SAMPLED_PAGES:
+            return False
+        order = key_expression(key.columns[0], key.collations[0])
+        query = f"""
+            SELECT count(DISTINCT (home, page, part)) / count(DISTINCT (home, page))::float8
+            FROM (SELECT tableoid AS home, (ctid::text::point)[0] AS page,
+                         ntile({_LOOKED_AT_RANGES}) OVER (ORDER BY {order}) AS part
+                  FROM {table.quoted} {_sampled(table, _LOOKED_AT_PAGES)}) sample
+            HAVING count(*) > 0
+        """  # noqa: S608 -- all quoted
+        found = connection.execute(query.encode()).fetchall()
+        return any(visits > _SCATTERED_OVER for row in found for visits in row.values())
+
+    def _place_ranges(
+        self, connection: psycopg.Connection[DictRow], table: Table, n: int
+    ) -> Sequence[KeyRange]:
+        """As many pages each; with filters as many of the rows that they leave, where a sample has
+        some.
+        """
+        cuts = self._cuts(connection, table, _PLACE, n) if self.predicates else []
+        cuts = cuts or [[f"({page},0)"] for page in ranges.even(table.pages or 0, n)]
+        return ranges.cut([CTID], cuts)
 
     def _key_ranges(
         self, connection: psycopg.Connection[DictRow], table: Table, key: Key, n: int
@@ -203,15 +268,16 @@ class PostgresConnector:
         """The n-quantiles of the key among the filtered rows: of all, or of a sample of pages."""
         pairs = zip(key.columns, key.collations, strict=True)
         order = ", ".join(key_expression(name, collation) for name, collation in pairs)
-        quoted = [identifier(name) for name in key.columns]
+        quoted = [name if name == CTID else identifier(name) for name in key.columns]
         aliases = [f"key{place}" for place in range(len(quoted))]
         inner = [f"{name} AS {alias}" for name, alias in zip(quoted, aliases, strict=True)]
         conditions = self._filters(table) + [f"{name} IS NOT NULL" for name in quoted]
+        pages = max(_SAMPLED_PAGES, _SAMPLED_PAGES_PER_SLICE * n)
         query = f"""
             SELECT {", ".join(f"{alias}::text AS {alias}" for alias in aliases)}
             FROM (SELECT {", ".join(inner)}, row_number() OVER (ORDER BY {order}) - 1 AS place,
                          count(*) OVER () AS total
-                  FROM {table.quoted} {_sampled(table, n)}{where(conditions)}) sample
+                  FROM {table.quoted} {_sampled(table, pages)}{where(conditions)}) sample
             WHERE place > 0 AND place * {n} / total > (place - 1) * {n} / total
             ORDER BY place
         """  # noqa: S608
@@ -225,8 +291,7 @@ def _only(connection: psycopg.Connection[DictRow], query: str) -> Any:
     return value
 
 
-def _sampled(table: Table, n: int) -> str:
-    wanted = max(_SAMPLED_PAGES, _SAMPLED_PAGES_PER_SLICE * n)
+def _sampled(table: Table, wanted: int) -> str:
     if table.pages is None or table.pages <= wanted:
         return ""
     # Repeatable: the same table is cut in the same places.

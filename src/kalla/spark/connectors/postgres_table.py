@@ -3,7 +3,7 @@ but the catalogue's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import psycopg
@@ -70,6 +70,16 @@ class Table:
             if index.unique and all(known[name].not_null for name in index.columns):
                 return index.columns
         return ()
+
+    def is_unique(self, columns: Collection[str]) -> bool:
+        """Whether the database holds no two rows that are alike in these columns."""
+        known = self.by_name
+        return not self.inherited and any(
+            index.unique
+            and set(index.columns) <= set(columns)
+            and all(known[name].not_null for name in index.columns)
+            for index in self.indexes
+        )
 
     @property
     def has_places(self) -> bool:
