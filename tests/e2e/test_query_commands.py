@@ -109,6 +109,7 @@ def test_notes_are_told_aside(place: Place) -> None:
     ("arguments", "message"),
     [
         (["sum("], 'Invalid parameter "query": 1:5: parse error: unclosed left parenthesis'),
+        (["m + \udcff"], "parse error: unexpected character"),
         (["m + on () m", "--time", str(START)], "many-to-many matching not allowed"),
         (["m", "--time", "soon"], '--time: cannot parse "soon" to a valid timestamp'),
         (["m", "--time", "now-soon"], "--time: not a valid duration"),

@@ -50,7 +50,7 @@ def command(
     with Client(_PATIENCE_SECONDS) as client:
         document = client.ask(
             path,
-            query=expression,
+            query=_text(expression),
             timeout=timeout,
             limit=limit,
             explain="true" if explain else None,
@@ -66,6 +66,11 @@ def command(
         typer.echo(note, err=True)
     if explain and style != "json":
         _print_explanation(document["data"]["explain"], aside=style == "csv")
+
+
+def _text(argument: str) -> str:
+    """What was typed; bytes that are no text become the character for that."""
+    return argument.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _times(
