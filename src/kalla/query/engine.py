@@ -241,6 +241,8 @@ class _Query:
     def _samples(self, selector: MatrixSelector) -> tuple[Series, ...]:
         """The samples themselves: what an instant query of a range selector shows."""
         leaf = self._planner().ranged(selector, self.steps)
+        if leaf.range == 0:
+            return ()  # the window of a fraction of a millisecond, in which no sample can lie
         after, until = leaf.bounds
         found: list[Series] = []
         for shard in range(self.engine.source.shards):

@@ -80,7 +80,7 @@ class NumberNode(ExecNode):
 
 @dataclass(frozen=True)
 class Nothing(ExecNode):
-    """A subquery that has no step inside its window."""
+    """A subquery that has no step inside its window, or a window shorter than a millisecond."""
 
     def compute(self, _: EvalFlow) -> Frame:
         return Frame.empty(self.steps.count)

@@ -322,6 +322,8 @@ class Planner:
             leaf = replace(self.ranged(selector, steps), function=name, span=span)
             _check_extension(name, leaf)
             found = LeafNode(steps, replace(leaf, parameters=constants), parameters)
+            if leaf.range == 0:
+                found = Nothing(steps)
         else:
             if not isinstance(selector, Subquery):
                 raise AssertionError("a range vector is a selector or a subquery")
