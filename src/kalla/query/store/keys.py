@@ -71,6 +71,15 @@ class Keys:
             _place(self._slots, self._entries, self._count)
 
 
+@compiled("none: u1 i1 i1 U1")
+def gather(held, firsts, offsets, out):  # type: ignore[no-untyped-def]
+    """Pieces of bytes, from where each begins to where `offsets` says."""
+    for i in range(len(firsts)):
+        shift = firsts[i] - offsets[i]
+        for at in range(offsets[i], offsets[i + 1]):
+            out[at] = held[at + shift]
+
+
 @compiled("none: u1 i2 int i1 i2 u1 I1")
 def _find(data, spans, seed, slots, entries, held, found):  # type: ignore[no-untyped-def]
     # One step for all, then the next: memory is waited for once for many.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REFUSED = -1
 # What one more series costs beside its bytes and texts: its places in lists and dictionaries.
 _SERIES_BYTES = 400
+_MOST_TEXT = (1 << 31) - 1
 # So many are put into their places one by one.
 _FEW = 100
 
@@ -175,32 +176,36 @@ class Known:
 
 
 class _Texts:
-    """A column of text that grows at its end, in few chunks: each far larger than the next."""
+    """A column of text that grows at its end."""
 
     def __init__(self) -> None:
-        self._chunks = [pa.array([], pa.string())]
-        self._starts = np.zeros(1, np.int64)
+        self._bytes = np.empty(1 << 12, np.uint8)
+        self._offsets = np.zeros(1, np.int64)
 
     def extend(self, texts: Sequence[str]) -> None:
-        chunks = [*self._chunks, pa.array(texts, pa.string())]
-        while len(chunks) > 1 and len(chunks[-1]) * 4 >= len(chunks[-2]):
-            chunks[-2:] = [pa.concat_arrays(chunks[-2:])]
-        self._chunks = chunks
-        self._starts = np.cumsum([0, *map(len, chunks[:-1])])
+        more = [text.encode() for text in texts]
+        used = int(self._offsets[-1])
+        offsets = used + np.cumsum([len(text) for text in more], dtype=np.int64)
+        if offsets[-1] > len(self._bytes):
+            grown = np.empty(max(int(offsets[-1]), 2 * len(self._bytes)), np.uint8)
+            grown[:used] = self._bytes[:used]
+            self._bytes = grown
+        self._bytes[used : offsets[-1]] = np.frombuffer(b"".join(more), np.uint8)
+        self._offsets = np.concatenate([self._offsets, offsets])
 
     def take(self, places: Whole) -> pa.StringArray:
-        """Chunk by chunk: Arrow itself would copy them all into one first."""
-        if len(self._chunks) == 1:
-            return self._chunks[0].take(pa.array(places))
-        of = np.searchsorted(self._starts, places, side="right") - 1
-        order = np.argsort(of, kind="stable")
-        taken = [
-            chunk.take(pa.array(places[order][of[order] == number] - self._starts[number]))
-            for number, chunk in enumerate(self._chunks)
-        ]
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return pa.concat_arrays(taken).take(pa.array(back))
+        from kalla.query.store.keys import gather  # brings the compiler of kernels
+
+        firsts = self._offsets[places]
+        offsets = np.zeros(len(places) + 1, np.int64)
+        np.cumsum(self._offsets[places + 1] - firsts, out=offsets[1:])
+        if offsets[-1] > _MOST_TEXT:
+            raise ValueError("the labels of one commit are longer than a column of text can be")
+        text = np.empty(offsets[-1], np.uint8)
+        gather(self._bytes, firsts, offsets, text)
+        return pa.StringArray.from_buffers(
+            len(places), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)
+        )
 
 
 def _labels_of(pairs: Sequence[tuple[bytes, bytes]], refusals: Refusals) -> Labels | None:
