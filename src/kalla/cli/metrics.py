@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from kalla.cli import progress
 from kalla.cli.client import Client
 from kalla.errors import InvalidInput, Problem, Unavailable
 
@@ -55,16 +54,7 @@ def import_files(
     if missing := [file for file in files if not file.is_file()]:
         raise InvalidInput(*(Problem(str(file), "there is no such file") for file in missing))
     tally = _Tally()
-    console = Console(stderr=True, highlight=False)
-    bar = Progress(
-        TextColumn("  {task.description:<48}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with Client(seconds=120) as client, bar:
+    with Client(seconds=120) as client, progress.bar() as bar:
         task = bar.add_task("", total=sum(file.stat().st_size for file in files))
         done = 0
         for file in files:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
-from kalla.cli import run_evidence
+from kalla.cli import progress, run_evidence
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report
@@ -165,17 +164,8 @@ def import_run(
 
 def _follow(client: Client, run_id: int, style: str) -> dict[str, Any]:
     """Ask until the run has ended. An API that restarts meanwhile is waited for."""
-    console = Console(stderr=True, highlight=False)
-    bar = Progress(
-        TextColumn("  {task.description:<48}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=style == "json" or not console.is_terminal,
-    )
     silent_since: float | None = None
-    with bar:
+    with progress.bar(shown=style != "json") as bar:
         task = bar.add_task("waiting", total=1.0)
         while True:
             try:
@@ -192,25 +182,25 @@ def _follow(client: Client, run_id: int, style: str) -> dict[str, Any]:
             time.sleep(_PAUSE)
 
 
-def _show_progress(bar: Progress, task: TaskID, progress: dict[str, Any]) -> None:
-    bar.update(task, description=progress_line(progress), completed=progress["share"])
+def _show_progress(bar: Progress, task: TaskID, reached: dict[str, Any]) -> None:
+    bar.update(task, description=progress_line(reached), completed=reached["share"])
 
 
-def progress_line(progress: dict[str, Any]) -> str:
+def progress_line(reached: dict[str, Any]) -> str:
     """How far a run is, in a few words."""
-    if progress["stage"] == "staging":
-        done = sum(side["chunks_done"] for side in progress["staging"])
-        of = sum(side["chunks"] for side in progress["staging"])
-        rows = sum(side["rows"] for side in progress["staging"])
+    if reached["stage"] == "staging":
+        done = sum(side["chunks_done"] for side in reached["staging"])
+        of = sum(side["chunks"] for side in reached["staging"])
+        rows = sum(side["rows"] for side in reached["staging"])
         line = f"staging: {done} of {of} chunks, {rows:,} rows"
-        if progress["rows_per_second"]:
-            line += f", {progress['rows_per_second']:,.0f} rows/s"
-        if progress["seconds_left"]:
-            line += f", {seconds(progress['seconds_left'])} left"
+        if reached["rows_per_second"]:
+            line += f", {reached['rows_per_second']:,.0f} rows/s"
+        if reached["seconds_left"]:
+            line += f", {seconds(reached['seconds_left'])} left"
         return line
-    if progress["stage"] == "matching" and progress["spark_tasks"]:
-        return f"matching: {progress['spark_tasks_done']} of {progress['spark_tasks']} Spark tasks"
-    return str(progress["stage"])
+    if reached["stage"] == "matching" and reached["spark_tasks"]:
+        return f"matching: {reached['spark_tasks_done']} of {reached['spark_tasks']} Spark tasks"
+    return str(reached["stage"])
 
 
 def _end(run: dict[str, Any], style: str) -> None:

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 from kalla.errors import InvalidInput, Problem
 from kalla.query.frames import Floats, Whole
 from kalla.query.labels import Labels
-from kalla.query.store import openmetrics, rows
-from kalla.query.store.catalogue import Metadata
-from kalla.query.store.openmetrics import TYPES, Part
+from kalla.query.store import messages, openmetrics, rows
+from kalla.query.store.openmetrics import Part
 from kalla.query.syntax import METRIC_NAME
 
 # Of one body before it is packed; its samples share a commit.
@@ -28,9 +27,6 @@ BODY_BYTES = 4 << 20
 PART_SAMPLES = 200_000
 TIMESTAMP, VALUE, LABELS, METRIC = "timestamp", "value", "labels", "metric"
 _PARQUET = b"PAR1"
-# A time takes ten bytes, whichever it is: all samples are of one size.
-_SAMPLE_BYTES = 22
-_SNAPPY = pa.Codec("snappy")
 
 
 @dataclass(frozen=True)
@@ -45,24 +41,24 @@ class Body:
 def bodies(path: Path) -> Iterator[Body]:
     """All samples of a file. InvalidInput says what is wrong with it, and where."""
     for part in parts(path):
-        message = bytearray(_notes(part.metadata))
+        message = bytearray(messages.notes(part.metadata))
         samples = 0
         for labels, times, values in part.series:
-            head = _labels(labels)
+            head = messages.labels_of(labels)
             at = 0
             while at < len(times):
                 room = BODY_BYTES - len(message) - len(head)
-                take = max(1, room // _SAMPLE_BYTES) if room > 0 or not samples else 0
+                take = max(1, room // messages.SAMPLE_BYTES) if room > 0 or not samples else 0
                 if take == 0:
-                    yield Body(_packed(message), samples, part.position)
+                    yield Body(messages.packed(message), samples, part.position)
                     message, samples = bytearray(), 0
                     continue
                 chosen = slice(at, at + take)
-                message += _message(1, head + _samples(times[chosen], values[chosen]))
+                message += messages.series(head, times[chosen], values[chosen])
                 samples += len(times[chosen])
                 at += take
         if message or samples:
-            yield Body(_packed(message), samples, part.position)
+            yield Body(messages.packed(message), samples, part.position)
 
 
 def parts(path: Path) -> Iterator[Part]:
@@ -241,60 +237,3 @@ def _label_set(pairs: Mapping[str, str | None]) -> Labels:
             Problem("", f"has rows without a name: in {METRIC_NAME}, {METRIC} or {LABELS}")
         )
     return tuple(sorted(named.items()))
-
-
-# The messages of remote write 1.0
-
-
-def _notes(metadata: Mapping[str, Metadata]) -> bytes:
-    return b"".join(
-        _message(
-            3,
-            b"\x08"
-            + _varint(TYPES.index(note.type))
-            + _message(2, name.encode())
-            + _message(4, note.help.encode())
-            + _message(5, note.unit.encode()),
-        )
-        for name, note in metadata.items()
-    )
-
-
-def _labels(labels: Labels) -> bytes:
-    return b"".join(
-        _message(
-            1,
-            _message(1, name.encode(errors="surrogateescape"))
-            + _message(2, value.encode(errors="surrogateescape")),
-        )
-        for name, value in labels
-    )
-
-
-def _samples(times: Whole, values: Floats) -> bytes:
-    lines = np.empty((len(times), _SAMPLE_BYTES), np.uint8)
-    lines[:, :3] = (0x12, _SAMPLE_BYTES - 2, 0x09)
-    lines[:, 3:11] = np.ascontiguousarray(values, "<f8").view(np.uint8).reshape(-1, 8)
-    lines[:, 11] = 0x10
-    left = times.astype(np.uint64)
-    for place in range(10):
-        lines[:, 12 + place] = (left & np.uint64(0x7F)) | np.uint64(0x80 if place < 9 else 0)
-        left >>= np.uint64(7)
-    return lines.tobytes()
-
-
-def _message(field: int, content: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _packed(message: bytearray) -> bytes:
-    return bytes(_SNAPPY.compress(bytes(message), asbytes=True))
