@@ -38,6 +38,7 @@ from tests.promqltest.comparing import (
     answer_problem,
     rows_of,
     rows_problem,
+    same_answers,
 )
 from tests.promqltest.descriptions import HISTOGRAM
 from tests.promqltest.script import Broken, Clear, Command, Eval, Load, commands
@@ -153,7 +154,7 @@ def _evaluate(outcome: Outcome, path: Path, command: Eval, engine: Engine, thoro
         outcome.skip("native histogram")
         return
     try:
-        problem = _problem(command, engine)
+        problem = _problem(command, engine) or _in_blocks(command, engine)
         if problem is None and thorough:
             # At other times a query may meet histograms that it did not meet at its own.
             with suppress(NativeHistograms):
@@ -185,6 +186,18 @@ def _problem(command: Eval, engine: Engine) -> tuple[str, str] | None:
     if expected.fail is not None:
         return "failure", "an answer"
     return answer_problem(command, answer) or annotations_problem(expected, answer)
+
+
+def _in_blocks(command: Eval, engine: Engine) -> tuple[str, str] | None:
+    """A range query evaluated by some steps at a time: the same to the last bit."""
+    if command.instant or command.expected.fail is not None:
+        return None
+    whole = _answer(command, engine)
+    for width in (1, 7):
+        cut = _answer(command, replace(engine, width=lambda _, width=width: width))  # type: ignore[misc]
+        if not same_answers(whole, cut):
+            return f"the same in blocks of {width}", str(rows_of(cut))
+    return None
 
 
 def _answer(command: Eval, engine: Engine) -> Answer:

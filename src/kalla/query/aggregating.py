@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kalla.query import ordering
 from kalla.query.flow import EvalFlow
-from kalla.query.frames import Floats, Frame, Mask
-from kalla.query.labels import Labels, changed
+from kalla.query.frames import Floats, Frame, Whole
+from kalla.query.labels import Labels, changed, without
 from kalla.query.nodes import ExecNode
-from kalla.query.notation import general, plain
-from kalla.query.problems import ExecutionFailed
-from kalla.query.reductions import Reduction, reduced
-from kalla.query.syntax import NOWHERE, Span
-
-_LARGEST_WHOLE = 9223372036854774784.0
-_SMALLEST_WHOLE = -9223372036854775808.0
-# Cells that are sorted between two looks at the clock: some tenths of a second.
-_AT_ONCE = 1 << 23
+from kalla.query.notation import plain
+from kalla.query.reductions import Grouped, Reduction, chosen, places, reduced, sampled
 
 
 @dataclass(frozen=True)
@@ -34,18 +28,18 @@ class Aggregation(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Frame:
-        return reduced(self.reduction, self.inner.frame(flow))
+        frame = self.inner.frame(flow)
+        grouped = _grouped(frame, self.reduction, flow)
+        return reduced(self.reduction, frame, grouped, flow.budget.check).trimmed()
 
 
 @dataclass(frozen=True)
 class Choice(ExecNode):
-    """topk, bottomk, limitk, limit_ratio; `inner` is None where a leaf has the rows chosen."""
+    """topk, bottomk, limitk, limit_ratio."""
 
     inner: ExecNode
     reduction: Reduction
     parameter: ExecNode
-    span: Span
-    pushed: bool = False
 
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
@@ -54,39 +48,14 @@ class Choice(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         parameter = self.parameter.scalar(flow)
         frame = self.inner.frame(flow)
-        if not self._sensible(parameter, flow):
-            return Frame.empty(self.steps.count)
-        if self.pushed:
-            return frame
-        return reduced(
-            Reduction(
-                self.reduction.operator,
-                self.reduction.grouping,
-                self.reduction.without,
-                tuple(parameter.tolist()),
-            ),
-            frame,
-        )
-
-    def _sensible(self, parameter: Floats, flow: EvalFlow) -> bool:
-        """Whether there can be any row; what makes no sense is refused."""
-        ratio = self.reduction.operator == "limit_ratio"
-        if np.isnan(parameter).any():
-            raise ExecutionFailed("Ratio value is NaN" if ratio else "Parameter value is NaN")
-        least, most = float(parameter.min()), float(parameter.max())
-        if ratio:
-            if most > 1:
-                flow.annotations.bad_ratio(most, 1.0, self.span)
-            if least < -1:
-                flow.annotations.bad_ratio(least, -1.0, self.span)
-            return most != 0 or least != 0
-        if most < 1:
-            return False
-        if least <= _SMALLEST_WHOLE:
-            raise ExecutionFailed(f"Scalar value {general(least)} underflows int64")
-        if most >= _LARGEST_WHOLE:
-            raise ExecutionFailed(f"Scalar value {general(most)} overflows int64")
-        return True
+        if self.reduction.operator == "limit_ratio":
+            return sampled(
+                frame, parameter, flow.known("places", [frame.labels], lambda: places(frame.labels))
+            ).trimmed()
+        frame = flow.ordered(frame)
+        reduction = replace(self.reduction, parameter=tuple(parameter.tolist()))
+        grouped = _grouped(frame, reduction, flow)
+        return chosen(frame, reduction, grouped, flow.budget.check).trimmed()
 
 
 @dataclass(frozen=True)
@@ -96,7 +65,6 @@ class AcrossRows(ExecNode):
     inner: ExecNode
     reduction: Reduction
     parameter: ExecNode | None = None
-    span: Span = NOWHERE
 
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
@@ -104,42 +72,29 @@ class AcrossRows(ExecNode):
 
     def compute(self, flow: EvalFlow) -> Frame:
         quantiles = None if self.parameter is None else self.parameter.scalar(flow)
-        frame = self.inner.frame(flow).sorted()
-        if quantiles is not None:
-            self._annotate(quantiles, flow)
-        grouped = self.reduction.grouped(frame.labels)
-        groups, ids = grouped.groups, grouped.ids
-        order = np.argsort(ids, kind="stable")
-        bounds = np.searchsorted(ids[order], np.arange(len(groups) + 1)).astype(np.int64)
-        values = np.zeros((len(groups), self.steps.count))
+        frame = flow.ordered(self.inner.frame(flow))
+        grouped = _grouped(frame, self.reduction, flow)
+        order, bounds = grouped.members
+        values = np.zeros((len(grouped.groups), frame.values.shape[1]))
         present = np.zeros(values.shape, bool)
-        width = max(1, _AT_ONCE // max(len(ids), 1))
-        for first in range(0, self.steps.count, width):
-            flow.budget.check()
-            some = slice(first, first + width)
-            rows = np.ascontiguousarray(frame.values[:, some])
-            there = np.ascontiguousarray(frame.present[:, some])
-            out = np.zeros((len(groups), rows.shape[1]))
-            found = np.zeros(out.shape, bool)
-            if quantiles is not None:
-                asked = np.ascontiguousarray(quantiles[some])
-                ordering.quantiles_across(rows, there, order, bounds, asked, out, found)
-            else:
-                root = self.reduction.operator == "stddev"
-                ordering.deviations_across(rows, there, order, bounds, root, out, found)
-            values[:, some], present[:, some] = out, found
-        drops = np.zeros(len(groups), bool)
-        np.logical_or.at(drops, ids, frame.drops)
-        return Frame(groups, values, present, drops).filled()
+        rows, there = np.ascontiguousarray(frame.values), np.ascontiguousarray(frame.present)
+        if quantiles is not None:
+            asked = np.ascontiguousarray(quantiles)
+            ordering.quantiles_across(rows, there, order, bounds, asked, values, present)
+        else:
+            root = self.reduction.operator == "stddev"
+            ordering.deviations_across(rows, there, order, bounds, root, values, present)
+        drops = np.zeros(len(grouped.groups), bool)
+        np.logical_or.at(drops, grouped.ids, frame.drops)
+        return Frame(grouped.groups, values, present, drops).trimmed()
 
-    def _annotate(self, quantiles: Floats, flow: EvalFlow) -> None:
-        if np.isnan(quantiles).any():
-            flow.annotations.bad_quantile(float("nan"), self.span)
-        known = quantiles[~np.isnan(quantiles)]
-        if len(known) and known.max() > 1:
-            flow.annotations.bad_quantile(float(known.max()), self.span)
-        if len(known) and known.min() < 0:
-            flow.annotations.bad_quantile(float(known.min()), self.span)
+
+def _grouped(frame: Frame, reduction: Reduction, flow: EvalFlow) -> Grouped:
+    return flow.known(
+        (reduction.grouping, reduction.without),
+        [frame.labels],
+        lambda: reduction.grouped(frame.labels),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,26 +111,38 @@ class CountValues(ExecNode):
 
     def compute(self, flow: EvalFlow) -> Frame:
         frame = self.inner.frame(flow)
-        counts: dict[Labels, Floats] = {}
-        for row, labels in enumerate(frame.labels):
-            flow.budget.check()
-            for value, where in _distinct(frame.values[row], frame.present[row]):
-                [group] = self.reduction.groups([changed(labels, {self.label: plain(value)})])
-                known = counts.get(group)
-                if known is None:
-                    known = counts[group] = np.zeros(self.steps.count)
-                    flow.budget.cells(len(counts), self.steps.count)
-                known += where
-        values = np.array(list(counts.values())).reshape(len(counts), self.steps.count)
+        grouped = flow.known(id(self), [frame.labels], lambda: self._rest(frame.labels))
+        rows, columns = np.nonzero(frame.present)
+        pairs, ids = _pairs(grouped.ids[rows], frame.values[rows, columns])
+        counts: dict[Labels, int] = {}
+        numbers = np.array(
+            [
+                counts.setdefault(self._group(grouped.groups[rest], value), len(counts))
+                for rest, value in pairs
+            ],
+            np.int64,
+        )
+        steps = frame.values.shape[1]
+        flow.budget.cells(len(counts), steps)
+        cells = numbers[ids] * steps + columns if len(ids) else columns
+        values = np.bincount(cells, minlength=len(counts) * steps).astype(np.float64)
+        values = values.reshape(len(counts), steps)
         return Frame.of(list(counts), values, values > 0)
 
+    def _rest(self, known: Sequence[Labels]) -> Grouped:
+        """Series that are in one group if they have one value."""
+        own = frozenset({self.label})
+        return self.reduction.grouped([without(labels, own) for labels in known])
 
-def _distinct(values: Floats, present: Mask) -> list[tuple[float, Mask]]:
-    found: list[tuple[float, Mask]] = []
-    there = values[present]
-    if np.isnan(there).any():
-        found.append((float("nan"), present & np.isnan(values)))
-    for bits in np.unique(there[~np.isnan(there)].view(np.int64)):
-        same = present & (np.ascontiguousarray(values).view(np.int64) == bits)
-        found.append((float(np.int64(bits).view(np.float64)), same))
-    return found
+    def _group(self, rest: Labels, value: float) -> Labels:
+        [group] = self.reduction.groups([changed(rest, {self.label: plain(value)})])
+        return group
+
+
+def _pairs(groups: Whole, values: Floats) -> tuple[list[tuple[int, float]], Whole]:
+    """The distinct pairs, and which of them each is; zeros differ by their sign, NaNs do not."""
+    values = np.where(np.isnan(values), np.nan, values)
+    bits, codes = np.unique(values.view(np.int64), return_inverse=True)
+    both, ids = np.unique(groups * max(len(bits), 1) + codes, return_inverse=True)
+    found = bits.view(np.float64)[both % max(len(bits), 1)].tolist()
+    return list(zip((both // max(len(bits), 1)).tolist(), found, strict=True)), ids

@@ -47,7 +47,7 @@ class Fix:
 
 @dataclass
 class Annotations:
-    """Each text once per place, in the order in which they came up."""
+    """Each text once per place, in the order of places: it does not matter what came up first."""
 
     text: str
     found: dict[tuple[Severity, str, int], None] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Annotations:
     def infos(self) -> tuple[str, ...]:
         fixed = tuple(
             f"PromQL info: {_MONOTONIC}{_for_metric(name)}{fix} ({place(self.text, start)})"
-            for (name, start), fix in self.fixes.items()
+            for (name, start), fix in sorted(self.fixes.items(), key=lambda one: one[0][::-1])
         )
         return self._shown("info") + fixed
 
@@ -74,7 +74,7 @@ class Annotations:
     def _shown(self, severity: Severity) -> tuple[str, ...]:
         return tuple(
             f"PromQL {kind}: {message} ({place(self.text, start)})"
-            for kind, message, start in self.found
+            for kind, message, start in sorted(self.found, key=lambda one: one[::-1])
             if kind == severity
         )
 

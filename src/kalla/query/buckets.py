@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,7 +39,6 @@ class BucketQuantiles(ExecNode):
 
     inner: ExecNode
     quantiles: tuple[ExecNode, ...]
-    quantile_spans: tuple[Span, ...]
     span: Span
     label: str = ""
     fix_span: Span = NOWHERE
@@ -50,17 +50,13 @@ class BucketQuantiles(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         asked = [one.scalar(flow) for one in self.quantiles]
         frame = self.inner.frame(flow)
-        for quantiles, span in zip(asked, self.quantile_spans, strict=True):
-            for quantile in np.unique(quantiles).tolist():
-                if not 0 <= quantile <= 1:
-                    flow.annotations.bad_quantile(quantile, span)
         found = histograms(frame, flow, self.span)
         frames = [self._one(frame, found, quantiles, flow) for quantiles in asked]
         return merged(stacked(frames)) if self.label else frames[0]
 
     def _one(self, frame: Frame, found: Histograms, asked: Floats, flow: EvalFlow) -> Frame:
         count = len(found.labels)
-        values = np.zeros((count, self.steps.count))
+        values = np.zeros((count, flow.steps.count))
         present = np.zeros(values.shape, bool)
         bent = np.zeros((3, *values.shape))
         forced = np.zeros(values.shape, bool)
@@ -75,7 +71,7 @@ class BucketQuantiles(ExecNode):
         return renamed(result, flow)
 
     def _annotate(self, found: Histograms, forced: Mask, bent: Floats, flow: EvalFlow) -> None:
-        times = self.steps.times
+        times = flow.steps.times
         for number, (row, step) in enumerate(np.argwhere(forced).tolist()):
             if number % _FIXES == 0:
                 flow.budget.check()
@@ -112,7 +108,7 @@ class BucketFraction(ExecNode):
         lower, upper = self.lower.scalar(flow), self.upper.scalar(flow)
         frame = self.inner.frame(flow)
         found = histograms(frame, flow, self.span)
-        values = np.zeros((len(found.labels), self.steps.count))
+        values = np.zeros((len(found.labels), flow.steps.count))
         present = np.zeros(values.shape, bool)
         _fractions(
             np.ascontiguousarray(frame.values), np.ascontiguousarray(frame.present), found.order,
@@ -124,15 +120,25 @@ class BucketFraction(ExecNode):
 
 def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
     """Rows with a readable `le`, gathered by the rest of their labels."""
-    places: dict[Labels, list[tuple[float, int]]] = {}
-    for row, labels in enumerate(frame.labels):
-        text = value_of(labels, "le")
-        upper = parsed_float(text)
-        if upper is None:
+    found, firsts, odd = flow.known("histograms", [frame.labels], lambda: _by_bounds(frame.labels))
+    for row in odd:
+        if frame.present[row].any():
+            labels = frame.labels[row]
             name = name_of(labels) if flow.delayed_names else ""
-            flow.annotations.bad_bucket(name, text, span)
-            continue
-        places.setdefault(without(labels, _BOUND), []).append((upper, row))
+            flow.annotations.bad_bucket(name, value_of(labels, "le"), span)
+    return replace(found, drops=frame.drops[firsts])
+
+
+def _by_bounds(known: Sequence[Labels]) -> tuple[Histograms, list[int], list[int]]:
+    """Also each histogram's first row, and the rows that have no bound."""
+    places: dict[Labels, list[tuple[float, int]]] = {}
+    odd: list[int] = []
+    for row, labels in enumerate(known):
+        upper = parsed_float(value_of(labels, "le"))
+        if upper is None:
+            odd.append(row)
+        else:
+            places.setdefault(without(labels, _BOUND), []).append((upper, row))
     order: list[int] = []
     uppers: list[float] = []
     limits = [0]
@@ -141,14 +147,14 @@ def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
         uppers.extend(upper for upper, _ in held)
         order.extend(row for _, row in held)
         limits.append(len(order))
-    drops = np.array([frame.drops[held[0][1]] for held in places.values()], bool)
-    return Histograms(
+    found = Histograms(
         tuple(places),
-        drops,
+        np.zeros(len(places), bool),
         np.array(order, np.int64),
         np.array(uppers),
         np.array(limits, np.int64),
     )
+    return found, [held[0][1] for held in places.values()], odd
 
 
 @helper

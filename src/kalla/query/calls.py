@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kalla.query.flow import EvalFlow, Value
 from kalla.query.frames import Floats, Frame, Whole, merged
+from kalla.query.interned import are_distinct, nameless
 from kalla.query.labels import NONE
 from kalla.query.nodes import ExecNode
 
@@ -78,14 +79,14 @@ class Elementwise(ExecNode):
         values, present = frame.values, frame.present
         match self.function:
             case "clamp" | "clamp_min" | "clamp_max":
-                low, high = self._bounds(scalars)
+                low, high = self._bounds(scalars, flow.steps.count)
                 present = present & ~(high < low)
                 values = quiet(lambda: greater(low, smaller(high, frame.values)))
             case "round":
                 inverse = quiet(lambda: 1.0 / (scalars[0] if scalars else np.ones(1)))
                 values = quiet(lambda: np.floor(frame.values * inverse + 0.5) / inverse)
             case "timestamp":
-                values = np.broadcast_to(self.steps.times / 1000, present.shape)
+                values = np.broadcast_to(flow.steps.times / 1000, present.shape)
             case "negative":
                 values = -values
             case name if name in CALENDAR:
@@ -94,8 +95,8 @@ class Elementwise(ExecNode):
                 values = quiet(ELEMENTWISE[name], values)
         return renamed(replace(frame, values=values, present=present), flow)
 
-    def _bounds(self, scalars: list[Floats]) -> tuple[Floats, Floats]:
-        infinite = np.full(self.steps.count, np.inf)
+    def _bounds(self, scalars: list[Floats], steps: int) -> tuple[Floats, Floats]:
+        infinite = np.full(steps, np.inf)
         if self.function == "clamp":
             return scalars[0], scalars[1]
         if self.function == "clamp_min":
@@ -105,8 +106,17 @@ class Elementwise(ExecNode):
 
 def renamed(frame: Frame, flow: EvalFlow) -> Frame:
     """A new metric: its name goes, now or at the end; without it series may fall together."""
-    frame = frame.dropping_names(later=flow.delayed_names).filled()
-    return frame if flow.delayed_names else merged(frame)
+    frame = frame.trimmed()
+    if flow.delayed_names:
+        return frame.dropping_names(later=True)
+    labels = flow.known("nameless", [frame.labels], lambda: nameless(frame.labels))
+    return distinct(replace(frame, labels=labels), flow)
+
+
+def distinct(frame: Frame, flow: EvalFlow) -> Frame:
+    """Rows of the same labels become one."""
+    alike = flow.known("alike", [frame.labels], lambda: not are_distinct(frame.labels))
+    return merged(frame) if alike else frame
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,8 @@ class Today(ExecNode):
 
     function: str
 
-    def compute(self, _: EvalFlow) -> Frame:
-        seconds = np.trunc(self.steps.times / 1000)
+    def compute(self, flow: EvalFlow) -> Frame:
+        seconds = np.trunc(flow.steps.times / 1000)
         values = calendar(self.function, seconds[None, :])
         return Frame.of([NONE], values, np.ones(values.shape, bool))
 

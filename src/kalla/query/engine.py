@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from kalla.query.annotations import Annotations
+from kalla.query.blocks import evaluated, evaluated_frame, in_blocks, usual_width
+from kalla.query.calls import distinct
 from kalla.query.checking import checked, require_steps
 from kalla.query.flow import Budget, EvalFlow, LeafFacts, Limits
 from kalla.query.frames import Floats, Frame, Steps, Whole, merged, range_steps
 from kalla.query.infos import Info
 from kalla.query.interned import nameless
-from kalla.query.labels import NONE, unnamed
+from kalla.query.labels import NONE, Labels, unnamed
 from kalla.query.leaves import BaseExpr
 from kalla.query.lines import Series, lines
-from kalla.query.nodes import ExecNode, LeafNode
+from kalla.query.nodes import ExecNode
 from kalla.query.plan import Plan, Planner, Setting, plan
 from kalla.query.problems import BadRequest
 from kalla.query.samples import Source
@@ -31,8 +33,10 @@ from kalla.query.syntax import (
     ValueType,
     unwrapped,
 )
+from kalla.query.windows import LeafNode
 
 _FURTHEST = 2**61
+Take = Callable[[Steps, Frame], None]
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Engine:
-    """Answers queries from a source. Nothing is remembered between them."""
+    """Answers queries from a source. Nothing is remembered between them.
+
+    `width` says how many steps of so many rows are evaluated at a time.
+    """
 
     source: Source
     setting: Setting = field(default_factory=Setting)
     limits: Limits = field(default_factory=Limits)
     workers: int = 1
+    width: Callable[[int], int] = usual_width
 
     def instant(self, text: str, time_ms: int, stop: threading.Event | None = None) -> Answer:
         expr = checked(text, self.setting.features)
@@ -95,13 +103,18 @@ class Engine:
         steps: Steps,
         step_ms: int,
         stop: threading.Event | None = None,
+        take: Take | None = None,
     ) -> Answer:
-        """A checked expression; `step_ms` is 0 for an instant query."""
+        """A checked expression; `step_ms` is 0 for an instant query.
+
+        The series of a range query go to `take` instead, block by block in the order of time; if
+        there is no answer after all, what was taken is not one.
+        """
         if max(abs(steps.start), abs(steps.end)) > _FURTHEST:
             raise BadRequest(
                 "the time asked for is out of range: it must fit milliseconds in 64 bits"
             )
-        return _Query(self, text, expr, steps, step_ms, stop).answered()
+        return _Query(self, text, expr, steps, step_ms, stop).answered(take)
 
     def explained(self, text: str, steps: Steps, step_ms: int) -> Plan:
         """The plan of a query that is not run."""
@@ -159,6 +172,8 @@ class _Query:
             engine.source,
             Budget(engine.limits, stop),
             self.annotations,
+            steps,
+            engine.width,
             engine.setting.features.delayed_name_removal,
             engine.workers,
         )
@@ -166,7 +181,7 @@ class _Query:
             self.flow.seen = np.zeros(steps.count, np.int64)
         self.seconds: dict[str, float] = {}
 
-    def answered(self) -> Answer:
+    def answered(self, take: Take | None) -> Answer:
         inner = unwrapped(self.expr)
         if isinstance(inner, StringLiteral):
             answer = Answer("string", string=inner.value)
@@ -175,7 +190,7 @@ class _Query:
         elif isinstance(inner, Subquery):
             answer = Answer("matrix", self._subquery(inner))
         else:
-            answer = self._evaluated()
+            answer = self._evaluated(take)
         self.flow.budget.check()
         return replace(
             answer,
@@ -190,7 +205,7 @@ class _Query:
             ),
         )
 
-    def _evaluated(self) -> Answer:
+    def _evaluated(self, take: Take | None) -> Answer:
         began = time.perf_counter()
         planned = plan(self.expr, self.steps, self.step_ms, self.engine.planning)
         self.seconds["plan"] = time.perf_counter() - began
@@ -198,8 +213,13 @@ class _Query:
         self.flow.start(planned.leaves)
         self.seconds["leaves"] = time.perf_counter() - began
         began = time.perf_counter()
-        value = planned.root.eval(self.flow)
-        self.seconds["evaluation"] = time.perf_counter() - began
+        try:
+            if take is not None:
+                self._hand_over(planned.root, take)
+                return Answer("matrix")
+            value = evaluated(planned.root, self.flow)
+        finally:
+            self.seconds["evaluation"] = time.perf_counter() - began
         if not isinstance(value, Frame):
             if self.step_ms == 0:
                 return Answer("scalar", scalar=float(value[0]))
@@ -209,10 +229,23 @@ class _Query:
             return Answer("vector", lines(frame, self.steps))
         return Answer("matrix", lines(frame.sorted(), self.steps))
 
+    def _hand_over(self, root: ExecNode, take: Take) -> None:
+        met: set[Labels] = set()
+        last: Sequence[Labels] = ()
+        for steps, value in in_blocks(root, self.flow):
+            if not isinstance(value, Frame):
+                value = Frame.of([NONE], value[None, :], np.ones((1, steps.count), bool))
+            frame = self.flow.ordered(self._named(value.filled()))
+            if frame.labels is not last:
+                last = frame.labels
+                met.update(last)
+                self.flow.budget.cells(len(met), 0)
+            take(steps, frame)
+
     def _named(self, frame: Frame) -> Frame:
         """Names that were to go when the query is done go now."""
         if not frame.drops.any():
-            return merged(frame)
+            return distinct(frame, self.flow)
         if frame.drops.all():
             return merged(replace(frame, labels=nameless(frame.labels)))
         labels = tuple(
@@ -232,7 +265,7 @@ class _Query:
         root = planner.node(subquery.expr, inner_steps)
         self.flow.start(root.leaves)
         with self.flow.counting_apart(inner_steps.count) as seen:
-            found = root.frame(self.flow)
+            found = evaluated_frame(root, self.flow)
         if self.flow.seen is not None:
             self.flow.seen += np.sum(seen)
         frame = self._named(found)

@@ -6,6 +6,7 @@ Whatever order or shards the rows came in, the same rows give the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,6 +19,8 @@ from kalla.query.frames import Floats, Mask, Whole
 _NAN, _PLUS, _MINUS = 1, 2, 4
 # The weight of the lowest bit a float can have; limb k weighs 2**(32 k) times that.
 _LOWEST = -1074
+# Cells between two looks at the clock: some hundredths of a second.
+_CELLS = 1 << 20
 
 
 @dataclass
@@ -53,14 +56,16 @@ class ExactSums:
                 return
             self._widen(missing, missing + 3)
 
-    def absorb(self, other: ExactSums, groups: Whole) -> None:
-        """Group g of the other becomes part of groups[g] here."""
-        np.add.at(self.counts, groups, other.counts)
-        np.bitwise_or.at(self.flags, groups, other.flags)
+    def absorb(self, other: ExactSums, groups: Whole, check: Callable[[], None]) -> None:
+        """Group g of the other becomes part of groups[g] here; no two have the same."""
         if width := other.limbs.shape[2]:
             self._widen(other.base, other.base + width)
-            at = other.base - self.base
-            np.add.at(self.limbs[:, :, at : at + width], groups, other.limbs)
+        at = other.base - self.base
+        for some in stretches(len(groups), other.counts.shape[1], check):
+            self.counts[groups[some]] += other.counts[some]
+            self.flags[groups[some]] |= other.flags[some]
+            if width:
+                self.limbs[groups[some], :, at : at + width] += other.limbs[some]
 
     def extend(self, groups: int) -> None:
         """More groups, at the end, of nothing yet."""
@@ -70,15 +75,19 @@ class ExactSums:
         self.counts = np.concatenate([self.counts, np.zeros((groups, steps), np.int64)])
         self.flags = np.concatenate([self.flags, np.zeros((groups, steps), np.uint8)])
 
-    def sums(self) -> Floats:
+    def sums(self, check: Callable[[], None]) -> Floats:
         """The exact sum of each cell, rounded to the nearest float."""
-        out = np.empty(self.counts.shape)
-        _round(self.limbs, self.base, out)
-        return self._special(out)
+        return self._special(self._rounded(check))
 
-    def means(self) -> Floats:
-        sums = np.empty(self.counts.shape)
-        _round(self.limbs, self.base, sums)
+    def _rounded(self, check: Callable[[], None]) -> Floats:
+        groups, steps = self.counts.shape
+        out = np.empty((groups, steps))
+        for some in stretches(groups, steps, check):
+            _round(self.limbs[some], self.base, out[some])
+        return out
+
+    def means(self, check: Callable[[], None]) -> Floats:
+        sums = self._rounded(check)
         with np.errstate(invalid="ignore", divide="ignore"):
             out = sums / self.counts
         for group, step in np.argwhere(np.isinf(sums)):
@@ -108,6 +117,14 @@ class ExactSums:
             at = self.base - first if width else 0
             limbs[:, :, at : at + width] = self.limbs
             self.limbs, self.base = limbs, first
+
+
+def stretches(rows: int, steps: int, check: Callable[[], None]) -> Iterator[slice]:
+    """Some rows at a time, asked between them whether to go on."""
+    height = max(1, _CELLS // max(steps, 1))
+    for first in range(0, rows, height):
+        check()
+        yield slice(first, first + height)
 
 
 @compiled("int: f2 b2 i1 I3 int I2 U2 I1")

@@ -5,22 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from kalla.query.annotations import Annotations
-from kalla.query.frames import SAME_LABELS, Floats, Frame, Whole, stacked
-from kalla.query.interned import are_distinct
+from kalla.query.frames import SAME_LABELS, Floats, Frame, Steps, Whole, stacked
+from kalla.query.interned import are_distinct, order
+from kalla.query.labels import Labels
 from kalla.query.leaves import BaseExpr, Partial, execute
 from kalla.query.problems import ExecutionFailed, LimitReached, Stopped, TimedOut
 from kalla.query.reductions import merged
 from kalla.query.samples import Source
 
 Value = Frame | Floats
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,21 @@ class Budget:
 
     @property
     def crowded(self) -> bool:
-        """Whether what is not needed yet should wait."""
-        return (self._kept_bytes + self.held_bytes) * 2 > self.limits.memory_bytes
+        """Whether what is not needed yet should wait, and what can be summed up should be."""
+        held_bytes = self._kept_bytes + self.held_bytes
+        return held_bytes * 2 > self.limits.memory_bytes or self.held * 4 > self.limits.samples
 
     def hold(self, value: Value, points: int, held_bytes: int) -> None:
         """Counts a node's result in the place of what its arguments held beside those two."""
-        size = value.points if isinstance(value, Frame) else len(value)
-        needed = _frame_bytes(value) if isinstance(value, Frame) else value.nbytes
+        size, needed = _size(value)
         self.points(size)
         self._fits(needed, "one intermediate result")
         self.held, self.held_bytes = points + size, held_bytes + needed
+
+    def release(self, value: Value) -> None:
+        """What was held is no longer."""
+        size, needed = _size(value)
+        self.held, self.held_bytes = self.held - size, self.held_bytes - needed
 
     def loaded(self, samples: int) -> None:
         """Whether the samples a shard has read fit; a sample is a time, a value and a mark."""
@@ -121,6 +129,13 @@ class Budget:
                 f"query would need {needed} bytes for {what}, more than the limit of "
                 f"{self.limits.memory_bytes} bytes of memory per query"
             )
+
+
+def _size(value: Value) -> tuple[int, int]:
+    """Its points and its bytes."""
+    if isinstance(value, Frame):
+        return value.points, _frame_bytes(value)
+    return len(value), value.nbytes
 
 
 def _frame_bytes(frame: Frame) -> int:
@@ -152,10 +167,10 @@ class MergeSorted:
     def __init__(self, leaf: BaseExpr) -> None:
         self.leaf = leaf
 
-    def merge(self, parts: Sequence[Partial]) -> Frame:
+    def merge(self, parts: Sequence[Partial], check: Callable[[], None]) -> Frame:
         if self.leaf.reduction is not None:
             reduced = [part.reduced for part in parts if part.reduced is not None]
-            return merged(self.leaf.reduction, reduced, self.leaf.steps.count)
+            return merged(self.leaf.reduction, reduced, self.leaf.steps.count, check)
         frames = [part.frame for part in parts if part.frame is not None and len(part.frame.labels)]
         if not frames:
             return Frame.empty(self.leaf.steps.count)
@@ -171,17 +186,25 @@ class EvalFlow:
     """One query under way: its source, limits, annotations, and the leaves it has run.
 
     `seen` counts the samples of each step as Prometheus counts them, where that is asked for.
-    `ready` holds values until the node above takes them, by the identity of their nodes.
+    `steps` are those under way: all of a query or subquery, or a block of them. `held` are values
+    at all steps, which blocks look at; `ready` are values of this block until the node above takes
+    them; both by the identity of their nodes.
     """
 
     source: Source
     budget: Budget
     annotations: Annotations
+    steps: Steps
+    width: Callable[[int], int]
     delayed_names: bool = False
     workers: int = 1
     facts: list[LeafFacts] = field(default_factory=list)
     seen: Whole | None = None
+    held: dict[int, Value] = field(default_factory=dict)
     ready: dict[int, Value] = field(default_factory=dict)
+    _block: tuple[int, int] | None = None
+    _known: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
+    _known_before: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
     _ahead: dict[BaseExpr, list[Partial | None]] = field(default_factory=dict)
     _merged: dict[BaseExpr, tuple[Frame, list[Partial]]] = field(default_factory=dict)
     _uses: Counter[BaseExpr] = field(default_factory=Counter)
@@ -225,6 +248,69 @@ class EvalFlow:
         return frame
 
     @contextmanager
+    def apart(self, steps: Steps) -> Iterator[None]:
+        """A tree with steps of its own; what it holds is let go at the end."""
+        outer = self.steps, self.held, self._block, self._known, self._known_before
+        held, held_bytes = self.budget.held, self.budget.held_bytes
+        self.steps, self.held, self._block, self._known, self._known_before = (
+            steps,
+            {},
+            None,
+            {},
+            {},
+        )
+        try:
+            yield
+        finally:
+            self.steps, self.held, self._block, self._known, self._known_before = outer
+            self.budget.held, self.budget.held_bytes = held, held_bytes
+
+    @contextmanager
+    def block(self, first: int, beyond: int) -> Iterator[None]:
+        """Only these of the steps."""
+        every = self.steps
+        if beyond - first < every.count:
+            self.steps, self._block = every.part(first, beyond), (first, beyond)
+        try:
+            yield
+        finally:
+            self.steps, self._block = every, None
+            self._known, self._known_before = {}, self._known
+
+    def seen_at(self, value: Value) -> Value:
+        """What is held for all steps, at those under way.
+
+        Packed again: what is computed from it has the same bits as from all steps together.
+        """
+        if self._block is None:
+            return value
+        first, beyond = self._block
+        if not isinstance(value, Frame):
+            return value[first:beyond]
+        part = value.columns(first, beyond)
+        return replace(
+            part,
+            values=np.ascontiguousarray(part.values),
+            present=np.ascontiguousarray(part.present),
+        )
+
+    def known(
+        self, what: Hashable, labels: Sequence[Sequence[Labels]], make: Callable[[], Made]
+    ) -> Made:
+        """What follows from labels alone, made once for blocks that have the very same."""
+        # The entry keeps the labels, so that no others can get their identity.
+        key = what, *map(id, labels)
+        found = self._known.get(key) or self._known_before.get(key) or (labels, make())
+        self._known[key] = found
+        made: Made = found[1]
+        return made
+
+    def ordered(self, frame: Frame) -> Frame:
+        """Rows in the order of their labels."""
+        index = self.known("order", [frame.labels], lambda: order(frame.labels))
+        return frame if index is None else frame.rows(index)
+
+    @contextmanager
     def counting_apart(self, steps: int) -> Iterator[int | Whole]:
         """What is evaluated inside has steps of its own; yields what it has seen at each."""
         outer = self.seen
@@ -247,7 +333,7 @@ class EvalFlow:
         rows = [len(part.frame.labels) for part in parts if part.frame is not None]
         # One part alone becomes the frame, without a copy.
         self.budget.cells(sum(rows), steps if np.count_nonzero(rows) > 1 else 0)
-        frame = MergeSorted(leaf).merge(parts)
+        frame = MergeSorted(leaf).merge(parts, self.budget.check)
         self.budget.keep(-sum(map(_part_bytes, parts)))
         self.budget.cells(len(frame.labels), steps)
         self.budget.keep(_frame_bytes(frame))

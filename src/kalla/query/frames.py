@@ -39,6 +39,11 @@ class Steps:
     def first(self) -> Steps:
         return replace(self, end=self.start)
 
+    def part(self, first: int, beyond: int) -> Steps:
+        """Some of them, by their numbers."""
+        start, last = (self.start + number * self.step for number in (first, beyond - 1))
+        return replace(self, start=start, end=last)
+
 
 def range_steps(start: int, end: int, step: int, most: int) -> Steps:
     """The steps of a range query, refused as Prometheus refuses them."""
@@ -94,6 +99,22 @@ class Frame:
         """Without the rows that are nowhere present."""
         there = np.asarray(self.present.any(axis=1))
         return self if bool(there.all()) else self.rows(there)
+
+    def trimmed(self) -> Frame:
+        """Without them where they are most of the rows; a single step has none of them.
+
+        Otherwise they stay: what is known of the labels then holds for the next block of steps.
+        """
+        there = np.asarray(self.present.any(axis=1))
+        found = int(np.count_nonzero(there))
+        few = found < len(there) and (self.present.shape[1] == 1 or found * 4 <= len(there))
+        return self.rows(there) if few else self
+
+    def columns(self, first: int, beyond: int) -> Frame:
+        """The same rows at some of the steps, without a copy."""
+        return replace(
+            self, values=self.values[:, first:beyond], present=self.present[:, first:beyond]
+        )
 
     def repeated(self, count: int) -> Frame:
         """One step seen at `count` steps, without a copy."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kalla.query.blocks import evaluated_frame
 from kalla.query.flow import EvalFlow
 from kalla.query.frames import Floats, Frame, Mask, Whole, merged
 from kalla.query.labels import Labels, changed, name_of, only, shown
@@ -35,13 +36,14 @@ class Info(ExecNode):
     inner: ExecNode
     matchers: tuple[Matcher, ...]
     lookback: int
+    whole = True
 
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Frame:
-        base = self.inner.frame(flow)
+        base = evaluated_frame(self.inner, flow).filled().sorted()
         names = _names([one for one in self.matchers if one.name == METRIC_NAME])
         wanted = [one for one in self.matchers if one.name != METRIC_NAME]
         is_info = [all(one.matches(name_of(labels)) for one in names) for labels in base.labels]

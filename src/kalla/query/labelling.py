@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 
 import numpy as np
 
+from kalla.query.calls import distinct
 from kalla.query.flow import EvalFlow
-from kalla.query.frames import Frame, merged
+from kalla.query.frames import Frame, Mask
 from kalla.query.labels import Labels, changed, value_of
 from kalla.query.matchers import replaced
 from kalla.query.nodes import ExecNode
@@ -34,8 +35,10 @@ class LabelReplace(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Frame:
-        frame = self.inner.frame(flow)
-        distinct = sorted({value_of(labels, self.source) for labels in frame.labels})
+        return _relabelled(self.inner.frame(flow), self.target, self, flow)
+
+    def changed(self, known: Sequence[Labels], flow: EvalFlow) -> Iterator[Labels | None]:
+        distinct = sorted({value_of(labels, self.source) for labels in known})
         # A template may repeat a long value, and a pattern capture it, thousands of times.
         pieces = self.template.count("$") + self.pattern.count("(") + 1
         flow.budget.texts(
@@ -43,12 +46,9 @@ class LabelReplace(ExecNode):
             + sum(pieces * (len(value) + _PIECE_BYTES) for value in distinct)
         )
         results = dict(zip(distinct, replaced(self.pattern, self.template, distinct), strict=True))
-
-        def change(labels: Labels) -> Labels | None:
+        for labels in known:
             result = results.get(value_of(labels, self.source))
-            return None if result is None else changed(labels, {self.target: result})
-
-        return _relabelled(frame, self.target, change)
+            yield None if result is None else changed(labels, {self.target: result})
 
 
 @dataclass(frozen=True)
@@ -63,28 +63,28 @@ class LabelJoin(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Frame:
-        made = 0
+        return _relabelled(self.inner.frame(flow), self.target, self, flow)
 
-        def change(labels: Labels) -> Labels:
-            nonlocal made
+    def changed(self, known: Sequence[Labels], flow: EvalFlow) -> Iterator[Labels | None]:
+        made = 0
+        for labels in known:
             parts = [value_of(labels, source) for source in self.sources]
             made += len(self.separator) * len(parts) + sum(map(len, parts))
             flow.budget.texts(made)
-            return changed(labels, {self.target: self.separator.join(parts)})
-
-        return _relabelled(self.inner.frame(flow), self.target, change)
+            yield changed(labels, {self.target: self.separator.join(parts)})
 
 
-def _relabelled(frame: Frame, target: str, change: Callable[[Labels], Labels | None]) -> Frame:
-    drops = frame.drops.copy()
-    result: list[Labels] = []
-    for row, labels in enumerate(frame.labels):
-        new = change(labels)
-        result.append(labels if new is None else new)
-        if new is not None and target == METRIC_NAME:
-            # A name that was given is no longer the one to be dropped.
-            drops[row] = False
-    return merged(replace(frame, labels=tuple(result), drops=drops))
+def _relabelled(frame: Frame, target: str, node: LabelReplace | LabelJoin, flow: EvalFlow) -> Frame:
+    def relabel() -> tuple[tuple[Labels, ...], Mask]:
+        known = frame.labels
+        new = list(node.changed(known, flow))
+        labels = tuple(old if one is None else one for old, one in zip(known, new, strict=True))
+        return labels, np.array([one is None for one in new], bool)
+
+    labels, untouched = flow.known(id(node), [frame.labels], relabel)
+    # A name that was given is no longer the one to be dropped.
+    drops = frame.drops & untouched if target == METRIC_NAME else frame.drops
+    return distinct(replace(frame, labels=labels, drops=drops), flow)
 
 
 @dataclass(frozen=True)

@@ -76,11 +76,9 @@ class BaseExpr:
 
     def at_steps(self, first: int, beyond: int) -> BaseExpr:
         """The same at some of its steps only."""
-        start = self.steps.start + first * self.steps.step
-        last = self.steps.start + (beyond - 1) * self.steps.step
         return replace(
             self,
-            steps=replace(self.steps, start=start, end=last),
+            steps=self.steps.part(first, beyond),
             parameters=tuple(
                 held if len(held) == 1 else held[first:beyond] for held in self.parameters
             ),
@@ -139,7 +137,7 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
         guard.cells(len(batch), steps)
         partial = Partial(frame=_rows(leaf, blocks))
     else:
-        reducer = Reducer(leaf.reduction, steps)
+        reducer = Reducer(leaf.reduction, steps, guard.check)
         grouped = leaf.reduction.grouped(labels) if leaf.reduction.operator in FOLDED else None
         for frame, rows in blocks:
             reducer.add(frame, None if grouped is None else grouped.rows(rows))

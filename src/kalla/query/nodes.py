@@ -1,28 +1,32 @@
-"""The evaluation tree: each node asks its arguments for all steps at once and gives all steps."""
+"""The evaluation tree: each node asks its arguments for the steps under way, and gives those.
+
+They are all steps of a query or subquery, or a block of them: see `blocks`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from kalla.query.flow import EvalFlow, Value
-from kalla.query.frames import SAME_LABELS, Floats, Frame, Mask, Steps
-from kalla.query.interned import are_distinct
+from kalla.query.frames import Floats, Frame, Steps
 from kalla.query.labels import NONE
-from kalla.query.leaves import BaseExpr, compute_all, in_windows, uncounted_names
-from kalla.query.problems import ExecutionFailed
-from kalla.query.samples import SeriesBatch
+from kalla.query.leaves import BaseExpr
 
 ScalarName = Literal["time", "pi", "start", "end", "step", "range"]
 
 
 @dataclass(frozen=True)
 class ExecNode:
-    """`eval` counts what a node holds; what it does is in `compute`."""
+    """`eval` counts what a node holds; what it does is in `compute`.
+
+    `whole` nodes are computed at all their steps before anything above them is.
+    """
 
     steps: Steps
+    whole: ClassVar[bool] = False
 
     def eval(self, flow: EvalFlow) -> Value:
         """First arguments are walked down to, not called: chains of operators may be long."""
@@ -31,12 +35,15 @@ class ExecNode:
         budget = flow.budget
         before = budget.held, budget.held_bytes
         chain = [self]
-        while (first := chain[-1].first) is not None:
-            chain.append(first)
+        while id(chain[-1]) not in flow.held and chain[-1].arguments:
+            chain.append(chain[-1].arguments[0])
         for node in reversed(chain):
             budget.check()
-            value = node.compute(flow)
-            budget.hold(value, *before)
+            if id(node) in flow.held:
+                value = flow.seen_at(flow.held[id(node)])
+            else:
+                value = node.compute(flow)
+                budget.hold(value, *before)
             flow.ready[id(node)] = value
         return flow.ready.pop(id(self))
 
@@ -45,12 +52,8 @@ class ExecNode:
 
     @property
     def arguments(self) -> tuple[ExecNode, ...]:
+        """In the order in which `compute` asks for them."""
         return ()
-
-    @property
-    def first(self) -> ExecNode | None:
-        """The argument that `compute` asks for before all else, if it is one at our own steps."""
-        return next(iter(self.arguments), None)
 
     @property
     def leaves(self) -> tuple[BaseExpr, ...]:
@@ -74,16 +77,16 @@ class ExecNode:
 class NumberNode(ExecNode):
     value: float
 
-    def compute(self, _: EvalFlow) -> Floats:
-        return np.full(self.steps.count, self.value)
+    def compute(self, flow: EvalFlow) -> Floats:
+        return np.full(flow.steps.count, self.value)
 
 
 @dataclass(frozen=True)
 class Nothing(ExecNode):
     """A subquery that has no step inside its window, or a window shorter than a millisecond."""
 
-    def compute(self, _: EvalFlow) -> Frame:
-        return Frame.empty(self.steps.count)
+    def compute(self, flow: EvalFlow) -> Frame:
+        return Frame.empty(flow.steps.count)
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,10 @@ class TimeNode(ExecNode):
     query: Steps
     query_step: int
 
-    def compute(self, _: EvalFlow) -> Floats:
+    def compute(self, flow: EvalFlow) -> Floats:
         query = self.query
         if self.name == "time":
-            return self.steps.times / 1000
+            return flow.steps.times / 1000
         value = {
             "pi": np.pi,
             "start": query.start / 1000,
@@ -105,139 +108,7 @@ class TimeNode(ExecNode):
             "step": self.query_step / 1000,
             "range": (query.end - query.start) / 1000,
         }[self.name]
-        return np.full(self.steps.count, value)
-
-
-@dataclass(frozen=True)
-class Repeated(ExecNode):
-    """Something that is the same at every step: evaluated at the first."""
-
-    inner: ExecNode
-
-    @property
-    def arguments(self) -> tuple[ExecNode, ...]:
-        return (self.inner,)
-
-    @property
-    def first(self) -> None:
-        return None
-
-    def compute(self, flow: EvalFlow) -> Value:
-        with flow.counting_apart(1) as seen:
-            value = self.inner.eval(flow)
-        if flow.seen is not None:
-            flow.seen += seen
-        if isinstance(value, Frame):
-            return value.repeated(self.steps.count)
-        return np.repeat(value, self.steps.count)
-
-
-@dataclass(frozen=True)
-class LeafNode(ExecNode):
-    """A leaf; parameters that are not constant are evaluated first and then handed to it."""
-
-    leaf: BaseExpr
-    parameters: tuple[ExecNode, ...] = ()
-
-    @property
-    def arguments(self) -> tuple[ExecNode, ...]:
-        return self.parameters
-
-    @property
-    def leaves(self) -> tuple[BaseExpr, ...]:
-        return super().leaves if self.parameters else (self.leaf,)
-
-    def compute(self, flow: EvalFlow) -> Frame:
-        leaf = self.leaf
-        if self.parameters:
-            held = tuple(tuple(one.scalar(flow).tolist()) for one in self.parameters)
-            leaf = replace(leaf, parameters=held)
-        frame = flow.leaf(leaf)
-        if frame.labels:
-            check_smoothing(leaf)
-        return frame
-
-
-def check_smoothing(leaf: BaseExpr) -> None:
-    if leaf.function != "double_exponential_smoothing":
-        return
-    for name, letters, values in zip(
-        ("smoothing", "trend"), ("sf", "tf"), leaf.parameters, strict=True
-    ):
-        for value in values:
-            if value <= 0 or value >= 1:
-                raise ExecutionFailed(
-                    f"invalid {name} factor. Expected: 0 < {letters} < 1, got: {value:f}"
-                )
-
-
-@dataclass(frozen=True)
-class SubqueryCall(ExecNode):
-    """A range function over the steps of an inner expression."""
-
-    inner: ExecNode
-    window: BaseExpr
-    parameters: tuple[ExecNode, ...] = ()
-
-    @property
-    def arguments(self) -> tuple[ExecNode, ...]:
-        return (*self.parameters, self.inner)
-
-    @property
-    def first(self) -> ExecNode | None:
-        return next(iter(self.parameters), None)
-
-    def compute(self, flow: EvalFlow) -> Frame:
-        window = self.window
-        if self.parameters:
-            held = tuple(tuple(one.scalar(flow).tolist()) for one in self.parameters)
-            window = replace(window, parameters=held)
-        with flow.counting_apart(self.inner.steps.count):
-            inner = self.inner.frame(flow)
-        if inner.labels:
-            check_smoothing(window)
-        flow.budget.cells(len(inner.labels), self.steps.count)
-        batch = as_batch(inner, self.inner.steps)
-        if flow.seen is not None:
-            flow.seen += in_windows(window, batch)
-        values = np.zeros((len(batch), self.steps.count))
-        present = np.zeros(values.shape, bool)
-        flow.budget.points(compute_all(window, batch, values, present, flow.budget))
-        self._annotate(flow, window, batch, present)
-        drops = inner.drops | window.drops_name
-        frame = Frame(inner.labels, values, present, drops if flow.delayed_names else inner.drops)
-        if window.drops_name and not flow.delayed_names:
-            frame = frame.dropping_names(later=False)
-            if not are_distinct(frame.labels):
-                raise ExecutionFailed(SAME_LABELS)
-        return frame.filled()
-
-    def _annotate(
-        self, flow: EvalFlow, window: BaseExpr, batch: SeriesBatch, present: Mask
-    ) -> None:
-        if window.function in ("rate", "increase"):
-            for name in sorted(uncounted_names(batch, np.asarray(present.any(axis=1)))):
-                flow.annotations.no_counter(name, window.span)
-        if window.function == "quantile_over_time":
-            seen = present.any(axis=0)
-            quantiles = np.broadcast_to(window.parameters[0], seen.shape)
-            for quantile in dict.fromkeys(quantiles[seen].tolist()):
-                if not 0 <= quantile <= 1:
-                    flow.annotations.bad_quantile(quantile, window.span)
-
-
-def as_batch(frame: Frame, steps: Steps) -> SeriesBatch:
-    """A frame's points as samples: what a subquery hands to its function."""
-    counts = frame.present.sum(axis=1)
-    offsets = np.zeros(len(frame.labels) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    rows, columns = np.nonzero(frame.present)
-    return SeriesBatch(
-        frame.labels,
-        offsets,
-        steps.times[columns],
-        np.ascontiguousarray(frame.values[rows, columns]),
-    )
+        return np.full(flow.steps.count, value)
 
 
 @dataclass(frozen=True)
@@ -265,11 +136,11 @@ class ScalarOf(ExecNode):
 
     def compute(self, flow: EvalFlow) -> Floats:
         frame = self.inner.frame(flow)
+        if not frame.labels:
+            return np.full(flow.steps.count, np.nan)
         single = frame.present.sum(axis=0) == 1
-        values = np.full(self.steps.count, np.nan)
-        for row in range(len(frame.labels)):
-            np.copyto(values, frame.values[row], where=frame.present[row] & single)
-        return values
+        first = np.argmax(frame.present, axis=0)
+        return np.where(single, frame.values[first, np.arange(len(first))], np.nan)
 
 
 @dataclass(frozen=True)

@@ -111,18 +111,16 @@ class SetOperation(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         left, right = self.left.frame(flow), self.right.frame(flow)
         if self.operator == "or":
-            taken = self._found(right, left)
+            taken = self._found(right, left, flow)
             extra = replace(right, present=right.present & ~taken)
             return merged(stacked([left, extra]).filled())
-        found = self._found(left, right)
+        found = self._found(left, right, flow)
         kept = left.present & (found if self.operator == "and" else ~found)
         return replace(left, present=kept).filled()
 
-    def _found(self, frame: Frame, other: Frame) -> Mask:
+    def _found(self, frame: Frame, other: Frame, flow: EvalFlow) -> Mask:
         """For each row: at which steps the other side has something of its group."""
-        ours, theirs = group_numbers(
-            [frame.labels, other.labels], self.matching.labels, on=self.matching.on
-        )
+        ours, theirs = _groups(frame, other, self.matching, flow)
         count = int(max(ours.max(initial=-1), theirs.max(initial=-1))) + 1
         there = np.zeros((count, frame.values.shape[1]), bool)
         order = np.argsort(theirs, kind="stable")
@@ -130,6 +128,15 @@ class SetOperation(ExecNode):
         if len(firsts):
             there[theirs[order][firsts]] = np.logical_or.reduceat(other.present[order], firsts)
         return np.asarray(there[ours])
+
+
+def _groups(one: Frame, two: Frame, matching: Matching, flow: EvalFlow) -> Sequence[Whole]:
+    sides = [one.labels, two.labels]
+    return flow.known(
+        (matching.labels, matching.on),
+        sides,
+        lambda: group_numbers(sides, matching.labels, on=matching.on),
+    )
 
 
 @dataclass(frozen=True)
@@ -157,15 +164,13 @@ class VectorOperation(ExecNode):
         active = np.ones_like(both) if filled else both
         many = replace(many, present=many.present & active)
         one = replace(one, present=one.present & active)
-        groups, one_groups = group_numbers(
-            [many.labels, one.labels], matching.labels, on=matching.on
-        )
+        groups, one_groups = _groups(many, one, matching, flow)
         self._unique(one, one_groups)
         pairs = self._simple_pairs(many, one, groups, one_groups)
         if pairs is None:
             found = self._pairs(many, one, groups.tolist(), one_groups.tolist())
-            pairs = _Pairs.of(found, self.steps.count)
-        flow.budget.cells(len(pairs.groups), self.steps.count)
+            pairs = _Pairs.of(found, flow.steps.count)
+        flow.budget.cells(len(pairs.groups), flow.steps.count)
         return self._operated(many, one, pairs, swapped, flow)
 
     def _unique(self, one: Frame, groups: Whole) -> None:
@@ -261,7 +266,7 @@ class VectorOperation(ExecNode):
         self, many: Frame, one: Frame, pairs: _Pairs, swapped: bool, flow: EvalFlow
     ) -> Frame:
         if not len(pairs.groups):
-            return Frame.empty(self.steps.count)
+            return Frame.empty(flow.steps.count)
         ours = _taken(many, pairs.many, self.matching.fill_left)
         theirs = _taken(one, pairs.one, self.matching.fill_right)
         left, right = (theirs, ours) if swapped else (ours, theirs)

@@ -24,12 +24,9 @@ from kalla.query.matchers import Matcher, anchored, regex_problem
 from kalla.query.nodes import (
     Absent,
     ExecNode,
-    LeafNode,
     Nothing,
     NumberNode,
-    Repeated,
     ScalarOf,
-    SubqueryCall,
     TimeNode,
     VectorOf,
 )
@@ -40,8 +37,9 @@ from kalla.query.operators import (
     VectorOperation,
     VectorScalar,
 )
+from kalla.query.parameters import AcrossQuantile, BucketQuantile, HowMany, WhichShare
 from kalla.query.problems import ExecutionFailed, LimitReached, NativeHistograms
-from kalla.query.reductions import CHOSEN, FOLDED, Reduction
+from kalla.query.reductions import FOLDED, Reduction
 from kalla.query.signatures import ANCHORED, FUNCTIONS, SMOOTHED, TIME_BOUND
 from kalla.query.syntax import (
     METRIC_NAME,
@@ -60,6 +58,7 @@ from kalla.query.syntax import (
     VectorSelector,
     unwrapped,
 )
+from kalla.query.windows import LeafNode, Repeated, SubqueryCall
 
 
 @dataclass(frozen=True)
@@ -230,15 +229,18 @@ class Planner:
         if operator in FOLDED:
             pushed = self._pushed(inner, reduction)
             return pushed or Aggregation(steps, inner, reduction)
-        parameter = None if expr.parameter is None else self.node(expr.parameter, steps)
-        span = expr.span if expr.parameter is None else unwrapped(expr.parameter).span
-        if operator in CHOSEN and parameter is not None:
-            if isinstance(parameter, NumberNode) and _countable(operator, parameter.value):
-                constant = replace(reduction, parameter=(parameter.value,))
-                if pushed := self._pushed(inner, constant):
-                    return Choice(steps, pushed, constant, parameter, span, pushed=True)
-            return Choice(steps, inner, reduction, parameter, span)
-        return AcrossRows(steps, inner, reduction, parameter, span)
+        if expr.parameter is None:
+            return AcrossRows(steps, inner, reduction)
+        parameter = self.node(expr.parameter, steps)
+        span = unwrapped(expr.parameter).span
+        if operator == "quantile":
+            return AcrossRows(steps, inner, reduction, AcrossQuantile(steps, parameter, span))
+        if isinstance(parameter, NumberNode) and _countable(operator, parameter.value):
+            constant = replace(reduction, parameter=(parameter.value,))
+            if pushed := self._pushed(inner, constant):
+                return pushed
+        judged = WhichShare if operator == "limit_ratio" else HowMany
+        return Choice(steps, inner, reduction, judged(steps, parameter, span))
 
     def _pushed(self, inner: ExecNode, reduction: Reduction) -> LeafNode | None:
         """The aggregation inside the leaf, where parts of different shards can be told apart."""
@@ -385,9 +387,8 @@ class Planner:
         else:
             inner = self.node(arguments[0], steps)
             asked, label, span = arguments[2:], _text(arguments[1]), arguments[0].span
-        quantiles = tuple(self.node(one, steps) for one in asked)
-        spans = tuple(one.span for one in asked)
-        return BucketQuantiles(steps, inner, quantiles, spans, span, label, arguments[1].span)
+        quantiles = tuple(BucketQuantile(steps, self.node(one, steps), one.span) for one in asked)
+        return BucketQuantiles(steps, inner, quantiles, span, label, arguments[1].span)
 
     def _info(self, arguments: tuple[Expr, ...], steps: Steps) -> ExecNode:
         inner = self.node(arguments[0], steps)

@@ -2,77 +2,111 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from kalla.query.compiling import compiled, helper
 from kalla.query.frames import Frame, Mask, Whole
 
 _CODES = {"topk": 0, "bottomk": 1, "limitk": 2}
+# Cells that are ranked between two looks at the clock: some hundredths of a second.
+_CELLS = 1 << 21
 
 
 def best_rows(
-    frame: Frame, groups: Whole, count: int, k: Whole, operator: str
+    frame: Frame, order: Whole, bounds: Whole, k: Whole, operator: str, check: Callable[[], None]
 ) -> tuple[Mask, Whole]:
     """What stays of each row, and (for a single step) the rows in the order of the answer.
 
-    Equal values are taken in the order of the rows, NaN only after every number.
+    Rows of group g are order[bounds[g]...]. Equal values are taken in the order of the rows, NaN
+    only after every number.
     """
-    order = np.argsort(groups, kind="stable")
-    bounds = np.searchsorted(groups[order], np.arange(count + 1)).astype(np.int64)
-    kept = np.zeros(frame.present.shape, bool)
-    sequence = np.full(len(groups), -1, np.int64)
-    found = _choose(
-        _CODES[operator],
-        np.ascontiguousarray(frame.values),
-        np.ascontiguousarray(frame.present),
-        order,
-        bounds,
-        k,
-        kept,
-        sequence,
-    )
-    return kept, sequence[:found]
+    rows, steps = frame.present.shape
+    kept = np.zeros((rows, steps), bool)
+    sequence = np.full(rows, -1, np.int64)
+    width = max(1, _CELLS // max(rows, 1))
+    found = 0
+    for first in range(0, steps, width):
+        check()
+        some = slice(first, first + width)
+        part = np.zeros((rows, len(k[some])), bool)
+        found = _choose(
+            _CODES[operator],
+            np.ascontiguousarray(frame.values[:, some]),
+            np.ascontiguousarray(frame.present[:, some]),
+            order,
+            bounds,
+            np.ascontiguousarray(k[some]),
+            part,
+            sequence,
+        )
+        kept[:, some] = part
+    return kept, sequence[: found if steps == 1 else 0]
 
 
 @helper
-def _ahead(code, value, other):  # type: ignore[no-untyped-def]
-    """Whether a later value goes before an earlier one; on a tie it does not."""
+def _ahead(code, values, step, one, two, order):  # type: ignore[no-untyped-def]
+    """Whether the row at one place of the order goes before that at another."""
     if code == 2:
+        return one < two
+    value, other = values[order[one], step], values[order[two], step]
+    if value == other or (value != value and other != other):
+        return one < two
+    if value != value:
         return False
     if other != other:
-        return value == value
-    if code == 0:
-        return value > other
-    return value < other
+        return True
+    return value > other if code == 0 else value < other
+
+
+@helper
+def _sink(code, values, step, heap, held, order):  # type: ignore[no-untyped-def]
+    """Puts the first of a heap where it belongs; the first is the one that goes last."""
+    at = 0
+    while True:
+        last = at
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < held and _ahead(code, values, step, heap[last], heap[child], order):
+                last = child
+        if last == at:
+            return
+        heap[at], heap[last] = heap[last], heap[at]
+        at = last
 
 
 @compiled("int: int f2 b2 i1 i1 i1 B2 I1")
 def _choose(code, values, present, order, bounds, k, kept, sequence):  # type: ignore[no-untyped-def]
     steps = values.shape[1]
     found = 0
-    best = np.empty(len(order) + 1, np.int64)
+    heap = np.empty(len(order) + 1, np.int64)
     for group in range(len(bounds) - 1):
         for step in range(steps):
             limit = k[step]
             held = 0
+            if limit <= 0:
+                continue
             for j in range(bounds[group], bounds[group + 1]):
-                row = order[j]
-                if limit <= 0 or not present[row, step]:
+                if not present[order[j], step]:
                     continue
-                value = values[row, step]
-                if held == limit:
-                    if not _ahead(code, value, values[best[held - 1], step]):
-                        continue
-                    held -= 1
-                at = held
-                while at > 0 and _ahead(code, value, values[best[at - 1], step]):
-                    best[at] = best[at - 1]
-                    at -= 1
-                best[at] = row
-                held += 1
+                if held < limit:
+                    at = held
+                    held += 1
+                    heap[at] = j
+                    while at > 0 and _ahead(
+                        code, values, step, heap[(at - 1) // 2], heap[at], order
+                    ):
+                        heap[at], heap[(at - 1) // 2] = heap[(at - 1) // 2], heap[at]
+                        at = (at - 1) // 2
+                elif _ahead(code, values, step, j, heap[0], order):
+                    heap[0] = j
+                    _sink(code, values, step, heap, held, order)
             for j in range(held):
-                kept[best[j], step] = True
-                if steps == 1:
-                    sequence[found] = best[j]
-                    found += 1
+                kept[order[heap[j]], step] = True
+            if steps == 1:
+                for place in range(held - 1, -1, -1):
+                    sequence[found + place] = order[heap[0]]
+                    heap[0] = heap[place]
+                    _sink(code, values, step, heap, place, order)
+                found += held
     return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from kalla.query.exact import ExactSums
+from kalla.query.exact import ExactSums, stretches
 from kalla.query.frames import Floats, Frame, Mask, Whole, stacked
 from kalla.query.hashing import series_hash
 from kalla.query.interned import group_numbers, taken
@@ -53,6 +54,13 @@ class Grouped:
     def rows(self, chosen: Whole) -> Grouped:
         return Grouped(self.ids[chosen], self.groups)
 
+    @cached_property
+    def members(self) -> tuple[Whole, Whole]:
+        """Rows by group in their order, and where each group begins; the last one ends."""
+        order = np.argsort(self.ids, kind="stable")
+        bounds = np.searchsorted(self.ids[order], np.arange(len(self.groups) + 1))
+        return order, bounds.astype(np.int64)
+
 
 @dataclass(frozen=True)
 class Reduced:
@@ -69,9 +77,10 @@ class Reduced:
 class Reducer:
     """Takes frames one after another; what it holds does not grow with the series."""
 
-    def __init__(self, reduction: Reduction, steps: int) -> None:
+    def __init__(self, reduction: Reduction, steps: int, check: Callable[[], None]) -> None:
         self.reduction = reduction
         self.steps = steps
+        self.check = check
         self.ids: dict[Labels, int] = {}
         self.drops: list[bool] = []
         self.sums = ExactSums.zero(0, steps)
@@ -81,7 +90,7 @@ class Reducer:
 
     def add(self, frame: Frame, grouped: Grouped | None = None) -> None:
         if self.reduction.operator in CHOSEN:
-            self.frames.append(chosen(frame, self.reduction))
+            self.frames.append(_chosen_rows(frame, self.reduction, self.check).filled())
             return
         if grouped is None:
             grouped = self.reduction.grouped(frame.labels)
@@ -101,11 +110,13 @@ class Reducer:
         own = Grouped(np.arange(len(part.groups)), part.groups)
         ids = self._registered(own, part.drops)
         if part.sums is not None:
-            self.sums.absorb(part.sums, ids)
-        elif part.best is not None and part.counts is not None:
-            self._fold_best(ids, part.best, part.counts)
-        elif part.counts is not None:
-            np.add.at(self.counts, ids, part.counts)
+            self.sums.absorb(part.sums, ids, self.check)
+            return
+        for some in stretches(len(ids), self.steps, self.check):
+            if part.best is not None and part.counts is not None:
+                self._fold_best(ids[some], part.best[some], part.counts[some])
+            elif part.counts is not None:
+                self.counts[ids[some]] += part.counts[some]
 
     def result(self) -> Reduced:
         operator = self.reduction.operator
@@ -158,30 +169,33 @@ class Reducer:
         self.counts[touched] += np.add.reduceat(counts[order], first, axis=0)
 
 
-def merged(reduction: Reduction, parts: Sequence[Reduced], steps: int) -> Frame:
+def merged(
+    reduction: Reduction, parts: Sequence[Reduced], steps: int, check: Callable[[], None]
+) -> Frame:
     """The finished aggregation of what the shards sent, groups sorted by labels."""
-    reducer = Reducer(reduction, steps)
+    reducer = Reducer(reduction, steps, check)
     for part in parts:
         reducer.absorb(part)
     result = reducer.result()
     if result.frame is not None:
-        return chosen(result.frame.sorted(), reduction)
-    return finished(reduction, result).sorted()
+        return _chosen_rows(result.frame.sorted(), reduction, check).filled()
+    return finished(reduction, result, check).filled().sorted()
 
 
-def reduced(reduction: Reduction, frame: Frame) -> Frame:
-    """The aggregation of a frame that is here already; groups in order of appearance."""
-    if reduction.operator in CHOSEN:
-        return chosen(frame.sorted(), reduction)
-    reducer = Reducer(reduction, frame.values.shape[1])
-    reducer.add(frame)
-    return finished(reduction, reducer.result())
+def reduced(
+    reduction: Reduction, frame: Frame, grouped: Grouped, check: Callable[[], None]
+) -> Frame:
+    """The fold of rows that are here already; groups in order of appearance."""
+    reducer = Reducer(reduction, frame.values.shape[1], check)
+    reducer.add(frame, grouped)
+    return finished(reduction, reducer.result(), check)
 
 
-def finished(reduction: Reduction, result: Reduced) -> Frame:
+def finished(reduction: Reduction, result: Reduced, check: Callable[[], None]) -> Frame:
     if result.sums is not None:
         present = result.sums.counts > 0
-        values = result.sums.sums() if reduction.operator == "sum" else result.sums.means()
+        mean = reduction.operator == "avg"
+        values = result.sums.means(check) if mean else result.sums.sums(check)
     elif result.counts is not None:
         present = result.counts > 0
         if result.best is not None:
@@ -193,25 +207,35 @@ def finished(reduction: Reduction, result: Reduced) -> Frame:
             values = result.counts.astype(np.float64)
     else:
         raise AssertionError("a reduction of rows is finished by choosing")
-    return Frame(result.groups, values, present, result.drops).filled()
+    return Frame(result.groups, values, present, result.drops)
 
 
-def chosen(frame: Frame, reduction: Reduction) -> Frame:
+def _chosen_rows(frame: Frame, reduction: Reduction, check: Callable[[], None]) -> Frame:
+    if reduction.operator == "limit_ratio":
+        return sampled(frame, np.asarray(reduction.parameter), places(frame.labels))
+    return chosen(frame, reduction, reduction.grouped(frame.labels), check)
+
+
+def chosen(
+    frame: Frame, reduction: Reduction, grouped: Grouped, check: Callable[[], None]
+) -> Frame:
     """Some of the rows of each group at each step; the others are not there."""
     steps = frame.values.shape[1]
     parameter = np.broadcast_to(np.asarray(reduction.parameter, np.float64), (steps,))
-    if reduction.operator == "limit_ratio":
-        return _sampled(frame, parameter)
     k = np.clip(np.trunc(parameter), 0, len(frame.labels)).astype(np.int64)
-    grouped = reduction.grouped(frame.labels)
-    kept, order = best_rows(frame, grouped.ids, len(grouped.groups), k, reduction.operator)
+    kept, order = best_rows(frame, *grouped.members, k, reduction.operator, check)
     picked = Frame(frame.labels, frame.values, kept, frame.drops)
-    return picked.rows(order) if steps == 1 else picked.filled()
+    return picked.rows(order) if steps == 1 else picked
 
 
-def _sampled(frame: Frame, ratio: Floats) -> Frame:
-    places = np.array([series_hash(labels) / float(2**64 - 1) for labels in frame.labels])
+def places(known: Sequence[Labels]) -> Floats:
+    """Where each series lies between 0 and 1, by its labels alone."""
+    return np.array([series_hash(labels) / float(2**64 - 1) for labels in known])
+
+
+def sampled(frame: Frame, ratio: Floats, places: Floats) -> Frame:
+    """The share of all series that `limit_ratio` shows."""
     capped = np.clip(ratio, -1.0, 1.0)
     at = places[:, None]
     inside = ((capped >= 0) & (at < capped)) | ((capped < 0) & (at >= 1.0 + capped))
-    return Frame(frame.labels, frame.values, frame.present & inside, frame.drops).filled()
+    return Frame(frame.labels, frame.values, frame.present & inside, frame.drops)

@@ -134,7 +134,7 @@ def test_a_leaf_and_its_parts_can_travel(text: str) -> None:
         for shard in range(7)
     ]
 
-    merged = MergeSorted(far).merge(parts)
+    merged = MergeSorted(far).merge(parts, Budget(Limits()).check)
 
     here = one.range(text, 0, 12 * MINUTES, 90_000).series
     if leaf.drops_name and leaf.reduction is None:

@@ -9,13 +9,18 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import pytest_asyncio
 
+from kalla.query import blocks
+from kalla.query.calls import ELEMENTWISE
+from kalla.query.frames import Floats
 from kalla.query.matchers import Matcher
 from kalla.query.prometheus import stream
 from kalla.query.prometheus.asking import Queries, keep_kernels
@@ -74,6 +79,7 @@ async def test_a_stream_is_the_answer_in_the_order_of_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "EVENT_POINTS", 100)
+    monkeypatch.setattr(blocks, "_CELLS", 4 * len(SERIES))
 
     *results, summary, done = await events(site, BODY)
 
@@ -96,8 +102,9 @@ async def test_a_stream_is_the_answer_in_the_order_of_time(
             "metric": metric,
             "values": [[time, value] for time, one, value in points if one == number],
         }
-        for number, metric in sorted(metrics.items())
+        for number, metric in sorted(metrics.items(), key=lambda one: one[1]["i"])
     ]
+    assert metrics[39] == {"__name__": "m", "i": "07"}, "numbered when it was met"
     assert gathered == await matrix(site, "m", STEP)
     assert summary["data"]["series"] == 40
     assert summary["data"]["points"] == len(points)
@@ -116,6 +123,66 @@ async def test_without_a_step_there_are_some_250_points(site: Site) -> None:
 async def test_an_answer_without_points_is_whole_too(site: Site) -> None:
     summary, done = await events(site, BODY | {"q": "nothing"})
     assert (summary["data"]["points"], done["type"]) == (0, "done")
+
+
+@dataclass
+class Gate:
+    """Stands in for abs(): lets the first block pass, then only who is let."""
+
+    passed: int = 0
+    let: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, values: Floats) -> Floats:
+        self.passed += 1
+        assert self.passed == 1 or self.let.wait(60)
+        return np.abs(values)
+
+
+@asynccontextmanager
+async def gated(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Gate, httpx.Response]]:
+    """A stream of as many blocks as steps, before its second block."""
+    gate = Gate()
+    monkeypatch.setattr(blocks, "_CELLS", len(SERIES))
+    monkeypatch.setitem(ELEMENTWISE, "abs", gate)
+    headers = {"Authorization": f"Bearer {site.tokens['viewer']}"}
+    try:
+        async with (
+            site.served() as url,
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as client,
+            client.stream("POST", "/api/v1/metrics/query", json=BODY | {"q": "abs(m)"}) as answer,
+        ):
+            yield gate, answer
+    finally:
+        gate.let.set()
+
+
+async def test_points_come_while_later_ones_are_computed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gated(site, monkeypatch) as (gate, answer):
+        lines = (line async for line in answer.aiter_lines() if line.startswith("data: "))
+        first = json.loads((await anext(lines)).removeprefix("data: "))
+        assert {time for time, *_ in first["data"]["points"]} == {START}
+        gate.let.set()
+        later = [json.loads(line.removeprefix("data: ")) async for line in lines]
+    assert [event["type"] for event in later] == ["result"] * (COUNT - 1) + ["summary", "done"]
+    assert later[-2]["data"]["points"] == 40 * COUNT - 21
+
+
+async def test_closing_a_stream_ends_the_work_between_two_blocks(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: Queries = site.app.state.queries
+    async with gated(site, monkeypatch) as (gate, answer):
+        await until(_true(lambda: gate.passed == 2), "the second block is being computed", 60)
+        [stop] = queries._running.values()
+        await answer.aclose()
+        await until(_true(stop.is_set), "the query is told to stop", 60)
+        gate.let.set()
+        await until(_true(lambda: queries.running == 0), "the query has ended", 60)
+    assert gate.passed == 2
 
 
 async def test_what_fails_while_it_is_computed_ends_the_stream(site: Site) -> None:

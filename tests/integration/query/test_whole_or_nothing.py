@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query import aggregating, leaves, ordering
+from kalla.query import leaves, ordering
 from kalla.query.checking import checked, type_of
 from kalla.query.counters import RATES
 from kalla.query.engine import Answer, Engine
@@ -279,7 +279,6 @@ def test_a_query_can_be_stopped_within_a_single_series(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaves, "_WORK", 1000)
-    monkeypatch.setattr(aggregating, "_AT_ONCE", 10)
     stop = threading.Event()
     kernel = ordering.quantiles_across if "by" in text else ordering.ranks
     calls = []
@@ -290,7 +289,8 @@ def test_a_query_can_be_stopped_within_a_single_series(
         return kernel(*arguments)
 
     monkeypatch.setattr(ordering, kernel.__name__, stopping)
-    found = outcome(Engine(SOURCE, EVERY), text, 0, 10 * MINUTES, 10_000, stop)
+    engine = Engine(SOURCE, EVERY, width=lambda _: 7)
+    found = outcome(engine, text, 0, 10 * MINUTES, 10_000, stop)
 
     assert isinstance(found, QueryProblem)
     assert found.kind == "canceled"
@@ -304,7 +304,6 @@ def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -
     whole = outcome(engine, text, 0, 10 * MINUTES, 20_000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leaves, "_WORK", work)
-        patch.setattr(aggregating, "_AT_ONCE", work)
         found = outcome(engine, text, 0, 10 * MINUTES, 20_000)
 
     assert is_alike(found, whole)

@@ -30,7 +30,7 @@ from kalla.query.syntax import Expr
 from kalla.settings import Settings
 
 if TYPE_CHECKING:
-    from kalla.query.engine import Answer
+    from kalla.query.engine import Answer, Take
     from kalla.query.plan import Setting
 
 Found = TypeVar("Found")
@@ -136,9 +136,14 @@ class Queries:
     def stopping(self) -> bool:
         return self._closed
 
-    async def ask(self, question: Question, gone: Coroutine[Any, Any, None]) -> Reply:
-        """The whole answer, or an error; the work ends early when `gone` returns first."""
-        return await self._led(lambda stop: self._carried_out(question, stop), gone)
+    async def ask(
+        self, question: Question, gone: Coroutine[Any, Any, None], take: Take | None = None
+    ) -> Reply:
+        """The whole answer, or an error; the work ends early when `gone` returns first.
+
+        Points go to `take` while they are computed, if it is there: from a thread of the query.
+        """
+        return await self._led(lambda stop: self._carried_out(question, stop, take), gone)
 
     async def look(
         self,
@@ -197,7 +202,9 @@ class Queries:
         if not work.cancelled():
             work.exception()  # whoever asked may be gone
 
-    async def _carried_out(self, question: Question, stop: threading.Event) -> Reply:
+    async def _carried_out(
+        self, question: Question, stop: threading.Event, take: Take | None
+    ) -> Reply:
         watch = _Watch(question.terms.seconds, self._settings.query_seconds)
         await watch.within(self._free.acquire(), "query queue")
         try:
@@ -208,7 +215,9 @@ class Queries:
             if found is not None:
                 source = await self._snapshot(found, watch, stop)
             watch.stage("snapshot")
-            answer = await self._in_thread(lambda: self._answer(question, source, watch.left, stop))
+            answer = await self._in_thread(
+                lambda: self._answer(question, source, watch.left, stop, take)
+            )
         finally:
             self._free.release()
         parse = ("parse", question.parse_seconds)
@@ -241,7 +250,12 @@ class Queries:
         return await watch.within(self._store.snapshot(after, until, check), "query preparation")
 
     def _answer(
-        self, question: Question, source: Source, seconds: float, stop: threading.Event
+        self,
+        question: Question,
+        source: Source,
+        seconds: float,
+        stop: threading.Event,
+        take: Take | None,
     ) -> Answer:
         from kalla.query.engine import Engine
         from kalla.query.flow import Limits
@@ -254,7 +268,8 @@ class Queries:
             points=MOST_POINTS,
         )
         engine = Engine(source, _setting(question.terms), limits, self._settings.query_threads)
-        return engine.run(question.expr, question.text, question.steps, question.step_ms, stop)
+        expr, text, steps, step_ms = question.expr, question.text, question.steps, question.step_ms
+        return engine.run(expr, text, steps, step_ms, stop, take)
 
     async def _in_thread(self, function: Callable[[], Found]) -> Found:
         """A thread's work; whoever stops waiting for it keeps its place until it has ended."""

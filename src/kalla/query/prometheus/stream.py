@@ -1,4 +1,4 @@
-"""The answer to a range query as server-sent events: points in the order of time, in small parts.
+"""The answer to a range query as server-sent events: points by time, while later ones are computed.
 
 A stream is whole when `done` came; whoever closes it ends the work.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kalla.errors import Unavailable
+from kalla.query.frames import Floats, Frame, Steps, Whole
+from kalla.query.labels import Labels
 from kalla.query.prometheus import asking, times
 from kalla.query.prometheus.answers import Quoted, compact, encoded, numbers, stamps
 from kalla.query.prometheus.asking import Queries, Question, Reply, Terms
@@ -27,15 +29,13 @@ from kalla.query.prometheus.refusals import PrometheusRoute, described
 from kalla.query.prometheus.routes import Asking, left
 from kalla.web.access import harmless, needs
 
-if TYPE_CHECKING:
-    from kalla.query.engine import Answer
-
 router = APIRouter(prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=["query"])
 
 # Points of one event at most.
 EVENT_POINTS = 5_000
 _BEAT_SECONDS = 5.0
 
+Block = tuple[Steps, Frame]
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as 15s.")]
 # Half of a pair is no character, but JSON can spell it; what Go reads then is this.
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -88,67 +88,114 @@ async def stream_query(request: Request, queries: Asking, streamed: Streamed) ->
 
 async def _events(request: Request, queries: Queries, question: Question) -> AsyncIterator[bytes]:
     yield b": the query is running\n\n"
-    work = asyncio.create_task(queries.ask(question, left(request)), name="stream")
+    found: asyncio.Queue[Block | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def take(steps: Steps, frame: Frame) -> None:
+        loop.call_soon_threadsafe(found.put_nowait, (steps, frame))
+
+    work = asyncio.create_task(queries.ask(question, left(request), take), name="stream")
+    work.add_done_callback(lambda _: found.put_nowait(None))
+    told = Told()
     try:
-        while not (await asyncio.wait({work}, timeout=_BEAT_SECONDS))[0]:
-            yield b":\n\n"
-        reply = work.result()
-        parts = results(reply.answer)
-        while part := await asyncio.to_thread(next, parts, b""):
-            if queries.stopping:
-                raise Unavailable("the API is stopping: ask again in a moment")
-            yield part
-        yield _event("summary", _summary(reply))
+        async for block in _each(found):
+            if block is None:
+                yield b":\n\n"
+                continue
+            events = told.events(*block)
+            while event := await asyncio.to_thread(next, events, b""):
+                if queries.stopping:
+                    raise Unavailable("the API is stopping: ask again in a moment")
+                yield event
+        yield _event("summary", _summary(work.result(), told))
         yield _event("done", {})
     except Exception as error:
-        _, told, _ = described(request, error)
-        yield _event("error", told)
+        _, problem, _ = described(request, error)
+        yield _event("error", problem)
     finally:
         work.cancel()
 
 
-def results(answer: Answer) -> Iterator[bytes]:
-    """Events of a matrix's points: by time, and within one time in the order of the series."""
-    if not answer.series:
-        return
-    lengths = [len(one.times) for one in answer.series]
-    every = np.concatenate([one.times for one in answer.series])
-    order = np.argsort(every, kind="stable")
-    every = every[order]
-    values = np.concatenate([one.values for one in answer.series])[order]
-    ids = np.repeat(np.arange(len(lengths)), lengths)[order]
-    met = np.zeros(len(lengths), bool)
-    quoted = Quoted()
-    for first in range(0, len(every), EVENT_POINTS):
-        part = slice(first, first + EVENT_POINTS)
-        new = np.unique(ids[part])
-        new = new[~met[new]].tolist()
-        met[new] = True
-        known = ",".join(
-            f'{{"id":{one},"metric":{quoted.labels(answer.series[one].labels)}}}' for one in new
-        )
+async def _each(found: asyncio.Queue[Block | None]) -> AsyncIterator[Block | None]:
+    """What is put into the queue until None; a None for every while in which nothing is."""
+    while True:
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                block = await found.get()
+        except TimeoutError:
+            yield None
+            continue
+        if block is None:
+            return
+        yield block
+
+
+class Told:
+    """What a stream has told so far; each series is introduced once, with a number."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self._numbers: dict[Labels, int] = {}
+        self._last: Sequence[Labels] = ()
+        self._ids = np.zeros(0, np.int64)
+        self._introduced = np.zeros(0, bool)
+        self._quoted = Quoted()
+
+    @property
+    def series(self) -> int:
+        return len(self._numbers)
+
+    def events(self, steps: Steps, frame: Frame) -> Iterator[bytes]:
+        """A block's points: by time, and within one time in the order of the series' numbers."""
+        if frame.labels is not self._last:
+            self._meet(frame.labels)
+        ids, times = self._ids, steps.times
+        order = np.argsort(ids)
+        columns, rows = np.nonzero(frame.present[order].T)
+        rows = order[rows]
+        for first in range(0, len(rows), EVENT_POINTS):
+            some = slice(first, first + EVENT_POINTS)
+            at, row = columns[some], rows[some]
+            self.points += len(row)
+            new = np.unique(row[~self._introduced[ids[row]]])
+            self._introduced[ids[new]] = True
+            series = (
+                f'{{"id":{ids[one]},"metric":{self._quoted.labels(frame.labels[one])}}}'
+                for one in new.tolist()
+            )
+            yield self._event(",".join(series), times[at], ids[row], frame.values[row, at])
+
+    def _meet(self, labels: Sequence[Labels]) -> None:
+        known = self._numbers
+        self._ids = np.array([known.setdefault(one, len(known)) for one in labels], np.int64)
+        new = np.zeros(len(known) - len(self._introduced), bool)
+        self._introduced = np.concatenate([self._introduced, new])
+        self._last = labels
+
+    @staticmethod
+    def _event(series: str, times: Whole, ids: Whole, values: Floats) -> bytes:
         points = pc.binary_join_element_wise(
             "[",
-            stamps(every[part]),
+            stamps(times),
             ",",
-            pc.cast(pa.array(ids[part]), pa.string()),
+            pc.cast(pa.array(ids), pa.string()),
             ',"',
-            numbers(values[part]),
+            numbers(values),
             '"]',
             "",
         )
         text = ",".join(points.to_pylist())
-        yield encoded(
-            f'data: {{"type":"result","data":{{"series":[{known}],"points":[{text}]}}}}\n\n'
+        return encoded(
+            f'data: {{"type":"result","data":{{"series":[{series}],"points":[{text}]}}}}\n\n'
         )
 
 
-def _summary(reply: Reply) -> dict[str, Any]:
+def _summary(reply: Reply, told: Told) -> dict[str, Any]:
     answer, steps = reply.answer, reply.question.steps
     return {
         "resultType": answer.type,
-        "series": len(answer.series),
-        "points": sum(len(one.times) for one in answer.series),
+        "series": told.series,
+        "points": told.points,
         "start": steps.start / 1000,
         "end": steps.end / 1000,
         "step": steps.step / 1000,
