@@ -33,7 +33,7 @@ _NUMBER = re.compile(
 )
 _DURATION = re.compile(r"[0-9]+(?:ms|[smhdwy])(?:[0-9]+(?:ms|[smhdw]))*")
 _SIGNS = ("==", "!=", ">=", "<=", "</", ">/", "=~", "!~")
-_SINGLE = "+-*/%^<>=(){}[],:@"
+_SINGLE = "+-*/%^<>=(){[],:@"
 _OPERATORS = frozenset(
     {"+", "-", "*", "/", "%", "^", "==", "!=", ">=", "<=", "<", ">", "=~", "!~", "@", "</", ">/"}
 )
@@ -237,7 +237,7 @@ class _Lexer:
     def _sign(self, character: str) -> None:
         pair = self.text[self.at : self.at + 2]
         if pair in ("=~", "!~") or (character == "!" and pair != "!="):
-            shown = _rune(pair[1]) if len(pair) == 2 else "'\\uffff'"
+            shown = _rune(pair[1:] or "\ufffd")
             self._fail(f"unexpected character after '{character}': {shown}")
         if pair in _SIGNS:
             self._add("operator", pair)
@@ -254,7 +254,7 @@ class _Lexer:
         elif character == ")":
             self.parens -= 1
             if self.parens < 0:
-                self._fail("unexpected right parenthesis ')'")
+                self._fail("unexpected right parenthesis ')'", self.at + 1)
         elif character == "[":
             if self.bracket:
                 self._fail("unexpected left bracket '['")
@@ -271,14 +271,14 @@ class _Lexer:
         if pair in ("=~", "!~", "!="):
             self._add("operator", pair)
         elif character in "=,":
-            self._add("operator" if character == "=" else "punctuation", character)
+            self._add("punctuation", character)
         elif character == "}":
             self.brace = False
             self._add("punctuation", "}")
         elif character == "{":
             self._fail("unexpected left brace '{'")
         elif character == "!":
-            follower = _rune(pair[1]) if len(pair) == 2 else "'\\uffff'"
+            follower = _rune(pair[1:] or "\ufffd")
             self._fail(f"unexpected character after '!' inside braces: {follower}")
         elif match := _LABEL.match(self.text, self.at):
             self._add("identifier", match.group())
@@ -313,7 +313,9 @@ class _Lexer:
         stop = max(match.end() for match in (duration, number) if match)
         tail = re.compile(r"[A-Za-z0-9_.]*").match(self.text, stop)
         if tail and tail.group():
-            bad = self.text[self.at : tail.end()]
+            # A letter that neither numbers nor durations have is not counted in.
+            foreign = re.match("[^0-9._eEsmhdwy]", tail.group())
+            bad = self.text[self.at : stop if foreign else tail.end()]
             self._fail(f"bad number or duration syntax: {go_quote(bad)}")
         if duration and duration.end() == stop:
             self._add("duration", duration.group())

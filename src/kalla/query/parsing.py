@@ -12,6 +12,7 @@ from typing import Literal
 
 from kalla.query.features import Features
 from kalla.query.lexing import failed, go_quote
+from kalla.query.notation import general
 from kalla.query.problems import NativeHistograms, ParseFailed
 from kalla.query.reading import ABOVE_UNARY, PRECEDENCE, Reader
 from kalla.query.signatures import FUNCTIONS
@@ -326,10 +327,10 @@ class _Parser(Reader):
     def at_time(self, expr: Expr) -> Expr:
         self.take()
         at: int | Literal["start", "end"]
-        if self.sees("start", "end") and self.follower_is("("):
+        if self.sees("start", "end"):
             at = "start" if self.take().value == "start" else "end"
-            self.expect("(")
-            self.expect(")")
+            self.expect("(", "@", "timestamp")
+            self.expect(")", "@", "timestamp")
             seconds = 0.0
         else:
             sign = -1.0 if self.sees("-") else 1.0
@@ -340,7 +341,8 @@ class _Parser(Reader):
             seconds = sign * self.number().value
             at = 0
         if not abs(seconds) < _FURTHEST_SECONDS:
-            self.fail(expr.span, f"timestamp out of bounds for @ modifier: {seconds:f}")
+            shown = general(seconds) if not math.isfinite(seconds) else f"{seconds:f}"
+            self.fail(expr.span, f"timestamp out of bounds for @ modifier: {shown}")
         target = expr.vector if isinstance(expr, MatrixSelector) else expr
         if not isinstance(target, (VectorSelector, Subquery)):
             self.fail(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import NoReturn
 
@@ -28,6 +29,7 @@ PRECEDENCE = {
     "^": 6,
 }  # fmt: skip
 ABOVE_UNARY = 6
+_OCTAL = re.compile("0[0-7]+")
 DEEPEST = 100
 
 
@@ -109,14 +111,19 @@ class Reader:
         if text in ("inf", "nan"):
             return math.inf if text == "inf" else math.nan
         digits = text.replace("_", "")
-        if digits.startswith("0x"):
-            return float(int(digits, 16))
-        if digits.startswith("0") and digits.isdigit() and set(digits) <= set("01234567"):
-            return float(int(digits, 8))
-        try:
-            return float(digits)
-        except ValueError:
-            self.fail(span, f"error parsing number: {go_quote(token.text)}")
+        base = 16 if digits.startswith("0x") else 8 if _OCTAL.fullmatch(digits) else 10
+        if base != 10 and int(digits, base) < 2**63:
+            return float(int(digits, base))
+        if base == 16:
+            self._no_number(token, span, "invalid syntax")
+        value = float(digits)
+        if math.isinf(value):
+            self._no_number(token, span, "value out of range")
+        return value
+
+    def _no_number(self, token: Token, span: Span, why: str) -> NoReturn:
+        parsed = f"strconv.ParseFloat: parsing {go_quote(token.text)}: {why}"
+        self.fail(span, f"error parsing number: {parsed}")
 
     # Selectors
 
