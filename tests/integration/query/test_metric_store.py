@@ -309,6 +309,33 @@ async def test_what_is_told_of_metrics_is_kept_and_the_last_word_counts(
         assert await store.metadata("nothing") == {}
 
 
+async def test_the_newest_word_on_a_metric_counts_whichever_process_was_told(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = metrics_settings(database_url, tmp_path)
+    async with metric_store(settings) as one, metric_store(settings) as other:
+        for store, word in ((one, "x"), (other, "y"), (one, "x"), (one, "x"), (other, "y")):
+            await store.commit({}, {"up": Metadata("gauge", word)})
+            assert await one.metadata() == {"up": Metadata("gauge", word)}
+
+
+async def test_metadata_that_are_repeated_are_not_written_again(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+
+    async def note(_: object, metadata: object) -> None:
+        written.append(metadata)
+
+    async with metric_store(metrics_settings(database_url, tmp_path)) as store:
+        both = {"a": Metadata("gauge"), "b": Metadata("counter")}
+        await store.commit({}, both)
+        monkeypatch.setattr(catalogue, "note_metadata", note)
+        await store.commit({}, both)
+        await store.commit({}, both | {"b": Metadata("counter", "new")})
+    assert written == [{"b": Metadata("counter", "new")}]
+
+
 async def test_metadata_that_postgres_cannot_keep_does_not_keep_samples_away(
     database_url: str, tmp_path: Path
 ) -> None:

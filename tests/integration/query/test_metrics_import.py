@@ -79,7 +79,7 @@ def test_a_body_stays_small_however_many_samples_there_are(
     )
     sizes = [len(remote_write.unpacked(body.content, MOST)) for body in bodies(file)]
     assert max(sizes) <= 2500
-    assert len(sizes) > 10
+    assert len(sizes) >= 10
     found, _ = imported(file)
     assert {labels: len(points) for labels, points in found.items()} == {
         named("m", a=str(place)): (count + 2 - place) // 3 for place in range(3)

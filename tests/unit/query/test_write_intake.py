@@ -193,16 +193,19 @@ async def test_bodies_hold_their_room_while_they_are_read() -> None:
             pass
 
 
-async def test_metadata_are_committed_when_they_change_and_only_then() -> None:
+async def test_of_metadata_that_travel_together_the_last_word_is_committed() -> None:
     async with an_intake() as (intake, store, known):
-        store.go.set()
-        told = {"a": Metadata("gauge", "x", "")}
-        for news in (told, told, {"a": Metadata("gauge", "y", "")}):
-            await intake.write(a_batch(known, "a", [], metadata=news))
-        assert [metadata for _, metadata in store.commits] == [
-            told,
-            {"a": Metadata("gauge", "y", "")},
+        first = asyncio.create_task(intake.write(a_batch(known, "a", [1])))
+        await until(lambda: store.begun == 1)
+        words = [{"a": Metadata("gauge", word)} for word in "xyz"]
+        others = [
+            asyncio.ensure_future(intake.write(a_batch(known, "a", [], metadata=told)))
+            for told in words
         ]
+        await asyncio.sleep(0)
+        store.go.set()
+        await asyncio.gather(first, *others)
+        assert [metadata for _, metadata in store.commits] == [{}, words[-1]]
 
 
 async def test_whoever_waits_when_it_closes_is_told_to_come_back() -> None:

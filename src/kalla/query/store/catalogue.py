@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -110,6 +111,13 @@ async def note_metadata(connection: Connection, metadata: Mapping[str, Metadata]
     if given:
         rows = [{"metric": metric, **told} for metric, told in given.items()]
         await connection.execute(sql.note_metadata, {"metadata": Jsonb(rows)})
+
+
+async def told_at(connection: Connection) -> datetime | None:
+    """When anything was last told of a metric that was not there already."""
+    (row,) = await (await connection.execute(sql.told_at)).fetchall()
+    found: datetime | None = row["told_at"]
+    return found
 
 
 def _storable(text: str) -> str:

@@ -41,7 +41,6 @@ _GROUP_SAMPLES = 1_000_000
 _KNOWN_BYTES = 512 << 20
 # What another process stored is noticed so late.
 _NEWEST_SECONDS = 5.0
-_MOST_METADATA = 100_000
 # What a disk, a bucket or a database does that may be otherwise the next time.
 _PASSING = (KallaError, OSError, psycopg.Error, PoolTimeout)
 _log = logs.get(__name__)
@@ -89,7 +88,6 @@ class Intake:
         self._store = store
         self._settings = settings
         self._known: Known | None = None
-        self._told: dict[str, Metadata] = {}
         self._newest: int | None = None
         self._looked_at = -_NEWEST_SECONDS
         self._waiting: Waiting = []
@@ -147,8 +145,7 @@ class Intake:
 
     async def write(self, batch: Batch) -> None:
         """Returns when the samples are durable."""
-        news = {name: note for name, note in batch.metadata.items() if self._told.get(name) != note}
-        if not len(batch.times) and not news:
+        if not len(batch.times) and not batch.metadata:
             return
         if self._samples and self._samples + len(batch.times) > MOST_SAMPLES:
             raise Unavailable("too many samples wait to be written: send them again in a moment")
@@ -252,13 +249,9 @@ class Intake:
         metadata: dict[str, Metadata] = {}
         for batch in batches:
             metadata |= batch.metadata
-        metadata = {name: note for name, note in metadata.items() if self._told.get(name) != note}
         loop = asyncio.get_running_loop()
         shards = await loop.run_in_executor(self._threads, merged, batches)
         await self._store.commit(shards, metadata)
-        if len(self._told) > _MOST_METADATA:
-            self._told.clear()
-        self._told |= metadata
         for batch in batches:
             if len(batch.times):
                 self._saw(int(batch.times.max()))

@@ -13,8 +13,9 @@ from kalla.query.samples import SeriesBatch
 from kalla.query.store import catalogue, segments
 from kalla.query.store.catalogue import Metadata
 from kalla.query.store.reading import SegmentSource
-from kalla.query.store.segments import Segment
+from kalla.query.store.segments import NewSegment, Segment
 from kalla.query.store.shelf import Shelf
+from kalla.query.store.told import Told
 from kalla.settings import Settings
 from kalla.storage import Storage
 
@@ -36,6 +37,7 @@ class MetricStore:
         self._shards: int | None = None
         self._shelf = self._empty_shelf()
         self._known: dict[int, Segment] = {}
+        self._told = Told()
 
     async def shards(self) -> int:
         """Into how many parts series are spread; fixed for the whole store by its first use."""
@@ -60,13 +62,16 @@ class MetricStore:
         if max(shards, default=0) >= await self.shards():
             raise ValueError(f"there is no shard {max(shards)}")
         began = time.monotonic()
-        new = await asyncio.to_thread(segments.write, self.storage, self.url, 0, shards)
+        new: list[NewSegment] = []
+        if shards:
+            new = await asyncio.to_thread(segments.write, self.storage, self.url, 0, shards)
         # Upkeep removes objects that nobody lists for long: one that old may be gone already.
         if time.monotonic() - began > self.settings.grace_seconds / 2:
             raise Unavailable("writing the samples took too long: send them again")
         async with self.database.transaction() as connection:
-            await catalogue.note_metadata(connection, metadata or {})
+            told = await self._told.note(connection, metadata or {})
             await catalogue.add(connection, new)
+        self._told = told
 
     async def snapshot(
         self, after_ms: int, until_ms: int, check: Callable[[], None] | None = None
