@@ -456,11 +456,15 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_the_command_sums_up_a_good_recipe() -> None:
-    code, output = run("check", str(RECIPES / "invoices.yaml"), "--set", "month=2026-01-01")
+    nobody = ("--right", "postgresql://reader@127.0.0.1:1/bank")
+    code, output = run(
+        "check", str(RECIPES / "invoices.yaml"), "--set", "month=2026-01-01", *nobody
+    )
     assert code == 0
     assert "Invoices against payments is a valid recipe." in output
     assert "by reference (1:1): invoice eq reference" in output
     assert "Note: the left source's columns were not checked" in output
+    assert "Note: the right source's columns were not checked: Postgres at 127.0.0.1:1" in output
 
 
 def test_the_command_tells_every_problem_and_exits_with_2() -> None:

@@ -13,9 +13,9 @@ import typer
 
 from kalla import settings
 from kalla.cli.client import Client, Style, ago, print_json, print_table
-from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.recipes import checking, notation, reading
+from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.recipes.problems import RecipeProblem, shown
 from kalla.storage import Storage
 
@@ -129,12 +129,19 @@ class _Look:
         self.notes: list[str] = []
 
     def __call__(self, recipe: Recipe) -> Mapping[Side, Mapping[str, str]]:
+        from kalla.reconcile.sources import inspection  # drivers, which take their time to load
+        from kalla.secrets import Vault
+
+        loaded = settings.load().settings
+        storage, resolve = Storage.of(loaded.storage), Vault(loaded).resolve
         found: dict[Side, Mapping[str, str]] = {}
         for side in SIDES:
+            source = recipe.sources[side]
             try:
-                storage = Storage.of(settings.load().settings.storage)
-                found[side] = checking.columns_of(recipe.sources[side], storage=storage)
-            except Unavailable as error:
+                found[side] = inspection.columns(
+                    source, storage=storage, resolve=resolve, lines=None
+                )
+            except KallaError as error:
                 self.notes.append(f"the {side} source's columns were not checked: {error}")
         return found
 

@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
+from kalla.cli.recipe import app
 from kalla.errors import InvalidInput, NotFound
 from kalla.reconcile.model import Source
 from kalla.reconcile.sources import inspection
@@ -182,6 +184,26 @@ def test_a_table_is_inspected_by_its_catalogue(bank: str) -> None:
     assert any("area" in note for note in found.notes)
     loose, _ = table(bank, "loose")
     assert inspection.inspect(loose, resolve=lambda _: password).primary_key == ()
+
+
+def test_the_columns_of_a_table_are_checked_by_the_command_too(
+    bank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, password = table(bank, "payments")
+    side = given.model_dump(mode="json", exclude_unset=True) | {"primary_key": ["bank", "no"]}
+    rule = {"name": "r", "conditions": [{"left": "no", "op": "eq", "right": "number"}]}
+    recipe = {
+        "name": "test",
+        "sources": {"left": side, "right": {"uri": "source://bank", "primary_key": ["no"]}},
+        "rules": [rule | {"left_order": "payed_on"}],
+    }
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    monkeypatch.setenv("KALLA_SECRET_BANK", password.get_secret_value())
+    told = CliRunner().invoke(app, ["check", str(tmp_path / "recipe.json")])
+    assert told.exit_code == 2
+    assert "rules[0].left_order = payed_on: is not a column of the left source" in told.output
+    assert "did you mean paid_on?" in told.output
+    assert "Note: the right source's columns were not checked: source://bank" in told.output
 
 
 def test_a_table_is_previewed_without_what_cannot_be_read(bank: str) -> None:

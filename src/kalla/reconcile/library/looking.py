@@ -14,7 +14,6 @@ from kalla.reconcile.library import admission, places
 from kalla.reconcile.library.admission import Known
 from kalla.reconcile.library.places import Refused
 from kalla.reconcile.model import SIDES, Recipe, Side, Source
-from kalla.reconcile.recipes import checking
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
@@ -86,15 +85,7 @@ class Look:
     async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
         def look() -> Columns:
             source = admission.admit_source(recipe.sources[side], side, known)
-            if not inspection.is_database(source):
-                return checking.columns_of(
-                    source,
-                    storage=self.storage,
-                    lines=inspection.SAMPLE_ROWS,
-                    bounds=self._bounds(),
-                )
-            found = inspection.inspect(source, **self._means())
-            return {column.name: column.type for column in found.columns}
+            return inspection.columns(source, **self._means())
 
         try:
             return await self._in_time(look)

@@ -84,7 +84,10 @@ def columns_of(
     from kalla.storage import LOCAL
 
     if _scheme(source.uri) in (*DATABASES, "source"):
-        raise Unavailable(f"{source.uri} is not looked at before the run")
+        raise Unavailable(
+            f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
+            " /api/recipes/validate"
+        )
     try:
         seen = native.look(source, storage=storage or LOCAL, lines=lines, bounds=bounds)
     except InvalidInput as error:

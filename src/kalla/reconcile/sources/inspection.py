@@ -21,7 +21,7 @@ from kalla.reconcile.matching.values import quote
 from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import COMPRESSIONS, DATABASES, Source
 from kalla.reconcile.plan import Input
-from kalla.reconcile.recipes.checking import word_of
+from kalla.reconcile.recipes.checking import columns_of, word_of
 from kalla.reconcile.sources import native
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.origins import Resolve, from_environment, password_of
@@ -95,6 +95,21 @@ def inspect(
     if seen.format == "json":
         notes = (*notes, f"the columns are those of the first {SAMPLE_ROWS:,} lines")
     return Inspection(seen.format, columns, rows, exact, seen.bytes, key, note, notes)
+
+
+def columns(
+    source: Source,
+    *,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = LOOK,
+    lines: int | None = SAMPLE_ROWS,
+) -> dict[str, str]:
+    """The columns with their types in a word, and nothing else; of JSON by its first lines."""
+    if is_database(source):
+        found = _table(source, resolve, bounds).schema()
+        return {each.name: _word_of_arrow(each) for each in found}
+    return columns_of(source, storage=storage, lines=lines, bounds=bounds)
 
 
 def preview(
