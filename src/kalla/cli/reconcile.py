@@ -149,7 +149,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     limits = Limits.of(settings)
     resolve = Vault(settings).resolve
     inputs = {
-        side: origins.preview(recipe.sources[side], side, recipe.time_zone, resolve=resolve)
+        side: origins.preview(recipe, side, resolve=resolve)
         if origins.is_staged(recipe.sources[side])
         else origins.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES

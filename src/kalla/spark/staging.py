@@ -69,7 +69,7 @@ def _write(connector: Connector, part: Slice, columns: Sequence[str] | None, pat
     with pq.ParquetWriter(
         path,
         first.schema,
-        compression="zstd",
+        compression="snappy",  # written once and read once: zstd takes longer than it saves
         use_dictionary=_repetitive(first),
         store_decimal_as_integer=True,
     ) as writer:

@@ -226,5 +226,8 @@ def test_a_secret_comes_from_who_resolves_it(monkeypatch: pytest.MonkeyPatch) ->
     def away(name: str) -> Any:
         raise Unavailable(f"the store of {name} is away")
 
-    with pytest.raises(KallaError, match="the store of bank is away"):
-        origins.preview(bank, "left", "UTC", resolve=away)
+    with (
+        pytest.raises(KallaError, match="the store of bank is away"),
+        origins.connector(bank, "left", "UTC", resolve=away),
+    ):
+        pass

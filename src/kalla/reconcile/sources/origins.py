@@ -75,13 +75,15 @@ def look(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
     return native.look(source, f"sources.{side}", storage)
 
 
-def preview(source: Source, side: Side, time_zone: str, *, resolve: Resolve | None = None) -> Input:
-    """What a table would be staged to, without reading a row of it."""
-    connector = _connector(source, side, time_zone, resolve)
-    estimate = connector.estimate()
+def preview(recipe: Recipe, side: Side, *, resolve: Resolve | None = None) -> Input:
+    """What a table would be read as, without reading a row of it."""
+    source, zone = recipe.sources[side], recipe.time_zone
+    with connector(source, side, zone, resolve=resolve, at_one_moment=True) as table:
+        estimate = table.estimate()
+        schema = arrow_schema(table.schema(), columns_to_read(table, recipe, side))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "schema.parquet"
-        pq.write_table(arrow_schema(connector.schema(), None).empty_table(), file)
+        pq.write_table(schema.empty_table(), file)
         seen = native.seen("parquet", [File(str(file), 0)])
     return replace(
         seen,
