@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,7 +92,7 @@ def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
             origins.look(recipe.sources[side], side, storage=limits.storage)
     with _bar(console) as progress:
         start = progress.add_task("start Spark", total=1)
-        with private_spark() as session:
+        with private_spark(brief=recipe.match_sql is None) as session:
             progress.update(start, completed=1)
             tasks = {name: progress.add_task(name, total=None) for name in ("stage", "match")}
 
@@ -101,9 +103,11 @@ def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
 
 
 @contextmanager
-def private_spark() -> Iterator[SparkSession]:
+def private_spark(*, brief: bool) -> Iterator[SparkSession]:
+    # The client takes seconds to import, as the server takes to start.
+    threading.Thread(target=import_module, args=("pyspark.sql.connect.session",)).start()
     with tempfile.TemporaryDirectory(prefix="kalla-") as folder:
-        server = Spark(Path(folder), ports.choose_free(), cores=_cores())
+        server = Spark(Path(folder), ports.choose_free(), cores=_cores(), brief=brief)
         server.start()
         try:
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))

@@ -25,17 +25,24 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
+# For a Java that lives for a minute and only places kernels: to compile well takes it too long.
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 class Spark(Server):
     port_setting = "up.spark_port"
     start_seconds = 120.0
     stop_seconds = 15.0
 
-    def __init__(self, data_dir: Path, port: int, cores: int = 2, memory: str = "2g") -> None:
+    def __init__(
+        self, data_dir: Path, port: int, cores: int = 2, memory: str = "2g", *, brief: bool = False
+    ) -> None:
+        """A `brief` one is quick to start, and slow at SQL of any size."""
         super().__init__("spark", port, data_dir / "logs")
         self.folder = data_dir / "spark"
         self.cores = cores
         self.memory = memory
+        self.brief = brief
 
     @property
     def remote(self) -> str:
@@ -64,6 +71,7 @@ class Spark(Server):
         (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING)
 
     def command(self) -> Sequence[str]:
+        java_options = f"-Djava.io.tmpdir={self.folder / 'tmp'}"
         settings = {
             # The 4 makes a failed task try again; plain local[n] never does.
             "spark.master": f"local[{self.cores},4]",
@@ -82,8 +90,10 @@ class Spark(Server):
             "spark.ui.enabled": "false",
             # Its inner ports, too, are for itself alone; the secret is made up at every start.
             "spark.authenticate": "true",
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self.folder / 'tmp'}",
+            "spark.driver.extraJavaOptions": java_options + (f" {_BRIEF}" if self.brief else ""),
         }
+        if self.brief:
+            settings["spark.sql.codegen.wholeStage"] = "false"
         flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         submit = str(_home() / "bin" / "spark-submit")
@@ -95,6 +105,7 @@ class Spark(Server):
             "SPARK_CONF_DIR": str(self.folder / "conf"),
             "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
             "SPARK_LOCAL_IP": ports.HOST,
+            "SPARK_LAUNCHER_OPTS": _BRIEF,  # of the Java that only makes up the command
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token,
             "JAVA_HOME": str(java.find().home_for_spark(self.folder)),
             # Or the Python workers miss the packages.

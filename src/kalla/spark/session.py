@@ -121,7 +121,7 @@ def connect(settings: SparkSettings) -> SparkSession:
     _knock(remote)
     try:
         session = SparkSession.builder.remote(url).config(map=_CONF).create()
-        session.range(1).count()
+        _ = session.version  # asks the server; a query would take it seconds
     except Exception as error:
         raise Unavailable(
             f"Spark at {remote} does not answer: {scrub(_first_line(error))}"
