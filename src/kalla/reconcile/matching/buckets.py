@@ -18,7 +18,7 @@ from kalla.errors import Permanent
 from kalla.reconcile import kernel
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
-from kalla.reconcile.matching import closest, exchange
+from kalla.reconcile.matching import closest, exchange, nearby, recalling
 from kalla.reconcile.matching.exchange import (
     Key,
     KeyTask,
@@ -29,11 +29,12 @@ from kalla.reconcile.matching.exchange import (
     key_of_source,
     stored,
 )
+from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.outcomes import Outcome, loaded_of, rules_of, states_of
 from kalla.reconcile.matching.values import held, literal
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.plan import Plan, RulePlan
+from kalla.reconcile.plan import Plan, RulePlan, SidePlan
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -95,6 +96,13 @@ def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
     return found
 
 
+def tasks_expected(rules: Sequence[RulePlan], buckets: int) -> int:
+    """How many tasks a match has: each side is read by as many as there are buckets, its keys are
+    looked at, then each stage is matched and each side explained."""
+    found = stages(rules, buckets)
+    return 2 * buckets + found[0].buckets + sum(stage.buckets for stage in found) + 2
+
+
 class _Match:
     """What the tasks of one match share. It travels with them."""
 
@@ -141,7 +149,8 @@ class _Match:
             outcomes += came
             waiting = _by_side(pair for each in came for pair in (each.left_over or {}).items())
         clock.lap("match")
-        outcomes += self._explain_rest(place, outcomes)
+        spread_out = _by_side((each.side, each.folder) for each in read)
+        outcomes += self._explain_rest(place, outcomes, spread_out, ordinals)
         clock.lap("closest")
         facts = Facts(
             {
@@ -165,7 +174,7 @@ class _Match:
         work = self.work / "keys"
 
         def find(task: KeyTask) -> dict[Side, str]:
-            return exchange.find_doubled(task, work, self.own())
+            return exchange.find_doubled(task, work)
 
         found = place(_told(find), tasks)
         doubled = {side: [each[side] for each in found if side in each] for side in SIDES}
@@ -189,17 +198,19 @@ class _Match:
         bench = Workbench(replace(self.plan, sides=sides), self.own())
         try:
             for side in SIDES:
-                _restore(bench, side, kept(self.plan, side), ordinals.get(side))
+                recalling.restore(bench, side, kept(self.plan, side), ordinals.get(side))
             evidence = self._evidence(bench)
             carried = kernel.carry_out(bench, stage.rules)
             rules = kernel.write_matched(bench, evidence, carried)
+            suggested = self._write_suggested(bench)
             if not is_last:
                 states = {side: _gone(bench, side) for side in SIDES}
                 left_over = {
                     side: self._hand_on(bench, side, self.stages[number + 1]) for side in SIDES
                 }
-                done = {side: self._set_aside(bench, side) for side in SIDES}
-                return Outcome(rules, tuple(evidence.written), states, None, left_over, done)
+                return Outcome(
+                    rules, tuple(evidence.written), states, None, left_over, None, suggested
+                )
             evidence.ambiguous()
             lonely = {}
             for side in SIDES:
@@ -211,7 +222,8 @@ class _Match:
                 {side: kernel.states_of(bench, side) for side in SIDES},
                 {side: kernel.doubts(bench, side) for side in SIDES},
                 None,
-                {side: self._set_aside(bench, side, with_open=True) for side in SIDES},
+                {side: self._set_aside(bench, side) for side in SIDES},
+                suggested,
                 lonely,
             )
         finally:
@@ -236,9 +248,16 @@ class _Match:
         )
         return int(left)
 
-    def _explain_rest(self, place: Place, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    def _explain_rest(
+        self,
+        place: Place,
+        outcomes: Sequence[Outcome],
+        spread_out: Mapping[Side, tuple[str, ...]],
+        ordinals: Mapping[Side, Ordinals],
+    ) -> Sequence[Outcome]:
         """The rows that only a look at all of the other side explains, some in each task."""
-        folders = _by_side(pair for each in outcomes for pair in (each.done or {}).items())
+        open_rows = _by_side(pair for each in outcomes for pair in (each.open_rows or {}).items())
+        suggested = _by_side(pair for each in outcomes for pair in (each.suggested or {}).items())
         tasks = []
         for side in SIDES:
             asking = sum(each.lonely[side] for each in outcomes if each.lonely)
@@ -246,22 +265,42 @@ class _Match:
             tasks += [Asking(side, number, of) for number in range(of)]
 
         def explain(task: Asking) -> Outcome:
-            return self.explain(task, folders)
+            other: Side = "right" if task.side == "left" else "left"
+            everyone = stored(self.plan, other, spread_out[other], fresh=True)
+            open_sides = {side: stored(self.plan, side, open_rows[side]) for side in SIDES}
+            return self.explain(task, open_sides, everyone, ordinals.get(other), suggested[other])
 
         return place(_told(explain), tasks)
 
-    def explain(self, task: Asking, folders: Mapping[Side, tuple[str, ...]]) -> Outcome:
-        side = task.side
-        sides = {each: stored(self.plan, each, folders[each]) for each in SIDES}
+    def explain(
+        self,
+        task: Asking,
+        open_sides: Mapping[Side, SidePlan],
+        everyone: SidePlan,
+        ordinals: Ordinals | None,
+        suggested: Sequence[str],
+    ) -> Outcome:
+        """Some open rows of one side against those of the other that may be closest to them."""
+        side, other, by_key = task.side, everyone.side, len(self.stages) > 1
         asking = [f"{held(f'kalla:{name}')} IS NULL" for name in ("status", "rule", "explained")]
-        asking.append(f"hash({key_of_source(sides[side])}) % {task.of} = {task.number}")
-        sides[side] = replace(sides[side], filters=" AND ".join(asking))
-        bench = Workbench(replace(self.plan, sides=sides), self.own())
+        asking.append(f"hash({key_of_source(open_sides[side])}) % {task.of} = {task.number}")
+        own = open_sides[side]
+        own = replace(own, input=nearby.only(own.input, " AND ".join(asking)))
+        bench = Workbench(replace(self.plan, sides={side: own, other: everyone}), self.own())
         try:
-            for each in SIDES:
-                _restore(bench, each, kept(self.plan, each), None)
+            recalling.restore(bench, side, kept(self.plan, side), None)
+            near = nearby.around(bench, side, everyone, by_key=by_key)
+            bench.plan = replace(
+                bench.plan,
+                sides={
+                    side: own,
+                    other: replace(everyone, input=nearby.only(everyone.input, near)),
+                },
+            )
+            recalling.restore(bench, other, kept(self.plan, other), ordinals)
             kernel.find_unmatched(bench, side)
-            closest.search(bench, side, by_key=len(self.stages) > 1)
+            closest.search(bench, side, by_key=by_key)
+            recalling.recall(bench, side, open_sides[other], suggested)
             evidence = self._evidence(bench)
             evidence.unmatched(side)
             return Outcome(written=tuple(evidence.written))
@@ -275,25 +314,29 @@ class _Match:
         self._write_open(bench, side, path, bucket)
         return str(path)
 
-    def _set_aside(self, bench: Workbench, side: Side, *, with_open: bool = False) -> str:
-        """Write the rows that are settled, for the search; at the end also those that are not."""
+    def _set_aside(self, bench: Workbench, side: Side) -> str:
+        """Write the rows that are open at the end, for the search among all."""
         path = self.work / "stages" / uuid4().hex
-        bench.run("CREATE OR REPLACE TEMP TABLE suggested (rid BIGINT)")
-        bench.add("suggested", bench.fates[side].rids("suggested"), "SELECT given")
-        state = {
-            "kalla:ordinal": _ordinal(bench, side),
-            "kalla:status": "CASE WHEN rid IN (FROM suggested) THEN 'suggested' ELSE 'matched' END",
-        }
-        settled = f"{side}_rows t WHERE rid NOT IN (SELECT rid FROM {bench.left_over(side)})"
-        names = self.plan.sides[side].columns
-        exchange.write(bench, side, state, exchange.ALL, path, settled, names)
-        if with_open:
-            self._write_open(bench, side, path, exchange.ALL)
+        self._write_open(bench, side, path, exchange.ALL)
         return str(path)
+
+    def _write_suggested(self, bench: Workbench) -> dict[Side, str]:
+        """The keys of suggested rows, of which most buckets have none: all others are matched."""
+        found: dict[Side, str] = {}
+        for side in SIDES:
+            rids = bench.fates[side].rids("suggested")
+            if len(rids):
+                bench.table("suggested", as_column(rids))
+                bench.keys_table(side, "SELECT rid FROM suggested", "suggested_keys")
+                path = self.work / "stages" / f"{uuid4().hex}.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                bench.run(f"COPY suggested_keys TO {literal(str(path))} (FORMAT parquet)")
+                found[side] = str(path)
+        return found
 
     def _write_open(self, bench: Workbench, side: Side, path: Path, bucket: str) -> None:
         state = {
-            "kalla:ordinal": _ordinal(bench, side),
+            "kalla:ordinal": recalling.ordinal(bench, side),
             "kalla:rule": "a.rule",
             "kalla:reason": "a.reason",
             "kalla:candidates": "a.candidates",
@@ -320,52 +363,6 @@ class _Match:
                 path = Path(each.path).rename(self.evidence / dataset / name)
                 kept_files.append(replace(each, path=str(path)))
         return tuple(kept_files)
-
-
-def _restore(
-    bench: Workbench, side: Side, kept_columns: Sequence[str], ordinals: Ordinals | None
-) -> None:
-    """A side's rows and their states, as they were when they were written."""
-    bench.load(side, whole=False)
-    bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
-    if "kalla:status" in bench.plan.sides[side].columns:
-        _restore_states(bench, side)
-    if ordinals is not None:
-        same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept_columns)
-        alike = ", ".join(kept_columns)
-        bench.run(
-            f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal FROM"
-            f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin FROM {side}_rows) a"
-            f" JOIN read_parquet({literal(ordinals.path)}) b ON a.twin = b.twin AND {same}"
-        )
-    (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
-    bench.ordinals[side] = bool(numbered)
-
-
-def _ordinal(bench: Workbench, side: Side) -> str:
-    """Of most sides no key is doubled."""
-    if not bench.ordinals[side]:
-        return "NULL::BIGINT"
-    return f"(SELECT ordinal FROM {side}_ordinals o WHERE o.rid = t.rid)"
-
-
-def _restore_states(bench: Workbench, side: Side) -> None:
-    known = {name: held(f"kalla:{name}") for name in ("ordinal", "status", "rule")}
-    bench.run(
-        f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {side}_rows"
-        f" WHERE {known['ordinal']} IS NOT NULL"
-    )
-    for status in ("matched", "suggested"):
-        bench.settle(
-            side,
-            f"SELECT rid FROM {side}_rows WHERE {known['status']} = {literal(status)}",
-            status,
-        )
-    doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
-    bench.doubt(
-        side,
-        f"SELECT rid, {', '.join(doubt)} FROM {side}_rows WHERE {known['rule']} IS NOT NULL",
-    )
 
 
 def _gone(bench: Workbench, side: Side) -> dict[str, Tally]:

@@ -14,10 +14,12 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import duckdb
+import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from kalla.reconcile.matching import values
+from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part, listed
 from kalla.reconcile.model import SIDES, Side
@@ -40,7 +42,7 @@ Thing = TypeVar("Thing")
 ALL = "0"  # the bucket of rows that stay together
 
 # Read once: what makes files small takes longer than it saves.
-_PARQUET = "FORMAT parquet, COMPRESSION lz4_raw, DICTIONARY_SIZE_LIMIT 1000"
+_PARQUET = "FORMAT parquet, COMPRESSION uncompressed, DICTIONARY_SIZE_LIMIT 100"
 _PIECE_ROWS = 1_000_000
 _WINDOW = "file_row_number"
 
@@ -61,16 +63,28 @@ class Key:
         return self.pairs <= other.pairs and bool(self.pairs) == bool(other.pairs)
 
     def bucket(self, side: Side, own_key: str, count: int) -> str:
-        """The bucket of a row. Types may differ between the sides, so that texts are hashed."""
+        """The bucket of a row; one that lacks a part of the key meets nobody: it may be in any."""
         if count == 1 or not self.pairs:
             return ALL
+        return f"coalesce({self.hashed(side)}, hash({own_key})) % {count}"
+
+    def hashed(self, side: Side) -> str:
+        """The same number for rows of equal key, whichever side they are of; null without a key."""
         place = SIDES.index(side)
-        texts = sorted(tuple(values.shown(each) for each in pair) for pair in self.pairs)
-        parts = [pair[place] for pair in texts]
-        whole = " AND ".join(f"{each} IS NOT NULL" for each in parts)
-        # A row that lacks a part of the key meets nobody, so that it may be anywhere.
-        joined = f"concat_ws(chr(31), {', '.join(parts)})"
-        return f"hash(CASE WHEN {whole} THEN {joined} ELSE {own_key} END) % {count}"
+        ordered = sorted(self.pairs, key=lambda pair: (pair[0].sql, pair[1].sql))
+        parts = [_hashable(*pair)[place] for pair in ordered]
+        whole = " AND ".join(f"{pair[place].sql} IS NOT NULL" for pair in ordered)
+        return f"CASE WHEN {whole} THEN hash({', '.join(parts)}) END"
+
+
+def _hashable(left: Value, right: Value) -> tuple[str, str]:
+    """Both as one type, for equal values of different types have different hashes."""
+    if left.kind == right.kind and left.scale == right.scale:
+        if left.kind != "number":
+            return left.sql, right.sql
+        exact = values.amount_type(left.scale) if left.scale else "HUGEINT"
+        return f"CAST({left.sql} AS {exact})", f"CAST({right.sql} AS {exact})"
+    return values.shown(left), values.shown(right)
 
 
 @dataclass(frozen=True)
@@ -148,8 +162,9 @@ def spread(
         own = _own(folder)
         own_key = bench.plain_key(side, "")
         write(bench, side, {}, key.bucket(side, own_key, count), own)
-        hashes = f"FROM (SELECT hash({own_key}) AS h FROM {side}_rows)"
-        _by_bucket(bench, "SELECT h", hashes, f"h % {count}" if count > 1 else ALL, own / "keys")
+        named = [f"p{place}" for place in range(len(part.primary_key))]
+        hashes = bench.column(f"SELECT {_key_hash(part, named)} FROM {side}_rows")
+        _write_hashes(hashes, count, own / "keys")
         nulls = " OR ".join(f"p{place} IS NULL" for place in range(len(part.primary_key)))
         (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
     finally:
@@ -246,32 +261,36 @@ class KeyTask:
     folders: Mapping[Side, tuple[str, ...]]
 
 
-def find_doubled(task: KeyTask, folder: Path, resources: Resources) -> dict[Side, str]:
+def find_doubled(task: KeyTask, folder: Path) -> dict[Side, str]:
     """A kernel: hashes of keys that occur more than once, as a file for each side that has any."""
     found: dict[Side, str] = {}
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": resources.memory,
-        "threads": resources.threads,
-        "temp_directory": str(resources.temp),
-    }
-    with duckdb.connect(config=config) as connection:
-        for side in SIDES:
-            files = [
-                str(file)
-                for each in task.folders[side]
-                for file in sorted((Path(each) / "keys").glob(f"bucket={task.number}/*"))
-            ]
-            if not files:
-                continue
-            hashes = f"read_parquet({listed(files)}, hive_partitioning=false)"
+    for side in SIDES:
+        files = [Path(each) / "keys" / f"{task.number}.npy" for each in task.folders[side]]
+        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *map(np.load, files)]))
+        doubled = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+        if len(doubled):
             path = _own(folder) / "doubled.parquet"
-            copied = connection.execute(
-                f"COPY (SELECT h FROM {hashes} GROUP BY h HAVING count(*) > 1)"
-                f" TO {literal(str(path))} (FORMAT parquet)"
-            ).fetchall()
-            if copied[0][0]:
-                found[side] = str(path)
+            pq.write_table(as_column(doubled, "h"), path)
+            found[side] = str(path)
     return found
+
+
+def _write_hashes(hashes: npt.NDArray[np.uint64], count: int, folder: Path) -> None:
+    """By bucket, a file each."""
+    folder.mkdir(parents=True)
+    buckets = (hashes % np.uint64(count)).astype(np.uint16)
+    in_order = hashes[np.argsort(buckets, kind="stable")]
+    ends = np.cumsum(np.bincount(buckets, minlength=count))
+    for number, part in enumerate(np.split(in_order, ends[:-1])):
+        np.save(folder / f"{number}.npy", part)
+
+
+def _key_hash(part: SidePlan, parts: Sequence[str]) -> str:
+    """Of a row's own key, its parts given as SQL. Several may be the same once they are joined."""
+    if len(parts) == 1:
+        return f"hash({parts[0]})"
+    texts = [key_part(value, sql) for value, sql in zip(part.primary_key, parts, strict=True)]
+    return f"hash(concat_ws('|', {', '.join(texts)}))"
 
 
 @dataclass(frozen=True)
@@ -287,10 +306,10 @@ def number(
 ) -> Ordinals:
     """A kernel: read a side once more, for the rows whose keys may be doubled, and number them."""
     part = plan.sides[side]
-    own_key = key_of_source(part)
+    own_key = _key_hash(part, [value.sql for value in part.primary_key])
     asked = [f"{value.sql} IS NULL" for value in part.primary_key]
     if doubled:
-        asked.append(f"hash({own_key}) IN (SELECT h FROM read_parquet({listed(doubled)}))")
+        asked.append(f"{own_key} IN (SELECT h FROM read_parquet({listed(doubled)}))")
     filters = f"({' OR '.join(asked)})" + (f" AND ({part.filters})" if part.filters else "")
     narrow = replace(part, filters=filters)
     bench = Workbench(replace(plan, sides={**plan.sides, side: narrow}), resources)

@@ -23,7 +23,8 @@ class Outcome:
     states: Mapping[Side, Mapping[str, Tally]] | None = None
     doubts: Mapping[Side, Mapping[int, int]] | None = None
     left_over: Mapping[Side, str] | None = None  # rows that the next stage looks at, by its key
-    done: Mapping[Side, str] | None = None  # rows that no further rule looks at
+    open_rows: Mapping[Side, str] | None = None  # what the last stage left
+    suggested: Mapping[Side, str] | None = None  # the keys of rows that left so
     lonely: Mapping[Side, int] | None = None  # unmatched rows whose evidence is yet to be written
 
 

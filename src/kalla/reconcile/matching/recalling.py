@@ -1,0 +1,78 @@
+"""What became of a row in one task, as another knows it: written with the row, or by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kalla.reconcile.matching.exchange import Ordinals, key_of_source
+from kalla.reconcile.matching.values import held, literal
+from kalla.reconcile.matching.workbench import Workbench, listed, reader
+from kalla.reconcile.model import Side
+from kalla.reconcile.plan import SidePlan
+
+
+def restore(
+    bench: Workbench, side: Side, kept_columns: Sequence[str], ordinals: Ordinals | None
+) -> None:
+    """A side's rows and their states, as they were when they were written."""
+    bench.load(side, whole=False)
+    bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
+    if "kalla:status" in bench.plan.sides[side].columns:
+        _restore_states(bench, side)
+    if ordinals is not None:
+        same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept_columns)
+        alike = ", ".join(kept_columns)
+        bench.run(
+            f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal FROM"
+            f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin FROM {side}_rows) a"
+            f" JOIN read_parquet({literal(ordinals.path)}) b ON a.twin = b.twin AND {same}"
+        )
+    (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
+    bench.ordinals[side] = bool(numbered)
+
+
+def recall(bench: Workbench, side: Side, open_rows: SidePlan, suggested: Sequence[str]) -> None:
+    """What became of the other side's rows that were found closest: what is not open is settled."""
+    other = open_rows.side
+    bench.keys_table(other, f"SELECT DISTINCT other FROM {side}_near", "found_keys")
+    ordinal = f"coalesce('#' || {held('kalla:ordinal')}, '')"
+    bench.run(
+        "CREATE TEMP TABLE still_open AS SELECT f.rid, o.rule FROM found_keys f JOIN"
+        f" (SELECT {key_of_source(open_rows)} || {ordinal} AS key, {held('kalla:rule')} AS rule"
+        f" FROM {reader(open_rows.input)}) o USING (key)"
+    )
+    bench.doubt(other, "SELECT rid, rule, '', NULL, NULL FROM still_open WHERE rule IS NOT NULL")
+    files = f"read_parquet({listed(suggested)})" if suggested else "(SELECT NULL AS key)"
+    is_suggested = f"key IN (SELECT key FROM {files} WHERE key IS NOT NULL)"
+    for status, holds in (("suggested", is_suggested), ("matched", f"NOT ({is_suggested})")):
+        bench.settle(
+            other,
+            f"SELECT rid FROM found_keys WHERE {holds} AND rid NOT IN (SELECT rid FROM still_open)",
+            status,
+        )
+
+
+def ordinal(bench: Workbench, side: Side) -> str:
+    """Of most sides no key is doubled."""
+    if not bench.ordinals[side]:
+        return "NULL::BIGINT"
+    return f"(SELECT ordinal FROM {side}_ordinals o WHERE o.rid = t.rid)"
+
+
+def _restore_states(bench: Workbench, side: Side) -> None:
+    known = {name: held(f"kalla:{name}") for name in ("ordinal", "status", "rule")}
+    bench.run(
+        f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {side}_rows"
+        f" WHERE {known['ordinal']} IS NOT NULL"
+    )
+    for status in ("matched", "suggested"):
+        bench.settle(
+            side,
+            f"SELECT rid FROM {side}_rows WHERE {known['status']} = {literal(status)}",
+            status,
+        )
+    doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
+    bench.doubt(
+        side,
+        f"SELECT rid, {', '.join(doubt)} FROM {side}_rows WHERE {known['rule']} IS NOT NULL",
+    )
