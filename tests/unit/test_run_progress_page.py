@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+from kalla.cli.runs import progress_line
+from kalla.reconcile import store
 from kalla.reconcile.kernel import STATES
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.store import Progress, RunDetail, SideProgress
@@ -65,6 +68,18 @@ def test_matching_tells_spark_tasks() -> None:
     text = shown(Progress("matching", (), 16, 4, None, None, 0.5))
     assert "Spark tasks 4 of 16" in text
     assert "Rate" not in text
+
+
+def test_a_match_in_buckets_tells_rate_and_time_left() -> None:
+    told = {"parts": 20, "parts_done": 5, "tasks": 4, "tasks_done": 1, "rows": 10_000_000}
+    job = {"type": "exec", "side": None, "progress": told, "now": NOW}
+    match = job | {"claimed_at": NOW - timedelta(seconds=10)}
+    progress = store._progress([match])
+    assert progress == Progress("matching", (), 4, 1, 250_000.0, 30.0, 0.25)
+    assert "Time left 30 s" in shown(progress)
+    assert progress_line(asdict(progress)).endswith("Spark tasks, 250,000 rows/s, 30 s left")
+    alone = store._progress([match | {"progress": told | {"parts": 1, "parts_done": 0}}])
+    assert (alone.rows_per_second, alone.seconds_left, alone.share) == (None, None, 0.25)
 
 
 def test_a_run_that_waits_says_so() -> None:

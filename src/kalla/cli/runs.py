@@ -193,14 +193,15 @@ def progress_line(reached: dict[str, Any]) -> str:
         of = sum(side["chunks"] for side in reached["staging"])
         rows = sum(side["rows"] for side in reached["staging"])
         line = f"staging: {done} of {of} chunks, {rows:,} rows"
-        if reached["rows_per_second"]:
-            line += f", {reached['rows_per_second']:,.0f} rows/s"
-        if reached["seconds_left"]:
-            line += f", {seconds(reached['seconds_left'])} left"
-        return line
-    if reached["stage"] == "matching" and reached["spark_tasks"]:
-        return f"matching: {reached['spark_tasks_done']} of {reached['spark_tasks']} Spark tasks"
-    return str(reached["stage"])
+    elif reached["stage"] == "matching" and reached["spark_tasks"]:
+        line = f"matching: {reached['spark_tasks_done']} of {reached['spark_tasks']} Spark tasks"
+    else:
+        line = str(reached["stage"])
+    if reached["rows_per_second"]:
+        line += f", {reached['rows_per_second']:,.0f} rows/s"
+    if reached["seconds_left"]:
+        line += f", {seconds(reached['seconds_left'])} left"
+    return line
 
 
 def _end(run: dict[str, Any], style: str) -> None:

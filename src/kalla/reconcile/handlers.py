@@ -186,17 +186,22 @@ class Exec:
         folder = ground.settings.work_folder.joinpath(*names) if is_s3(url) else Path(url)
         folder.mkdir(parents=True)
 
+        known: dict[str, Any] = {}
+
         def tell(stage: str, done: int, of: int) -> None:
             context.check()
-            context.progress(stage=stage, parts=of, parts_done=done)
+            known.update(stage=stage, parts=of, parts_done=done)
+            context.progress(**known)
 
         def tell_tasks(done: int, of: int) -> None:
-            context.progress(tasks=of, tasks_done=done)
+            known.update(tasks=of, tasks_done=done)
+            context.progress(**known)
 
         with ExitStack() as held:
             if is_s3(url):
                 held.callback(shutil.rmtree, folder, ignore_errors=True)
             inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
+            known["rows"] = sum(each.rows or 0 for each in inputs.values())
             session = held.enter_context(ground.spark.session(job, context, tell_tasks))
             found = run.match(session, recipe, inputs, folder, ground.limits, tell, began)
             if is_s3(url):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -128,8 +129,11 @@ def _match(
     resources = Resources(limits.memory, limits.threads, work / "temp", limits.storage)
     when = began.isoformat(timespec="seconds")
     count = 1 if made.statement is not None else _buckets(session, made, limits)
+    mark = work / "seen"
+    work.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     if count > 1:
-        told = _Told(session, progress)
+        told = _Told(session, progress, mark, buckets.tasks_expected(made.rules, count))
         narrow = dataclasses.replace(resources, threads=1)  # as many tasks as cores
         return buckets.match(made, count, work / "evidence", narrow, when, told)
     progress("match", 0, 1)
@@ -142,7 +146,7 @@ def _match(
         temp = dataclasses.replace(resources, temp=resources.temp / own)
         return kernel.match(task, work / "evidence" / own, temp, when, pairs)
 
-    (facts,) = place(session, kernel_of, [made])
+    (facts,) = place(session, _seeing(mark, kernel_of), [made])
     progress("match", 1, 1)
     return facts
 
@@ -160,21 +164,39 @@ def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
     return plan.buckets(inputs, limits.memory, cores)
 
 
-class _Told:
-    """Places kernels, and tells how many of those that are known are done."""
+def _seeing(mark: Path, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """The kernel, where the work folder is the one that this process sees, and not one of the same
+    name: what is written there would be lost."""
 
-    def __init__(self, session: SparkSession, progress: Progress) -> None:
-        self._session, self._progress = session, progress
-        self._done = self._known = 0
+    def run(task: Task) -> Found:
+        if not mark.exists():
+            raise Permanent(
+                f"the Spark executor on {socket.gethostname()} does not see {mark.parent}: let"
+                " storage.evidence and storage.work be folders that workers and executors share"
+            )
+        return kernel(task)
+
+    return run
+
+
+class _Told:
+    """Places kernels, and tells how many of those that are expected are done."""
+
+    def __init__(
+        self, session: SparkSession, progress: Progress, mark: Path, expected: int
+    ) -> None:
+        self._session, self._progress, self._mark = session, progress, mark
+        self._expected = expected
+        self._done = 0
 
     def __call__(
         self, kernel: Callable[[Task], Found], tasks: Sequence[Task], /
     ) -> Sequence[Found]:
-        self._known += len(tasks)
-        self._progress("match", self._done, self._known)
-        found = place(self._session, kernel, tasks)
+        self._expected = max(self._expected, self._done + len(tasks))
+        self._progress("match", self._done, self._expected)
+        found = place(self._session, _seeing(self._mark, kernel), tasks)
         self._done += len(tasks)
-        self._progress("match", self._done, self._known)
+        self._progress("match", self._done, self._expected)
         return found
 
 

@@ -245,11 +245,12 @@ def _progress(jobs: list[dict[str, Any]]) -> Progress:
     if by_type["exec"]:
         (match,) = by_type["exec"]
         current = match["progress"] or {}
-        stage, rate, left = ("matching" if match["claimed_at"] else "waiting"), None, None
+        stage = "matching" if match["claimed_at"] else "waiting"
+        rate, left = _match_rate(match, current)
     elif any(job["claimed_at"] for job in jobs):
         stage = "staging"
+    share = _share(stage, staging, _matched(current))
     tasks, done = current.get("tasks"), current.get("tasks_done")
-    share = _share(stage, staging, done / tasks if tasks and done else 0.0)
     return Progress(stage, staging, tasks, done, rate, left, share)
 
 
@@ -269,6 +270,25 @@ def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) 
         sum(each["rows"] for each in done) or told.get("rows", 0),
         told.get("rows_expected"),
     )
+
+
+def _matched(current: Mapping[str, Any]) -> float:
+    """How much of a match is done: by all its tasks if it has buckets, else by those of a query."""
+    parts, done = current.get("parts", 0), current.get("parts_done", 0)
+    if parts <= 1:
+        parts, done = current.get("tasks", 0), current.get("tasks_done", 0)
+    return done / parts if parts else 0.0
+
+
+def _match_rate(
+    match: Mapping[str, Any], current: Mapping[str, Any]
+) -> tuple[float | None, float | None]:
+    """Only buckets tell how far the match is: of one task nothing is known before its end."""
+    share = _matched(current)
+    if not match["claimed_at"] or current.get("parts", 0) <= 1 or not share:
+        return None, None
+    seconds = max((match["now"] - match["claimed_at"]).total_seconds(), 0.001)
+    return share * current.get("rows", 0) / seconds or None, seconds / share - seconds
 
 
 def _share(stage: str, staging: tuple[SideProgress, ...], matched: float) -> float:

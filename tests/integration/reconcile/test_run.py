@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
+from kalla.errors import Permanent
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.run import Run, carry_out
 from kalla.reconcile.sources.origins import Limits
@@ -129,3 +130,23 @@ def test_the_number_of_slices_does_not_change_the_digests(
         assert ("stage", slices, slices) in told
         digests.append({name: part["digest"] for name, part in metadata["datasets"].items()})
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_a_work_folder_that_an_executor_does_not_see_fails_the_run(
+    session: SparkSession, tmp_path: Path, buckets: int
+) -> None:
+    """Its mark is gone when the tasks look for it, as it is on a machine with a disk of its own."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def hide(stage: str, _done: int, _of: int) -> None:
+        if stage == "match":
+            (folder / ".work" / "seen").unlink()
+
+    source = invoices(tmp_path)
+    with pytest.raises(Permanent, match=r"let storage.evidence and storage.work be folders"):
+        carry_out(
+            session, recipe(source, source), folder, Limits("500MB", 1, buckets=buckets), hide
+        )
+    assert not (folder / "metadata.json").exists()
