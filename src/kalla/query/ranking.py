@@ -77,21 +77,30 @@ def _sink(code, values, step, heap, held, order):  # type: ignore[no-untyped-def
 
 @compiled("int: int f2 b2 i1 i1 i1 B2 I1")
 def _choose(code, values, present, order, bounds, k, kept, sequence):  # type: ignore[no-untyped-def]
+    """Row by row, as values lie: of nearly all, one look at a step's bar tells that they stay out."""
     steps = values.shape[1]
     found = 0
-    heap = np.empty(len(order) + 1, np.int64)
+    most = max(1, min(len(order), k.max())) if steps else 1
+    heaps = np.empty((steps, most), np.int64)
+    held = np.empty(steps, np.int64)
+    bars = np.empty(steps)  # what is not above it stays out, unless the step is open
+    is_open = np.empty(steps, np.bool_)
+    sign = -1.0 if code == 1 else 1.0
     for group in range(len(bounds) - 1):
+        held[:] = 0
+        bars[:] = np.inf
         for step in range(steps):
-            limit = k[step]
-            held = 0
-            if limit <= 0:
-                continue
-            for j in range(bounds[group], bounds[group + 1]):
-                if not present[order[j], step]:
+            is_open[step] = k[step] > 0
+        for j in range(bounds[group], bounds[group + 1]):
+            row = order[j]
+            for step in range(steps):
+                value = values[row, step]
+                if not (is_open[step] or value * sign > bars[step]) or not present[row, step]:
                     continue
-                if held < limit:
-                    at = held
-                    held += 1
+                heap = heaps[step]
+                if held[step] < k[step]:
+                    at = held[step]
+                    held[step] += 1
                     heap[at] = j
                     while at > 0 and _ahead(
                         code, values, step, heap[(at - 1) // 2], heap[at], order
@@ -100,13 +109,21 @@ def _choose(code, values, present, order, bounds, k, kept, sequence):  # type: i
                         at = (at - 1) // 2
                 elif _ahead(code, values, step, j, heap[0], order):
                     heap[0] = j
-                    _sink(code, values, step, heap, held, order)
-            for j in range(held):
+                    _sink(code, values, step, heap, held[step], order)
+                if held[step] == k[step]:
+                    last = values[order[heap[0]], step]
+                    is_open[step] = code != 2 and last != last  # any number goes before it
+                    if code != 2:
+                        bars[step] = last * sign
+        for step in range(steps):
+            heap = heaps[step]
+            for j in range(held[step]):
                 kept[order[heap[j]], step] = True
-            if steps == 1:
-                for place in range(held - 1, -1, -1):
-                    sequence[found + place] = order[heap[0]]
-                    heap[0] = heap[place]
-                    _sink(code, values, step, heap, place, order)
-                found += held
+        if steps == 1:
+            heap = heaps[0]
+            for place in range(held[0] - 1, -1, -1):
+                sequence[found + place] = order[heap[0]]
+                heap[0] = heap[place]
+                _sink(code, values, 0, heap, place, order)
+            found += held[0]
     return found
