@@ -77,7 +77,7 @@ def _sink(code, values, step, heap, held, order):  # type: ignore[no-untyped-def
 
 @compiled("int: int f2 b2 i1 i1 i1 B2 I1")
 def _choose(code, values, present, order, bounds, k, kept, sequence):  # type: ignore[no-untyped-def]
-    """Row by row, as values lie: of nearly all, one look at a step's bar tells that they stay out."""
+    """Row by row, as values lie; of nearly all, one look at a bar tells that they stay out."""
     steps = values.shape[1]
     found = 0
     most = max(1, min(len(order), k.max())) if steps else 1
