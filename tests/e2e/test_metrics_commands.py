@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
@@ -175,5 +176,33 @@ def test_files_are_imported_and_once_more_without_doubling(place: Place) -> None
         assert done.stdout == "Imported 2,001 samples from 2 files.\n"
         assert "1 samples were refused" in done.stderr
         assert "too far in the future" in done.stderr
+        _damaged_segments_are_found_and_dropped(place)
     done = place.run("metrics", "import", "temp.txt", KALLA_API_TOKEN="kalla_unknown")
     assert done.returncode == 2
+
+
+def _damaged_segments_are_found_and_dropped(place: Place) -> None:
+    assert place.ok("metrics", "check").startswith("All segments are sound: ")
+    files = sorted(
+        (place.folder / ".kalla").rglob("*.parquet"), key=lambda file: file.stat().st_mtime
+    )
+    files[0].write_bytes(b"bent")
+    done = place.run("metrics", "check", "--format", "json")
+    damaged = [each["segment"] for each in json.loads(done.stdout)["damaged"]]
+    assert (done.returncode, sum(each["samples"] for each in damaged)) == (1, 2000)
+    done = place.run("metrics", "check")
+    assert done.returncode == 1
+    assert "2020-09-13T12:26:40+00:00" in done.stdout
+    admin = place.ok("token", "create", "--name", "root", "--role", "admin").strip()
+    for each in damaged:
+        asked = ("metrics", "drop-segment", str(each["segment_id"]))
+        done = place.run(*asked)
+        assert (done.returncode, "add --yes" in done.stdout) == (1, True)
+        done = place.run(*asked, "--yes")
+        assert (done.returncode, "needs the role admin" in done.stderr) == (2, True), done.stderr
+        done = place.run(*asked, "--yes", KALLA_API_TOKEN=admin)
+        assert done.returncode == 0, done.stderr
+        assert f"Lost: {each['samples']:,} samples" in done.stdout
+    assert place.ok("metrics", "check").startswith("All segments are sound: ")
+    # The same samples had come a second time, in segments of their own.
+    assert sum(len(samples) for samples in stored(place).values()) == 2001

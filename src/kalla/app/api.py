@@ -23,6 +23,7 @@ from kalla.query.prometheus import refusals, write_routes
 from kalla.query.prometheus import routes as query_routes
 from kalla.query.prometheus import stream as query_stream
 from kalla.query.prometheus.asking import Queries
+from kalla.query.store import routes as store_routes
 from kalla.query.store.intake import Intake
 from kalla.query.store.store import MetricStore
 from kalla.query.store.upkeep import Upkeep
@@ -142,6 +143,7 @@ def create_app(
         evidence_routes.router,
         reconcile_pages.router,
         query_routes.router,
+        store_routes.router,
         query_stream.router,
         query_pages.router,
         reference.describing(app),

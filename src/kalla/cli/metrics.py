@@ -1,4 +1,4 @@
-"""`kalla metrics`: brings samples from files into the metric store, through the API."""
+"""`kalla metrics`: files into the metric store, and whether its segments are sound; by the API."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kalla.cli import progress
-from kalla.cli.client import Client
+from kalla.cli.client import Client, Style, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
 
 if TYPE_CHECKING:
@@ -73,6 +74,75 @@ def import_files(
         for line in dict.fromkeys(tally.refusals):
             typer.echo(f"  {line}", err=True)
         raise typer.Exit(1)
+
+
+@app.command()
+def check(style: Style = "text") -> None:
+    """Read every segment and show those that are damaged. Exit code 1 if any is."""
+    damaged: list[dict[str, Any]] = []
+    sound = 0
+    after: int | None = 0
+    with Client(seconds=600) as client, progress.bar(shown=style != "json") as bar:
+        task = bar.add_task("", total=None)
+        while after is not None:
+            some = client.post("/api/metrics/segments/check", {"after": after})
+            damaged += some["damaged"]
+            sound += some["sound"]
+            done = sound + len(damaged)
+            words = f"{done:,} segments read, {len(damaged):,} damaged"
+            bar.update(task, description=words, completed=done, total=done + some["left"])
+            after = some["next_after"]
+    if style == "json":
+        print_json({"sound": sound, "damaged": damaged})
+    else:
+        print_table(
+            ["segment", "shard", "level", "from", "to", "samples", "problem"],
+            [
+                [
+                    str(each["segment"]["segment_id"]),
+                    str(each["segment"]["shard"]),
+                    str(each["segment"]["level"]),
+                    _moment(each["segment"]["min_time"]),
+                    _moment(each["segment"]["max_time"]),
+                    f"{each['segment']['samples']:,}",
+                    each["problem"],
+                ]
+                for each in damaged
+            ],
+            f"All segments are sound: {sound:,}.",
+        )
+        if damaged:
+            typer.echo(
+                f"{len(damaged):,} of {sound + len(damaged):,} segments are damaged: bring their "
+                "files back from a backup, or give one up with `kalla metrics drop-segment`."
+            )
+    if damaged:
+        raise typer.Exit(1)
+
+
+@app.command("drop-segment")
+def drop_segment(
+    segment_id: Annotated[int, typer.Argument(metavar="SEGMENT", min=1)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; else only tell what is lost.")] = False,
+) -> None:
+    """Give up a damaged segment, so that queries go on without its samples."""
+    place = f"/api/metrics/segments/{segment_id}"
+    with Client() as client:
+        lost = client.post(f"{place}/drop") if yes else client.get(place)
+    words = (
+        f"{lost['samples']:,} samples of at most {lost['rows']:,} series, from "
+        f"{_moment(lost['min_time'])} to {_moment(lost['max_time'])} ({lost['path']}, shard "
+        f"{lost['shard']})"
+    )
+    if yes:
+        typer.echo(f"Segment {segment_id} is dropped. Lost: {words}.")
+        return
+    typer.echo(f"Segment {segment_id} has {words}. To lose them, add --yes.")
+    raise typer.Exit(1)
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _import_one(client: Client, file: Path, tally: _Tally, show: Callable[[int], None]) -> None:

@@ -17,6 +17,7 @@ from tests.web_kit import Site
 
 OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/logout")}
 VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
+    "segment_id": "999",
     "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
 }  # fmt: skip
 
@@ -31,6 +32,8 @@ def needed(method: str, path: str) -> Role | None:
     if (method, path) in OPEN or path == "/static":
         return None
     if path.startswith("/api/tokens") or path == "/api/runs/import":
+        return "admin"
+    if path == "/api/metrics/segments/{segment_id}/drop":
         return "admin"
     if path == "/api/recipes/validate":
         return "viewer"

@@ -13,7 +13,7 @@ from typing import Any
 from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
-from kalla.errors import Conflict
+from kalla.errors import Conflict, NotFound
 from kalla.query.matchers import readable
 from kalla.query.store.segments import NewSegment, Segment
 from kalla.statements import load
@@ -67,6 +67,42 @@ async def live(connection: Connection, after: int, until: int) -> list[Segment]:
     """The segments that may have samples of (after, until], oldest first."""
     cursor = await connection.execute(sql.live, {"after": after, "until": until})
     return [segment_of(row) for row in await cursor.fetchall()]
+
+
+async def following(connection: Connection, after: int, limit: int) -> tuple[list[Segment], int]:
+    """Live segments behind a number, and how many there are behind it in all."""
+    cursor = await connection.execute(sql.following, {"after": after, "limit": limit})
+    found = [segment_of(row) for row in await cursor.fetchall()]
+    (row,) = await (await connection.execute(sql.count_following, {"after": after})).fetchall()
+    return found, row["left"]
+
+
+async def still_live(connection: Connection, segment_ids: Sequence[int]) -> list[Segment]:
+    cursor = await connection.execute(sql.still_live, {"segment_ids": list(segment_ids)})
+    return [segment_of(row) for row in await cursor.fetchall()]
+
+
+async def segment(connection: Connection, segment_id: int) -> Segment:
+    """One that is live."""
+    found = await still_live(connection, [segment_id])
+    if not found:
+        raise NotFound(
+            f"there is no segment {segment_id}, or it was merged into another: `kalla metrics "
+            "check` shows those that are damaged"
+        )
+    return found[0]
+
+
+async def drop(connection: Connection, segment_id: int) -> Segment:
+    """No query sees it from now on; its file goes as that of a replaced one.
+
+    In turns with compaction: a merge that has read it finds it gone and changes nothing, and one
+    that came first leaves nothing to drop.
+    """
+    await connection.execute(sql.take_turns)
+    found = await segment(connection, segment_id)
+    await connection.execute(sql.retire, {"segment_ids": [segment_id]})
+    return found
 
 
 async def snapshot(

@@ -38,6 +38,24 @@ SELECT segment_id, shard, level, min_time, max_time, path, row_group, row_groups
 FROM kalla.segments
 WHERE segment_id = ANY(%(segment_ids)s);
 
+-- name: following
+-- In the order of numbers, so that a reader goes on behind the last it has seen.
+SELECT segment_id, shard, level, min_time, max_time, path, row_group, row_groups, rows, samples, bytes,
+       checksum
+FROM kalla.segments
+WHERE replaced_at IS NULL AND segment_id > %(after)s
+ORDER BY segment_id
+LIMIT %(limit)s;
+
+-- name: count_following
+SELECT count(*) AS left FROM kalla.segments WHERE replaced_at IS NULL AND segment_id > %(after)s;
+
+-- name: still_live
+SELECT segment_id, shard, level, min_time, max_time, path, row_group, row_groups, rows, samples, bytes,
+       checksum
+FROM kalla.segments
+WHERE segment_id = ANY(%(segment_ids)s) AND replaced_at IS NULL;
+
 -- name: newest
 SELECT max(max_time) AS newest FROM kalla.segments WHERE replaced_at IS NULL;
 

@@ -120,8 +120,17 @@ def content(storage: Storage, url: str, segment: NewSegment) -> pa.Buffer:
     return found
 
 
+def shards_of(found: pq.FileMetaData) -> list[int]:
+    """The shard of each row group of an object."""
+    shards: list[int] = json.loads(found.metadata[SHARDS.encode()])
+    return shards
+
+
 def broken(place: str) -> SegmentBroken:
-    return SegmentBroken(f"the segment {place} is damaged: bring it back from a backup")
+    return SegmentBroken(
+        f"the segment {place} is damaged: bring it back from a backup, or give it up (`kalla "
+        "metrics check` finds its number, `kalla metrics drop-segment` drops it)"
+    )
 
 
 def _digest(held: memoryview | pa.Buffer) -> str:

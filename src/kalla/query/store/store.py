@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from kalla import logs
 from kalla.database import Database
@@ -12,6 +13,7 @@ from kalla.errors import Unavailable
 from kalla.query.samples import SeriesBatch
 from kalla.query.store import catalogue, segments
 from kalla.query.store.catalogue import Metadata
+from kalla.query.store.checking import Verdict, examine
 from kalla.query.store.reading import SegmentSource
 from kalla.query.store.segments import NewSegment, Segment
 from kalla.query.store.shelf import Shelf
@@ -23,7 +25,19 @@ from kalla.storage import Storage
 _MOST_SERIES = 2_000_000
 # Segments of which it remembers what the catalogue says.
 _MOST_SEGMENTS = 200_000
+# Segments that are checked at once, and how much of them: some seconds.
+_CHECKED_AT_ONCE = 500
+_CHECKED_BYTES = 64 << 20
 _log = logs.get(__name__)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Some verdicts, how many segments are left, and the number to go on behind, if any."""
+
+    verdicts: tuple[Verdict, ...]
+    left: int
+    last: int | None
 
 
 class MetricStore:
@@ -95,6 +109,27 @@ class MetricStore:
             self.settings.query_bytes,
             check,
         )
+
+    async def check(self, after: int) -> Checked:
+        """Reads segments behind this number, as many as do not take long."""
+        async with self.database.transaction() as connection:
+            found, left = await catalogue.following(connection, after, _CHECKED_AT_ONCE)
+        some: list[Segment] = []
+        for segment in found:
+            if some and sum(each.bytes for each in some) + segment.bytes > _CHECKED_BYTES:
+                break
+            some.append(segment)
+        verdicts = await asyncio.to_thread(lambda: [*examine(self.storage, self.url, some)])
+        verdicts.sort(key=lambda each: each.segment.segment_id)
+        if broken := [each.segment.segment_id for each in verdicts if each.problem]:
+            # What was merged meanwhile may be gone, and is missed by nobody.
+            async with self.database.transaction() as connection:
+                live = {one.segment_id for one in await catalogue.still_live(connection, broken)}
+            verdicts = [
+                each for each in verdicts if not each.problem or each.segment.segment_id in live
+            ]
+        last = some[-1].segment_id if len(some) < left else None
+        return Checked(tuple(verdicts), left - len(some), last)
 
     async def newest(self) -> int | None:
         """The time of the newest sample there is."""
