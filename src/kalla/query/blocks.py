@@ -16,13 +16,19 @@ from kalla.query.frames import Floats, Frame, Steps, Whole, merged
 from kalla.query.labels import Labels
 from kalla.query.nodes import ExecNode
 
-# Cells of each result in a block: some megabytes, some hundredths of a second.
-_CELLS = 1 << 21
+# Cells of each result in a block. Many are no slower than all at once: some tenths of a second.
+_CELLS = 1 << 23
+# Few, for who waits for the first points.
+_EARLY_CELLS = 1 << 20
 
 
 def usual_width(rows: int) -> int:
     """How many steps of so many rows are evaluated at a time."""
     return max(1, _CELLS // max(rows, 1))
+
+
+def early_width(rows: int) -> int:
+    return max(1, _EARLY_CELLS // max(rows, 1))
 
 
 def evaluated(root: ExecNode, flow: EvalFlow) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kalla.query.flow import EvalFlow, Value
 from kalla.query.frames import Floats, Frame, Whole, merged
 from kalla.query.interned import are_distinct, nameless
-from kalla.query.labels import NONE
+from kalla.query.labels import NONE, Labels
 from kalla.query.nodes import ExecNode
 
 
@@ -115,8 +115,11 @@ def renamed(frame: Frame, flow: EvalFlow) -> Frame:
 
 def distinct(frame: Frame, flow: EvalFlow) -> Frame:
     """Rows of the same labels become one."""
-    alike = flow.known("alike", [frame.labels], lambda: not are_distinct(frame.labels))
-    return merged(frame) if alike else frame
+    return merged(frame) if some_alike(frame.labels, flow) else frame
+
+
+def some_alike(labels: Sequence[Labels], flow: EvalFlow) -> bool:
+    return flow.known("alike", [labels], lambda: not are_distinct(labels))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import numpy as np
 from kalla.query.annotations import Annotations
 from kalla.query.frames import SAME_LABELS, Floats, Frame, Steps, Whole, stacked
 from kalla.query.interned import are_distinct, order
-from kalla.query.labels import Labels
 from kalla.query.leaves import BaseExpr, Partial, execute
 from kalla.query.problems import ExecutionFailed, LimitReached, Stopped, TimedOut
 from kalla.query.reductions import merged
@@ -294,13 +293,11 @@ class EvalFlow:
             present=np.ascontiguousarray(part.present),
         )
 
-    def known(
-        self, what: Hashable, labels: Sequence[Sequence[Labels]], make: Callable[[], Made]
-    ) -> Made:
+    def known(self, what: Hashable, given: Sequence[object], make: Callable[[], Made]) -> Made:
         """What follows from labels alone, made once for blocks that have the very same."""
-        # The entry keeps the labels, so that no others can get their identity.
-        key = what, *map(id, labels)
-        found = self._known.get(key) or self._known_before.get(key) or (labels, make())
+        # The entry keeps what was given, so that nothing else can get its identity.
+        key = what, *map(id, given)
+        found = self._known.get(key) or self._known_before.get(key) or (given, make())
         self._known[key] = found
         made: Made = found[1]
         return made

@@ -106,9 +106,7 @@ class Frame:
         Otherwise they stay: what is known of the labels then holds for the next block of steps.
         """
         there = np.asarray(self.present.any(axis=1))
-        found = int(np.count_nonzero(there))
-        few = found < len(there) and (self.present.shape[1] == 1 or found * 4 <= len(there))
-        return self.rows(there) if few else self
+        return self.rows(there) if is_sparse(there, self.present.shape[1]) else self
 
     def columns(self, first: int, beyond: int) -> Frame:
         """The same rows at some of the steps, without a copy."""
@@ -137,6 +135,12 @@ class Frame:
     def sorted(self) -> Frame:
         index = order(self.labels)
         return self if index is None else self.rows(index)
+
+
+def is_sparse(there: Mask, steps: int) -> bool:
+    """Whether rows that are not there should go."""
+    found = int(np.count_nonzero(there))
+    return found < len(there) and (steps == 1 or found * 4 <= len(there))
 
 
 def stacked(frames: Sequence[Frame]) -> Frame:

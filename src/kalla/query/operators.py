@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kalla.query.calls import quiet, renamed
+from kalla.query.calls import distinct, quiet, renamed, some_alike
 from kalla.query.flow import EvalFlow
-from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
-from kalla.query.interned import are_distinct, group, group_numbers, nameless, taken
+from kalla.query.frames import Floats, Frame, Mask, Whole, is_sparse, stacked
+from kalla.query.interned import group, group_numbers, joined, nameless, taken
 from kalla.query.labels import METADATA, Labels, changed, only, shown, value_of, without
 from kalla.query.nodes import ExecNode
 from kalla.query.problems import ExecutionFailed
@@ -94,7 +94,7 @@ class VectorScalar(ExecNode):
         kept = compared(self.operator, left, right)
         if self.return_bool:
             return renamed(replace(frame, values=kept.astype(np.float64)), flow)
-        return replace(frame, present=frame.present & kept).filled()
+        return replace(frame, present=frame.present & kept).trimmed()
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,15 @@ class SetOperation(ExecNode):
         if self.operator == "or":
             taken = self._found(right, left, flow)
             extra = replace(right, present=right.present & ~taken)
-            return merged(stacked([left, extra]).filled())
+            labels = flow.known(
+                (id(self), "both"),
+                [left.labels, right.labels],
+                lambda: joined([left.labels, right.labels]),
+            )
+            return distinct(replace(stacked([left, extra]), labels=labels).trimmed(), flow)
         found = self._found(left, right, flow)
         kept = left.present & (found if self.operator == "and" else ~found)
-        return replace(left, present=kept).filled()
+        return replace(left, present=kept).trimmed()
 
     def _found(self, frame: Frame, other: Frame, flow: EvalFlow) -> Mask:
         """For each row: at which steps the other side has something of its group."""
@@ -166,7 +171,7 @@ class VectorOperation(ExecNode):
         one = replace(one, present=one.present & active)
         groups, one_groups = _groups(many, one, matching, flow)
         self._unique(one, one_groups)
-        pairs = self._simple_pairs(many, one, groups, one_groups)
+        pairs = self._simple_pairs(many, one, groups, one_groups, flow)
         if pairs is None:
             found = self._pairs(many, one, groups.tolist(), one_groups.tolist())
             pairs = _Pairs.of(found, flow.steps.count)
@@ -198,9 +203,23 @@ class VectorOperation(ExecNode):
         return group(frame.labels[row], self.matching.labels, on=self.matching.on)
 
     def _simple_pairs(
-        self, many: Frame, one: Frame, groups: Whole, one_groups: Whole
+        self, many: Frame, one: Frame, groups: Whole, one_groups: Whole, flow: EvalFlow
     ) -> _Pairs | None:
         """The pairs where no group has two series on the "one" side and nothing is filled in."""
+        found = flow.known(
+            (id(self), "rows"), [groups, one_groups], lambda: self._simple_rows(groups, one_groups)
+        )
+        if found is None:
+            return None
+        numbers, rows, others = found
+        there = many.present[rows] & one.present[others]
+        kept = np.asarray(there.any(axis=1))
+        if is_sparse(kept, there.shape[1]):
+            numbers, rows, others, there = numbers[kept], rows[kept], others[kept], there[kept]
+        return _Pairs(numbers, rows, others, there)
+
+    def _simple_rows(self, groups: Whole, one_groups: Whole) -> tuple[Whole, Whole, Whole] | None:
+        """The group of each such pair, and its rows on both sides."""
         matching = self.matching
         if matching.fill_left is not None or matching.fill_right is not None:
             return None
@@ -214,12 +233,7 @@ class VectorOperation(ExecNode):
         ones[one_groups] = np.arange(len(one_groups))
         others = ones[groups]
         rows = np.flatnonzero(others >= 0)
-        others = others[rows]
-        there = many.present[rows] & one.present[others]
-        kept = np.asarray(there.any(axis=1))
-        if not kept.all():
-            rows, others, there = rows[kept], others[kept], there[kept]
-        return _Pairs(groups[rows], rows, others, there)
+        return groups[rows], rows, others[rows]
 
     def _pairs(
         self, many: Frame, one: Frame, many_groups: Sequence[int], one_groups: Sequence[int]
@@ -270,9 +284,13 @@ class VectorOperation(ExecNode):
         ours = _taken(many, pairs.many, self.matching.fill_left)
         theirs = _taken(one, pairs.one, self.matching.fill_right)
         left, right = (theirs, ours) if swapped else (ours, theirs)
-        labels = self._results(many, one, pairs, flow.delayed_names)
+        labels = flow.known(
+            (id(self), "labels"),
+            [many.labels, one.labels, pairs.many, pairs.one],
+            lambda: self._results(many, one, pairs, flow.delayed_names),
+        )
         if self.matching.cardinality != "one-to-one":
-            _unambiguous(labels, pairs)
+            _unambiguous(labels, pairs, flow)
         kept = pairs.there
         if self.operator in ARITHMETIC:
             values = computed(self.operator, left, right)
@@ -281,7 +299,7 @@ class VectorOperation(ExecNode):
             values = truth.astype(np.float64) if self.return_bool else left
             kept = kept if self.return_bool else kept & truth
         drops = np.full(len(labels), self.return_bool and flow.delayed_names)
-        return merged(Frame(labels, values, kept, drops).filled())
+        return distinct(Frame(labels, values, kept, drops).trimmed(), flow)
 
     def _results(self, many: Frame, one: Frame, pairs: _Pairs, delayed: bool) -> Sequence[Labels]:
         """What each pair's series is called."""
@@ -348,8 +366,8 @@ def _taken(frame: Frame, rows: Whole, fill: float | None) -> Floats:
     return padded[rows]
 
 
-def _unambiguous(labels: Sequence[Labels], pairs: _Pairs) -> None:
-    if are_distinct(labels):
+def _unambiguous(labels: Sequence[Labels], pairs: _Pairs, flow: EvalFlow) -> None:
+    if not some_alike(labels, flow):
         return
     seen: dict[tuple[int, Labels], Mask] = {}
     keys = zip(pairs.groups.tolist(), labels, strict=True)

@@ -79,7 +79,7 @@ async def test_a_stream_is_the_answer_in_the_order_of_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "EVENT_POINTS", 100)
-    monkeypatch.setattr(blocks, "_CELLS", 4 * len(SERIES))
+    monkeypatch.setattr(blocks, "_EARLY_CELLS", 4 * len(SERIES))
 
     *results, summary, done = await events(site, BODY)
 
@@ -144,7 +144,7 @@ async def gated(
 ) -> AsyncIterator[tuple[Gate, httpx.Response]]:
     """A stream of as many blocks as steps, before its second block."""
     gate = Gate()
-    monkeypatch.setattr(blocks, "_CELLS", len(SERIES))
+    monkeypatch.setattr(blocks, "_EARLY_CELLS", len(SERIES))
     monkeypatch.setitem(ELEMENTWISE, "abs", gate)
     headers = {"Authorization": f"Bearer {site.tokens['viewer']}"}
     try:

@@ -257,6 +257,7 @@ class Queries:
         stop: threading.Event,
         take: Take | None,
     ) -> Answer:
+        from kalla.query.blocks import early_width, usual_width
         from kalla.query.engine import Engine
         from kalla.query.flow import Limits
 
@@ -267,7 +268,13 @@ class Queries:
             seconds=seconds,
             points=MOST_POINTS,
         )
-        engine = Engine(source, _setting(question.terms), limits, self._settings.query_threads)
+        engine = Engine(
+            source,
+            _setting(question.terms),
+            limits,
+            self._settings.query_threads,
+            usual_width if take is None else early_width,
+        )
         expr, text, steps, step_ms = question.expr, question.text, question.steps, question.step_ms
         return engine.run(expr, text, steps, step_ms, stop, take)
 
