@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -72,6 +73,17 @@ class PostgresShelf:
         predicates: tuple[Predicate, ...] = (),
     ) -> PostgresConnector:
         return PostgresConnector(self.uri, table, SecretStr(self.secret), partition_key, predicates)
+
+    @contextmanager
+    def clerk(self, grant: str) -> Iterator[str]:
+        """The address of somebody with the same password who has this right alone."""
+        name = f"clerk_{uuid4().hex}"
+        self.run(f"CREATE ROLE {name} LOGIN PASSWORD '{self.secret}'; {grant.format(name)}")
+        parts = urlsplit(self.uri)
+        try:
+            yield f"postgresql://{name}@{parts.hostname}:{parts.port}{parts.path}"
+        finally:
+            self.run(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
     def cut(self) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:

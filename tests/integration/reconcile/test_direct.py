@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from kalla.errors import Permanent
+from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile import plan
 from kalla.reconcile.matching import exchange
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -22,6 +22,7 @@ from kalla.reconcile.sources import direct, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
+from tests.integration.connectors.postgres_shelf import PostgresShelf
 from tests.servers import PostgresServer, SparkServer
 
 if TYPE_CHECKING:
@@ -141,6 +142,24 @@ def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
             for row in batch.column("id").to_pylist()
         ]
     assert sorted(read) == list(range(1, ROWS + 1))
+
+
+def test_a_source_that_refuses_a_snapshot_is_read_without_unless_it_was_asked_for(
+    bank: str,
+) -> None:
+    grant = "GRANT SELECT (id, ref, amount) ON payments TO {}"
+    with PostgresShelf(bank).clerk(grant) as clerk:
+        right = recipe(bank, {}, {"uri": clerk}).sources.right
+        with origins.connector(right, "right", "UTC", at_one_moment=True) as connector:
+            assert connector.snapshot is None
+            read = connector.read(connector.split(1)[0], ["id"])
+            assert sum(batch.num_rows for batch in read) == ROWS
+        asked = right.model_copy(update={"consistency": "snapshot"})
+        with (
+            pytest.raises(InvalidInput, match="permission denied"),
+            origins.connector(asked, "right", "UTC", at_one_moment=True),
+        ):
+            pass
 
 
 def test_columns_that_no_rule_names_are_read_only_to_tell_rows_of_one_key_apart(bank: str) -> None:

@@ -229,7 +229,8 @@ class PostgresConnector:
         """Whether a range of the key is found all over a table that is too large for that. A key
         that was asked for is taken at its word.
         """
-        if self.partition_key is not None or (table.pages or 0) <= _SAMPLED_PAGES:
+        small = (table.pages or 0) <= _SAMPLED_PAGES
+        if small or self.partition_key is not None or not table.permitted:
             return False
         order = key_expression(key.columns[0], key.collations[0])
         query = f"""

@@ -4,6 +4,7 @@
 -- Names are taken as they are stored, so that no quoting has to be guessed.
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
        c.relhassubclass AND c.relkind <> 'p' AS inherited,
+       has_table_privilege(c.oid, 'SELECT') AS permitted,
        current_setting('server_version_num')::int AS version,
        CASE WHEN c.relkind IN ('r', 'm')
             THEN pg_relation_size(c.oid) / current_setting('block_size')::int

@@ -45,6 +45,7 @@ class Table:
     name: str
     kind: str  # pg_class.relkind: r, p (partitioned), m (materialized view), v (view), f (foreign)
     inherited: bool
+    permitted: bool  # to read all of it, and not some columns alone: so may its ctid be
     version: int
     pages: int | None
     columns: tuple[PostgresColumn, ...]
@@ -84,7 +85,8 @@ class Table:
     @property
     def has_places(self) -> bool:
         """Rows have a ctid that is theirs alone, and ranges of it are read without the rest."""
-        return self.kind in "rm" and not self.inherited and self.version >= _TID_RANGE_SCANS
+        plain = self.kind in "rm" and not self.inherited and self.permitted
+        return plain and self.version >= _TID_RANGE_SCANS
 
     def key(self, partition_key: str | None) -> Key | None:
         """The key to cut by: the one that was asked for, else the primary or a unique one."""
