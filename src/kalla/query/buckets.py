@@ -12,6 +12,7 @@ from kalla.query.calls import renamed
 from kalla.query.compiling import compiled, helper
 from kalla.query.flow import EvalFlow
 from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
+from kalla.query.interned import group_numbers, names_in, taken, values_of
 from kalla.query.labels import Labels, changed, name_of, value_of, without
 from kalla.query.nodes import ExecNode
 from kalla.query.notation import open_metrics, parsed_float
@@ -129,32 +130,26 @@ def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
     return replace(found, drops=frame.drops[firsts])
 
 
-def _by_bounds(known: Sequence[Labels]) -> tuple[Histograms, list[int], list[int]]:
-    """Also each histogram's first row, and the rows that have no bound."""
-    places: dict[Labels, list[tuple[float, int]]] = {}
-    odd: list[int] = []
-    for row, labels in enumerate(known):
-        upper = parsed_float(value_of(labels, "le"))
-        if upper is None:
-            odd.append(row)
-        else:
-            places.setdefault(without(labels, _BOUND), []).append((upper, row))
-    order: list[int] = []
-    uppers: list[float] = []
-    limits = [0]
-    for held in places.values():
-        held.sort()
-        uppers.extend(upper for upper, _ in held)
-        order.extend(row for _, row in held)
-        limits.append(len(order))
+def _by_bounds(known: Sequence[Labels]) -> tuple[Histograms, Whole, list[int]]:
+    """Also the row of each histogram's first bucket, and the rows that have no bound."""
+    texts, which = values_of(known, "le")
+    bounds = [parsed_float(text) for text in texts]
+    readable = np.array([bound is not None for bound in bounds], bool)[which]
+    uppers = np.array([0.0 if bound is None else bound for bound in bounds])[which]
+    rows = np.flatnonzero(readable)
+    buckets = taken(known, rows)
+    [ids] = group_numbers([buckets], sorted(names_in(buckets) - _BOUND), on=True)
+    order = np.lexsort((uppers[rows], ids))
+    limits = np.append(0, np.cumsum(np.bincount(ids)))
+    appearing = taken(buckets, np.unique(ids, return_index=True)[1])
     found = Histograms(
-        tuple(places),
-        np.zeros(len(places), bool),
-        np.array(order, np.int64),
-        np.array(uppers),
-        np.array(limits, np.int64),
+        tuple([without(labels, _BOUND) for labels in appearing]),
+        np.zeros(len(appearing), bool),
+        rows[order],
+        uppers[rows][order],
+        limits,
     )
-    return found, [held[0][1] for held in places.values()], odd
+    return found, rows[order[limits[:-1]]], np.flatnonzero(~readable).tolist()
 
 
 @helper

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from kalla.query.labels import METADATA, Labels, only, unnamed, without
+from kalla.query.labels import METADATA, Labels, only, unnamed, value_of, without
 from kalla.query.syntax import METRIC_NAME
 
 if TYPE_CHECKING:
@@ -185,6 +185,24 @@ def group_numbers(
     ]
 
 
+def values_of(known: Sequence[Labels], name: str) -> tuple[list[str], Whole]:
+    """The values that a label has, each once, and which of them is whose; empty: there is none."""
+    if isinstance(known, Interned):
+        which = _counted(known.codes(name))
+        firsts = np.unique(which, return_index=True)[1]
+        return [value_of(labels, name) for labels in taken(known, firsts)], which
+    values: dict[str, int] = {}
+    met = [values.setdefault(value_of(labels, name), len(values)) for labels in known]
+    return list(values), np.array(met, np.int64)
+
+
+def names_in(known: Sequence[Labels]) -> set[str]:
+    """The names of all labels there are, and perhaps of those of metrics that were bared."""
+    if isinstance(known, Interned):
+        return known.table.names(known.numbers)
+    return {name for labels in known for name, _ in labels}
+
+
 def _of_one_table(parts: Sequence[Sequence[Labels]]) -> list[Interned] | None:
     found = [part for part in parts if isinstance(part, Interned)]
     if not found or len(found) < len(parts) or any(p.table is not found[0].table for p in found):
@@ -194,8 +212,7 @@ def _of_one_table(parts: Sequence[Sequence[Labels]]) -> list[Interned] | None:
 
 def _by_codes(sides: Sequence[Interned], names: Sequence[str], *, on: bool) -> list[Whole]:
     if not on:
-        every = set().union(*(side.table.names(side.numbers) for side in sides))
-        names = sorted(every - {*names, METRIC_NAME})
+        names = sorted(set().union(*map(names_in, sides)) - {*names, METRIC_NAME})
     ids = np.zeros(sum(map(len, sides)), np.int64)
     size = 1
     for name in names:

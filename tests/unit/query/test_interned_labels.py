@@ -18,10 +18,12 @@ from kalla.query.interned import (
     group_numbers,
     joined,
     nameless,
+    names_in,
     order,
     taken,
+    values_of,
 )
-from kalla.query.labels import Labels, labels_of, unnamed
+from kalla.query.labels import Labels, labels_of, unnamed, value_of
 from kalla.query.matchers import readable
 from kalla.query.store.series import SeriesTable, text_of
 
@@ -91,6 +93,23 @@ def test_groups_by_number_are_those_of_their_labels(
     every = [group(labels, names, on=on) for side in plain for labels in side]
     places = {one: at for at, one in enumerate(dict.fromkeys(every))}
     assert np.concatenate(by_labels).tolist() == [places[one] for one in every]
+
+
+@settings(deadline=None)
+@given(known_sets, st.sampled_from(NAMES), st.booleans())
+def test_values_by_number_are_those_of_the_labels(
+    known: list[Labels], name: str, dropping: bool
+) -> None:
+    found: Sequence[Labels] = interned(SeriesTable(), known)
+    plain: Sequence[Labels] = known
+    if dropping:
+        found, plain = nameless(found), nameless(known)
+
+    for given_sets in (found, plain):
+        values, which = values_of(given_sets, name)
+        assert [values[at] for at in which.tolist()] == [value_of(one, name) for one in plain]
+        assert len(set(values)) == len(values)
+        assert {name for labels in plain for name, _ in labels} <= names_in(given_sets)
 
 
 def as_lists(sides: Sequence[Whole]) -> list[list[int]]:
