@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from kalla.query import counters, extended, ordering, overtime
-from kalla.query.frames import Floats, Frame, Mask, Steps, Whole, stacked
+from kalla.query.computing import in_slices, in_windows, parts
+from kalla.query.frames import Frame, Mask, Steps, Whole, stacked
 from kalla.query.interned import Interned, nameless
 from kalla.query.labels import Labels, name_of
 from kalla.query.matchers import Matcher
@@ -24,11 +24,6 @@ from kalla.query.syntax import METRIC_NAME, NOWHERE, Extension, Span
 # series: two may be alike but for their names.
 _KEEP_NAME = frozenset({"", "last_over_time", "first_over_time", "absent_over_time"})
 _NAMED_COUNTERS = ("_total", "_sum", "_count", "_bucket")
-# Cells of the scratch a leaf computes in before it reduces: a few megabytes.
-_BLOCK = 1 << 20
-# Samples that windows look at between two looks at the clock: some tenths of a second, where
-# they are sorted.
-_WORK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -173,13 +168,6 @@ def _seen(leaf: BaseExpr, batch: SeriesBatch, facts: _Facts) -> Whole | None:
     )
 
 
-def in_windows(leaf: BaseExpr, batch: SeriesBatch) -> Whole:
-    """How many samples each step's windows hold, of all series together."""
-    times, ends = np.sort(batch.times), leaf.ends
-    high, low = (np.searchsorted(times, edge, side="right") for edge in (ends, ends - leaf.range))
-    return np.asarray(high - low, np.int64)
-
-
 def _rows(leaf: BaseExpr, blocks: Iterator[tuple[Frame, Whole]]) -> Frame:
     frames = [frame for frame, _ in blocks]
     return stacked(frames) if frames else Frame.empty(leaf.steps.count)
@@ -192,63 +180,17 @@ def _blocks(
     count = leaf.steps.count
     guard.cells(1, count)
     beyond = 0
-    for part in _parts(leaf, batch, guard):
+    for part in parts(leaf, batch, guard):
         first, beyond = beyond, beyond + len(part)
         values = np.zeros((len(part), count))
         present = np.zeros(values.shape, bool)
-        facts.fullest = max(facts.fullest, _in_slices(leaf, part, values, present, guard))
+        facts.fullest = max(facts.fullest, in_slices(leaf, part, values, present, guard))
         there = np.asarray(present.any(axis=1))
         _note(leaf, part, present, there, facts)
         drops = np.full(len(part), leaf.drops_name and leaf.delayed_names)
         frame = Frame(labels[first:beyond], values, present, drops)
         rows = first + np.flatnonzero(there)
         yield frame if len(rows) == len(part) else frame.rows(there), rows
-
-
-def _parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBatch]:
-    """Some series at a time: so many that a query which must stop does so soon."""
-    height = max(1, _BLOCK // max(leaf.steps.count, 1))
-    samples = _WORK // _times_seen(leaf)
-    beyond = 0
-    while beyond < len(batch):
-        guard.check()
-        first, most = beyond, batch.offsets[beyond] + samples
-        fitting = int(np.searchsorted(batch.offsets, most, side="right")) - 1
-        beyond = min(max(fitting, first + 1), first + height, len(batch))
-        yield _part(batch, first, beyond)
-
-
-def _times_seen(leaf: BaseExpr) -> int:
-    """How many windows a sample lies in."""
-    if leaf.at is not None:
-        return 1 if _is_constant(leaf) else max(leaf.steps.count, 1)
-    return max(1, min(leaf.steps.count, leaf.range // leaf.steps.step + 1))
-
-
-def _is_constant(leaf: BaseExpr) -> bool:
-    """Whether all steps have the window and the parameters of the first."""
-    timeless = leaf.at is not None and leaf.function != "predict_linear"
-    return timeless and all(len(held) == 1 for held in leaf.parameters)
-
-
-def _in_slices(
-    leaf: BaseExpr, part: SeriesBatch, values: Floats, present: Mask, guard: Guard
-) -> int:
-    """Some steps at a time, where the windows of a single series are too much work for once."""
-    count = leaf.steps.count
-    work = len(part.values) * _times_seen(leaf)
-    width = max(1, count * _WORK // max(work, 1))
-    if len(part) != 1 or width >= count or _is_constant(leaf):
-        return compute(leaf, part, values, present)
-    fullest = 0
-    for first in range(0, count, width):
-        guard.check()
-        some = leaf.at_steps(first, min(first + width, count))
-        columns = slice(first, first + some.steps.count)
-        block, there = np.zeros((1, some.steps.count)), np.zeros((1, some.steps.count), bool)
-        fullest = max(fullest, compute(some, _within(part, *some.bounds), block, there))
-        values[:, columns], present[:, columns] = block, there
-    return fullest
 
 
 def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: _Facts) -> None:
@@ -268,126 +210,3 @@ def uncounted_names(part: SeriesBatch, there: Mask) -> set[str]:
         rows = rows[np.unique(part.labels.codes(METRIC_NAME)[rows], return_index=True)[1]]
     names = {name_of(part.labels[row]) for row in rows.tolist()}
     return {name for name in names if name and not name.endswith(_NAMED_COUNTERS)}
-
-
-def _part(batch: SeriesBatch, first: int, beyond: int) -> SeriesBatch:
-    if first == 0 and beyond == len(batch):
-        return batch
-    low, high = int(batch.offsets[first]), int(batch.offsets[beyond])
-    return replace(
-        _samples(batch, low, high),
-        labels=batch.labels[first:beyond],
-        offsets=batch.offsets[first : beyond + 1] - low,
-    )
-
-
-def _within(single: SeriesBatch, after: int, until: int) -> SeriesBatch:
-    """The samples of one series that windows between these times can see."""
-    low, high = np.searchsorted(single.times, (after, until), side="right").tolist()
-    return replace(_samples(single, low, high), offsets=np.array([0, high - low], np.int64))
-
-
-def _samples(batch: SeriesBatch, low: int, high: int) -> SeriesBatch:
-    return replace(
-        batch,
-        times=batch.times[low:high],
-        values=batch.values[low:high],
-        stale=None if batch.stale is None else batch.stale[low:high],
-        starts=None if batch.starts is None else batch.starts[low:high],
-    )
-
-
-def compute_all(
-    leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask, guard: Guard
-) -> int:
-    """The same for a batch of any size: the guard is asked between parts of it."""
-    fullest = 0
-    first = 0
-    for part in _parts(leaf, batch, guard):
-        beyond = first + len(part)
-        found = _in_slices(leaf, part, values[first:beyond], present[first:beyond], guard)
-        fullest = max(fullest, found)
-        first = beyond
-    return fullest
-
-
-def compute(leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask) -> int:
-    """Fills the window of every series at every step; returns how full the fullest was."""
-    ends = leaf.ends
-    if _is_constant(leaf) and len(ends) > 1:
-        single = replace(leaf, steps=leaf.steps.first)
-        first, there = np.zeros((len(batch), 1)), np.zeros((len(batch), 1), bool)
-        fullest = compute(single, batch, first, there)
-        values[:], present[:] = first, there
-        return fullest
-    times = np.ascontiguousarray(batch.times, np.int64)
-    samples = np.ascontiguousarray(batch.values, np.float64)
-    offsets = np.ascontiguousarray(batch.offsets, np.int64)
-    if not leaf.range:
-        _instants(leaf, batch, times, samples, offsets, values, present)
-        return 0
-    name = leaf.function
-    held = [_spread(parameter, len(ends)) for parameter in leaf.parameters]
-    none = np.empty(0, np.int64)
-    started = leaf.start_timestamps and batch.starts is not None
-    starts = batch.starts if started and batch.starts is not None else none
-    if leaf.extension:
-        return int(
-            extended.windows(
-                extended.CODES[name], times, samples, starts, offsets, ends, leaf.range,
-                leaf.lookback, leaf.extension == "smoothed", values, present, started,
-            )
-        )  # fmt: skip
-    if name in counters.RATES:
-        code = counters.RATES[name]
-        return int(
-            counters.rates(
-                code, times, samples, starts, offsets, ends, leaf.range, values, present, started
-            )
-        )
-    if name in overtime.OVER_TIME:
-        code = overtime.OVER_TIME[name]
-        return int(
-            overtime.over_time(code, times, samples, offsets, ends, leaf.range, values, present)
-        )
-    if name in overtime.TRENDS:
-        held += [np.zeros(len(ends))] * (2 - len(held))
-        return int(
-            overtime.trends(
-                overtime.TRENDS[name], times, samples, offsets, ends, leaf.steps.times, leaf.range,
-                held[0], held[1], values, present,
-            )
-        )  # fmt: skip
-    quantiles = held[0] if held else np.zeros(len(ends))
-    return int(
-        ordering.ranks(
-            ordering.RANKS[name], times, samples, offsets, ends, leaf.range, quantiles, values,
-            present,
-        )
-    )  # fmt: skip
-
-
-def _instants(
-    leaf: BaseExpr,
-    batch: SeriesBatch,
-    times: Whole,
-    samples: Floats,
-    offsets: Whole,
-    values: Floats,
-    present: Mask,
-) -> None:
-    if leaf.extension == "smoothed":
-        extended.instants(times, samples, offsets, leaf.ends, leaf.lookback, values, present)
-        return
-    stale = np.empty(0, bool) if batch.stale is None else np.ascontiguousarray(batch.stale)
-    wants_time = leaf.function == "timestamp"
-    counters.instants(
-        times, samples, stale, offsets, leaf.ends, leaf.lookback, values, present,
-        batch.stale is not None, wants_time,
-    )  # fmt: skip
-
-
-def _spread(parameter: tuple[float, ...], count: int) -> Floats:
-    if len(parameter) == 1:
-        return np.full(count, parameter[0])
-    return np.asarray(parameter, np.float64)

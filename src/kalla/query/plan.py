@@ -9,26 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from kalla.query.aggregating import AcrossRows, Aggregation, Choice, CountValues
-from kalla.query.buckets import BucketFraction, BucketQuantiles
-from kalla.query.calls import CALENDAR, ELEMENTWISE, Elementwise, ScalarPair, Today
+from kalla.query.calls import Elementwise
 from kalla.query.checking import type_of
 from kalla.query.durations import evaluated
 from kalla.query.features import Features
 from kalla.query.frames import Steps
-from kalla.query.infos import Info
-from kalla.query.labelling import LabelJoin, LabelReplace, Sorted
-from kalla.query.labels import Labels, is_label_name, labels_of
+from kalla.query.labels import is_label_name
 from kalla.query.leaves import BaseExpr
 from kalla.query.lexing import go_quote
-from kalla.query.matchers import Matcher, anchored, regex_problem
+from kalla.query.matchers import Matcher
 from kalla.query.nodes import (
-    Absent,
     ExecNode,
-    Nothing,
     NumberNode,
-    ScalarOf,
-    TimeNode,
-    VectorOf,
 )
 from kalla.query.operators import (
     Negated,
@@ -37,10 +29,11 @@ from kalla.query.operators import (
     VectorOperation,
     VectorScalar,
 )
-from kalla.query.parameters import AcrossQuantile, BucketQuantile, HowMany, WhichShare
-from kalla.query.problems import ExecutionFailed, LimitReached, NativeHistograms
+from kalla.query.parameters import AcrossQuantile, HowMany, WhichShare
+from kalla.query.plan_calls import planned_call, text_of
+from kalla.query.problems import ExecutionFailed, LimitReached
 from kalla.query.reductions import FOLDED, Reduction
-from kalla.query.signatures import ANCHORED, FUNCTIONS, SMOOTHED, TIME_BOUND
+from kalla.query.signatures import TIME_BOUND
 from kalla.query.syntax import (
     METRIC_NAME,
     SET_OPERATORS,
@@ -51,14 +44,13 @@ from kalla.query.syntax import (
     MatrixSelector,
     NumberLiteral,
     Paren,
-    Span,
     StringLiteral,
     Subquery,
     Unary,
     VectorSelector,
     unwrapped,
 )
-from kalla.query.windows import LeafNode, Repeated, SubqueryCall
+from kalla.query.windows import LeafNode, Repeated
 
 
 @dataclass(frozen=True)
@@ -111,7 +103,7 @@ class Planner:
             case Aggregate():
                 return self._aggregate(expr, steps)
             case Call():
-                return self._call(expr, steps)
+                return planned_call(self, expr, steps)
             case _:
                 raise AssertionError(f"{type(expr).__name__} has no value at a step")
 
@@ -256,7 +248,7 @@ class Planner:
     def _count_values(
         self, expr: Aggregate, reduction: Reduction, inner: ExecNode, steps: Steps
     ) -> ExecNode:
-        label = _text(expr.parameter)
+        label = text_of(expr.parameter)
         if not is_label_name(label):
             raise ExecutionFailed(f"invalid label name {go_quote(label)}")
         if not reduction.without:
@@ -264,179 +256,9 @@ class Planner:
             reduction = replace(reduction, grouping=grouping)
         return CountValues(steps, inner, reduction, label)
 
-    # Functions
-
-    def _call(self, expr: Call, steps: Steps) -> ExecNode:
-        name = expr.function
-        arguments = tuple(unwrapped(argument) for argument in expr.arguments)
-        if FUNCTIONS[name].native:
-            raise NativeHistograms(f"{name}() reads nothing else")
-        if any(type_of(argument) == "matrix" for argument in arguments):
-            return self._over_range(name, arguments, steps)
-        if name in ("time", "pi", "start", "end", "step", "range"):
-            return TimeNode(steps, name, self.query, self.step_ms)  # type: ignore[arg-type]
-        if not arguments:
-            return Today(steps, name)
-        if name in ("label_replace", "label_join"):
-            return self._labels(name, arguments, steps)
-        if name == "timestamp" and isinstance(arguments[0], VectorSelector):
-            leaf = replace(self.instant(arguments[0], steps), function="timestamp", extension="")
-            if leaf.at is not None:
-                # Prometheus fetches samples up to @ less the offset, then looks back from @ alone:
-                # only what lies in both windows is found.
-                lookback = max(leaf.lookback - abs(leaf.offset), 0)
-                leaf = replace(leaf, offset=max(leaf.offset, 0), lookback=lookback)
-            return LeafNode(steps, leaf)
-        if name.startswith("histogram_"):
-            return self._histogram(name, arguments, steps)
-        if name == "info":
-            return self._info(arguments, steps)
-        nodes = tuple(
-            self.node(argument, steps) for argument in arguments if type_of(argument) != "string"
-        )
-        if name in ELEMENTWISE or name in CALENDAR or name in _WITH_SCALARS:
-            return Elementwise(steps, name, nodes[0], nodes[1:])
-        if name in ("min_of", "max_of"):
-            return ScalarPair(steps, name, nodes[0], nodes[1])
-        if name.startswith("sort"):
-            by = tuple(_text(argument) for argument in arguments[1:])
-            return Sorted(steps, nodes[0], name.endswith("_desc"), by, "label" in name)
-        if name == "absent":
-            return Absent(steps, nodes[0], _looked_for(arguments[0]))
-        if name == "vector":
-            return VectorOf(steps, nodes[0])
-        if name == "scalar":
-            return ScalarOf(steps, nodes[0])
-        raise AssertionError(f"the function {name} has a signature but no node")
-
-    def _over_range(self, name: str, arguments: tuple[Expr, ...], steps: Steps) -> ExecNode:
-        selector = next(one for one in arguments if type_of(one) == "matrix")
-        scalars = tuple(one for one in arguments if one is not selector)
-        parameters = tuple(self.node(one, steps) for one in scalars)
-        constants: tuple[tuple[float, ...], ...] = ()
-        if all(isinstance(one, NumberNode) for one in parameters):
-            constants = tuple((one.value,) for one in parameters if isinstance(one, NumberNode))
-            parameters = ()
-        # Annotations speak of the first argument: for quantile_over_time that is the quantile.
-        span = arguments[0].span
-        found: ExecNode
-        if isinstance(selector, MatrixSelector):
-            leaf = replace(self.ranged(selector, steps), function=name, span=span)
-            _check_extension(name, leaf)
-            found = LeafNode(steps, replace(leaf, parameters=constants), parameters)
-            if leaf.range == 0:
-                found = Nothing(steps)
-        else:
-            if not isinstance(selector, Subquery):
-                raise AssertionError("a range vector is a selector or a subquery")
-            found = self._subquery_call(name, selector, steps, constants, parameters, span)
-        if name == "absent_over_time":
-            return Absent(steps, found, _looked_for(selector))
-        return found
-
-    def _subquery_call(
-        self,
-        name: str,
-        subquery: Subquery,
-        steps: Steps,
-        constants: tuple[tuple[float, ...], ...],
-        parameters: tuple[ExecNode, ...],
-        span: Span,
-    ) -> ExecNode:
-        inner_steps, offset, at, length = self.inner_steps(subquery, steps)
-        window = BaseExpr(
-            (), steps, self.setting.lookback, name, length, offset, at,
-            parameters=constants,
-            delayed_names=self.setting.features.delayed_name_removal,
-            span=span,
-        )  # fmt: skip
-        inner: ExecNode = Nothing(inner_steps)
-        if inner_steps.count:
-            inner = self.node(subquery.expr, inner_steps)
-        return SubqueryCall(steps, inner, window, parameters)
-
-    def _labels(self, name: str, arguments: tuple[Expr, ...], steps: Steps) -> ExecNode:
-        texts = [_text(argument) for argument in arguments[1:]]
-        if name == "label_replace":
-            target, template, source, pattern = texts
-            if regex_problem(anchored(pattern)):
-                raise ExecutionFailed(f"invalid regular expression in label_replace(): {pattern}")
-            if not is_label_name(target):
-                raise ExecutionFailed(
-                    f"invalid destination label name in label_replace(): {target}"
-                )
-            inner = self.node(arguments[0], steps)
-            return LabelReplace(steps, inner, target, template, source, pattern)
-        target, separator, *sources = texts
-        for source in sources:
-            if not is_label_name(source):
-                raise ExecutionFailed(f"invalid source label name in label_join(): {source}")
-        if not is_label_name(target):
-            raise ExecutionFailed(f"invalid destination label name in label_join(): {target}")
-        inner = self.node(arguments[0], steps)
-        return LabelJoin(steps, inner, target, separator, tuple(sources))
-
-    def _histogram(self, name: str, arguments: tuple[Expr, ...], steps: Steps) -> ExecNode:
-        if name == "histogram_fraction":
-            lower, upper, inner = (self.node(argument, steps) for argument in arguments)
-            return BucketFraction(steps, lower, upper, inner, arguments[2].span)
-        asked: tuple[Expr, ...]
-        if name == "histogram_quantile":
-            inner = self.node(arguments[1], steps)
-            asked, label, span = (arguments[0],), "", arguments[1].span
-        else:
-            inner = self.node(arguments[0], steps)
-            asked, label, span = arguments[2:], _text(arguments[1]), arguments[0].span
-        quantiles = tuple(BucketQuantile(steps, self.node(one, steps), one.span) for one in asked)
-        return BucketQuantiles(steps, inner, quantiles, span, label, arguments[1].span)
-
-    def _info(self, arguments: tuple[Expr, ...], steps: Steps) -> ExecNode:
-        inner = self.node(arguments[0], steps)
-        matchers: tuple[Matcher, ...] = ()
-        if len(arguments) > 1 and isinstance(arguments[1], VectorSelector):
-            matchers = tuple(Matcher.of(one) for one in arguments[1].matchers)
-        return Info(steps, inner, matchers, self.setting.lookback)
-
-
-_WITH_SCALARS = frozenset({"clamp", "clamp_min", "clamp_max", "round", "timestamp"})
-
 
 def _countable(operator: str, value: float) -> bool:
     """Whether a constant k or ratio is one that shards can work with."""
     if operator == "limit_ratio":
         return -1 <= value <= 1 and value != 0
     return 1 <= value < 2**31
-
-
-def _text(expr: Expr | None) -> str:
-    if expr is None or not isinstance(expr := unwrapped(expr), StringLiteral):
-        raise AssertionError("the types say string")
-    return expr.value
-
-
-def _looked_for(expr: Expr) -> Labels:
-    """The labels that a selector pins to one value: those an absent series would have."""
-    if isinstance(expr, MatrixSelector):
-        expr = expr.vector
-    if not isinstance(expr, VectorSelector):
-        return ()
-    found: dict[str, str] = {}
-    seen: set[str] = set()
-    for matcher in expr.matchers:
-        if matcher.name == METRIC_NAME:
-            continue
-        if matcher.operator == "=" and matcher.name not in seen:
-            found[matcher.name] = matcher.value
-            seen.add(matcher.name)
-        else:
-            found.pop(matcher.name, None)
-    return labels_of(found)
-
-
-def _check_extension(name: str, leaf: BaseExpr) -> None:
-    allowed = {"anchored": ANCHORED, "smoothed": SMOOTHED}.get(leaf.extension)
-    if allowed is not None and name not in allowed:
-        raise ExecutionFailed(
-            f"{leaf.extension} modifier can only be used with: {', '.join(sorted(allowed))} - "
-            f"not with {name}"
-        )

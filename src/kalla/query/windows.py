@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kalla.query.blocks import evaluated, evaluated_frame, evaluated_scalar
+from kalla.query.computing import compute_all, in_windows
 from kalla.query.flow import EvalFlow, Value
 from kalla.query.frames import SAME_LABELS, Frame, Mask, Steps
 from kalla.query.interned import are_distinct
-from kalla.query.leaves import BaseExpr, compute_all, in_windows, uncounted_names
+from kalla.query.leaves import BaseExpr, uncounted_names
 from kalla.query.nodes import ExecNode
 from kalla.query.problems import ExecutionFailed
 from kalla.query.samples import SeriesBatch

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query import leaves, ordering
+from kalla.query import computing, leaves, ordering
 from kalla.query.checking import checked, type_of
 from kalla.query.counters import RATES
 from kalla.query.engine import Answer, Engine
@@ -237,18 +237,16 @@ def test_a_leaf_looks_up_more_often_the_more_its_windows_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(SOURCE, EVERY)
-    monkeypatch.setattr(leaves, "_WORK", 5000)
+    monkeypatch.setattr(computing, "_WORK", 5000)
     asked = []
-    for length in ("15s", "10m"):
-        plan = engine.explained(
-            f"stddev_over_time(n[{length}])", Steps(0, 10 * MINUTES, 1000), 1000
-        )
+    for text in ("sum_over_time(n[15s])", "sum_over_time(n[10m])", "mad_over_time(n[10m])"):
+        plan = engine.explained(text, Steps(0, 10 * MINUTES, 1000), 1000)
         guard = Counting()
         for shard in range(SOURCE.shards):
             leaves.execute(plan.leaves[0], SOURCE, shard, guard)
         asked.append(guard.asked)
 
-    assert asked[0] < asked[1]
+    assert asked[0] < asked[1] < asked[2]
 
 
 ONE_SERIES = MemorySource(dict([next(iter(made_up(2).items()))]))
@@ -262,7 +260,7 @@ def test_a_leaf_looks_up_also_within_the_windows_of_one_series(
     )
     whole, sliced = Counting(), Counting()
     leaves.execute(plan.leaves[0], ONE_SERIES, 0, whole)
-    monkeypatch.setattr(leaves, "_WORK", 500)
+    monkeypatch.setattr(computing, "_WORK", 500)
     leaves.execute(plan.leaves[0], ONE_SERIES, 0, sliced)
 
     assert sliced.asked > whole.asked + 10
@@ -278,7 +276,7 @@ def test_a_leaf_looks_up_also_within_the_windows_of_one_series(
 def test_a_query_can_be_stopped_within_a_single_series(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaves, "_WORK", 1000)
+    monkeypatch.setattr(computing, "_WORK", 1000)
     stop = threading.Event()
     kernel = ordering.quantiles_across if "by" in text else ordering.ranks
     calls = []
@@ -303,7 +301,7 @@ def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -
     engine = Engine(SOURCE, replace(EVERY, counted=counted))
     whole = outcome(engine, text, 0, 10 * MINUTES, 20_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaves, "_WORK", work)
+        patch.setattr(computing, "_WORK", work)
         found = outcome(engine, text, 0, 10 * MINUTES, 20_000)
 
     assert is_alike(found, whole)
@@ -337,7 +335,7 @@ def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -
 def test_every_function_is_the_same_in_slices(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(SOURCE, EVERY)
     whole = outcome(engine, text, 0, 10 * MINUTES, 7_000)
-    monkeypatch.setattr(leaves, "_WORK", 30)
+    monkeypatch.setattr(computing, "_WORK", 30)
 
     assert isinstance(whole, Answer)
     assert len(whole.series) > 0

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kalla.query.computing import compute
 from kalla.query.exact import ExactSums
 from kalla.query.frames import Steps
-from kalla.query.leaves import BaseExpr, compute
+from kalla.query.leaves import BaseExpr
 from kalla.query.samples import SeriesBatch
 
 Window = list[tuple[int, float]]
