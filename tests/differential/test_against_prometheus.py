@@ -71,3 +71,17 @@ def test_what_is_no_query_is_refused_alike(both: Both, text: str) -> None:
     ours, theirs = both.ours(text, times), both.theirs(text, times)
     assert (ours.type, bool(ours.refusal)) == (theirs.type, bool(theirs.refusal))
     assert ours.type == "bad_data"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "log2(vector(1.0000000341709638))", "acos(vector(0.999999999282907))",
+        "sinh(vector(-710))", "cosh(vector(710))", "clamp_min(odd, Inf)", "clamp(odd, -1, NaN)",
+        "odd ^ 0.5", "histogram_quantile(0.5, h_bucket * NaN)",
+    ],
+)  # fmt: skip
+def test_numbers_at_the_ends_are_what_go_makes_of_them(both: Both, text: str) -> None:
+    for minute in range(1, 40, 3):
+        times = Times(BASE + minute * 60_000 + 3, BASE + minute * 60_000 + 3, 0)
+        assert difference(both.ours(text, times), both.theirs(text, times)) == ""

@@ -19,9 +19,28 @@ def _sign(values: Floats) -> Floats:
     return np.where(values < 0, -1.0, np.where(values > 0, 1.0, values))
 
 
+def _log2(values: Floats) -> Floats:
+    """As Go has it: near 1, where the power of two cancels out, it loses digits."""
+    fraction, power = np.frexp(values)
+    return np.where(fraction == 0.5, power - 1.0, np.log(fraction) * (1 / np.log(2)) + power)
+
+
+def _acos(values: Floats) -> Floats:
+    """As Go has it, by two differences from a right angle; near 1 digits are lost in them."""
+    size = np.abs(values)
+    root = np.sqrt(1 - size * size)
+    sine = np.where(size > 0.7, np.pi / 2 - np.arctan(root / size), np.arctan(size / root))
+    return np.asarray(np.pi / 2 - np.copysign(sine, values))
+
+
+def _halved(values: Floats) -> Floats:
+    """Go's sinh and cosh of what is large: infinite as soon as e to this power is."""
+    return np.exp(np.abs(values)) * 0.5
+
+
 ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {
     "abs": np.abs,
-    "acos": np.arccos,
+    "acos": _acos,
     "acosh": np.arccosh,
     "asin": np.arcsin,
     "asinh": np.arcsinh,
@@ -29,17 +48,19 @@ ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {
     "atanh": np.arctanh,
     "ceil": np.ceil,
     "cos": np.cos,
-    "cosh": np.cosh,
+    "cosh": lambda values: np.where(np.abs(values) > 21, _halved(values), np.cosh(values)),
     "deg": lambda values: values * 180 / np.pi,
     "exp": np.exp,
     "floor": np.floor,
     "ln": np.log,
     "log10": np.log10,
-    "log2": np.log2,
+    "log2": _log2,
     "rad": lambda values: values * np.pi / 180,
     "sgn": _sign,
     "sin": np.sin,
-    "sinh": np.sinh,
+    "sinh": lambda values: np.where(
+        np.abs(values) > 21, np.copysign(_halved(values), values), np.sinh(values)
+    ),
     "sqrt": np.sqrt,
     "tan": np.tan,
     "tanh": np.tanh,
