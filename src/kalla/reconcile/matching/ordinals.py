@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.plan import SidePlan
 
@@ -47,7 +48,8 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     if type(low) is int and high - low < 8 * count:  # whole numbers, few of them left out
         seen = np.zeros(high - low + 1, np.bool_)
-        seen[bench.column(f"SELECT CAST({sql} - ({low}) AS BIGINT) FROM {rows}")] = True
+        for batch in bench.batches(f"SELECT CAST({sql} - ({low}) AS BIGINT) FROM {rows}"):
+            seen[numbers(batch.column(0))] = True
         return bool(np.count_nonzero(seen) == count)
     hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
     return bool((hashes[1:] != hashes[:-1]).all())

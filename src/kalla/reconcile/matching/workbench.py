@@ -21,11 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from duckdb.func import PythonUDFType
-from rapidfuzz import process
-from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtein
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import ordinals, values
+from kalla.reconcile.matching import ordinals, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.fates import SETTLED, Fates, Rids, as_column, as_decimal, numbers
 from kalla.reconcile.matching.values import Value, held, literal, quote
@@ -33,12 +31,7 @@ from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.storage import LOCAL, Storage
 
-_SIMILARITY = {
-    "jaro_winkler": JaroWinkler,
-    "jaro": Jaro,
-    "levenshtein": Levenshtein,
-    "damerau_levenshtein": DamerauLevenshtein,
-}
+_IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ class Workbench:
         self.run("SET enable_progress_bar = false")
         self.connection.create_function(
             FUZZY,
-            _similarity,
+            similarity.of_pairs,
             ["VARCHAR", "VARCHAR", "VARCHAR"],
             "INTEGER",
             type=PythonUDFType.ARROW,
@@ -138,7 +131,7 @@ class Workbench:
             for each in found.columns
         ]
 
-    def batches(self, sql: str, rows: int = 500_000) -> Iterable[pa.RecordBatch]:
+    def batches(self, sql: str, rows: int = _IN_CACHE) -> Iterable[pa.RecordBatch]:
         found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
         return found
 
@@ -422,14 +415,3 @@ def key_part(value: Value, sql: str) -> str:
     if value.kind == "text":
         text = f"replace({text}, '#', '##')"
     return f"coalesce({text}, '∅')"
-
-
-def _similarity(metric: pa.Array, left: pa.Array, right: pa.Array) -> pa.Array:
-    """Ten-thousandths, by characters; a whole batch at a time."""
-    if not len(metric):
-        return pa.array([], pa.int32())
-    scorer = _SIMILARITY[metric[0].as_py()].normalized_similarity
-    found = process.cpdist(
-        left.to_pylist(), right.to_pylist(), scorer=scorer, dtype=np.float64, workers=1
-    )
-    return pa.array([round(float(each) * 10_000) for each in found], pa.int32())
