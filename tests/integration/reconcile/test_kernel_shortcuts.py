@@ -110,6 +110,24 @@ def test_candidates_looked_up_by_currency_or_among_all_rows_are_the_same(
     assert digests(match(tmp_path / "all")) == digests(looked_up)
 
 
+@pytest.mark.parametrize("shape", ["even", "skewed", "far away", "alike"])
+def test_the_nearest_values_are_among_those_in_sight(shape: str) -> None:
+    chance = np.random.default_rng(7)
+    for rows in (0, 1, 2, 50, 3000):
+        steps = {
+            "even": chance.uniform(-1000, 1000, rows).round(2),
+            "skewed": np.concatenate([chance.uniform(0, 1, rows), [1e15] * (rows > 1)]),
+            "far away": chance.uniform(5e8, 5e8 + 1, rows).round(2),
+            "alike": np.full(rows, 3.5),
+        }[shape]
+        wanted = np.sort(chance.uniform(-1500, 1500, 40).round(2))
+        seen = closest._in_sight(steps, wanted)
+        for each in wanted:
+            assert max(steps[steps <= each], default=None) == max(seen[seen <= each], default=None)
+            assert min(steps[steps > each], default=None) == min(seen[seen > each], default=None)
+    assert shape != "even" or len(seen) < len(steps) / 2
+
+
 @pytest.mark.parametrize("cardinality", ["1:1", "1:N", "M:N"])
 def test_the_digest_of_matches_can_be_made_from_the_files_alone(
     tmp_path: Path, cardinality: str

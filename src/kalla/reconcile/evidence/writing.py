@@ -141,6 +141,7 @@ class Evidence:
         bench = self._bench
         other: Side = "right" if side == "left" else "left"
         names = _names(bench.plan)
+        attempted, nobody = _attempted(bench.plan, side)
         key, join = bench.keyed(side, "t", "t.rid")
         gone = bench.gone(other, f"SELECT DISTINCT other FROM {side}_near")
         near = f"SELECT * FROM {side}_near"
@@ -148,16 +149,12 @@ class Evidence:
             near += (
                 " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
             )
-        tried = (
-            f"SELECT rid, list_transform(list_sort(list(rule)), lambda n: {names}[n + 1]) AS rules"
-            f" FROM {side}_tried GROUP BY rid"
-        )
         status = (
             "CASE WHEN g.status IS NOT NULL THEN g.status"
             " WHEN a.rid IS NOT NULL THEN 'ambiguous' WHEN n.other IS NOT NULL THEN 'unmatched' END"
         )
         reason = (
-            "CASE WHEN tried.rules IS NULL THEN 'not_attempted'"
+            f"CASE WHEN {nobody} THEN 'not_attempted'"
             " WHEN n.rid IS NULL THEN 'no_candidate'"
             " WHEN n.failing IS NULL THEN 'taken' ELSE 'condition_failed' END"
         )
@@ -167,13 +164,12 @@ class Evidence:
             f"unmatched_{side}",
             "rows",
             f"SELECT {key} AS record_key, {shown_amount} AS amount,"
-            " coalesce(tried.rules, []) AS attempted_rules, n.candidate AS closest_candidate,"
+            f" {attempted} AS attempted_rules, n.candidate AS closest_candidate,"
             f" {status} AS candidate_status, {names}[n.rule + 1] AS rule,"
             " n.failing AS failing_condition, n.left_value, n.right_value, n.difference,"
             f" {reason} AS rejection_reason"
             f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
             f" LEFT JOIN ({near}) n ON n.rid = u.rid"
-            f" LEFT JOIN ({tried}) tried ON tried.rid = u.rid"
             f" LEFT JOIN {gone} g ON g.rid = n.other"
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
         )
@@ -279,3 +275,13 @@ def _exact(words: Words) -> int:
 
 def _names(plan: Plan) -> str:
     return "[" + ", ".join(literal(rule.name) for rule in plan.rules) + "]"
+
+
+def _attempted(plan: Plan, side: Side) -> tuple[str, str]:
+    """The names of the rules that met a row, those whose filters admit it; and whether none did."""
+    admitted = [(literal(rule.name), rule.filters[SIDES.index(side)]) for rule in plan.rules]
+    if not any(filters for _, filters in admitted):
+        return _names(plan), "false"
+    listed = ", ".join(f"CASE WHEN {given or 'true'} THEN {name} END" for name, given in admitted)
+    nobody = " AND ".join(f"NOT ({given or 'true'})" for _, given in admitted)
+    return f"list_filter([{listed}], lambda name: name IS NOT NULL)", nobody

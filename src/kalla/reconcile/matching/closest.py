@@ -20,10 +20,12 @@ Floats = npt.NDArray[np.float64]
 
 # With more currencies than this, rows are not looked up currency by currency.
 _CURRENCIES = 20
+# A grid in which the nearest values are looked for has at most so many bits.
+_MOST_CELLS = 22
 
 
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
-    """Fill `{side}_near` and `{side}_tried`, the rules that met it, for every unmatched row.
+    """Fill `{side}_near` for every unmatched row.
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
@@ -33,11 +35,9 @@ def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool 
         " candidate VARCHAR, failing VARCHAR, left_value VARCHAR, right_value VARCHAR,"
         " difference VARCHAR)"
     )
-    bench.run(f"CREATE TEMP TABLE {side}_tried (rid BIGINT, rule INTEGER)")
     for rule in bench.plan.rules:
-        looking = _looking(bench, rule, side)
-        bench.run(f"INSERT INTO {side}_tried SELECT rid, {rule.number} FROM {looking}")
         if rule.key and by_key:
+            _looking(bench, rule, side)
             _same_key(bench, rule, side, other)
     bench.run(
         f"CREATE TEMP TABLE {side}_lonely AS SELECT rid FROM {side}_unmatched"
@@ -48,14 +48,13 @@ def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool 
         _nearest(bench, rule, side, other)
 
 
-def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatched") -> str:
+def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatched") -> None:
     """`looking`: the unmatched rows that a rule's filters admit."""
     rows = bench.admit(rule, side, whole=False)
     bench.run(
         f"CREATE OR REPLACE TEMP TABLE looking AS SELECT * FROM {rows}"
         f" WHERE rid IN (SELECT rid FROM {side}_{which})"
     )
-    return "looking"
 
 
 def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
@@ -66,14 +65,22 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None
         "CREATE OR REPLACE TEMP TABLE within AS"
         f" SELECT t.* FROM {rows} t SEMI JOIN looking u ON {same}"
     )
-    most = bench.plan.bounds.closest_candidates
+    most = _offer(bench, other, keys)
+    own, their = ("l", "r") if side == "left" else ("r", "l")
+    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
+    if most:
+        _rank(bench, rule, side, f"JOIN offered {their} ON {together}", alone=most == 1)
+
+
+def _offer(bench: Workbench, other: Side, keys: list[str]) -> int:
+    """`offered`: the rows `within` with their record keys, no more than may be looked at of those
+    that share some columns; returns the most that did."""
+    bound = bench.plan.bounds.closest_candidates
     shared = ", ".join(keys)
-    crowd = (
-        f"SELECT count(*) FROM (SELECT 1 FROM within GROUP BY {shared} HAVING count(*) > {most})"
-    )
+    (most,) = bench.row(f"SELECT max(n) FROM (SELECT count(*) AS n FROM within GROUP BY {shared})")
     bounded = (
-        f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {most}"
-        if bench.row(crowd)[0]
+        f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {bound}"
+        if (most or 0) > bound
         else ""
     )
     key, join = bench.keyed(other, "t", "t.rid")
@@ -81,9 +88,7 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None
         "CREATE OR REPLACE TEMP TABLE offered AS"
         f" SELECT t.*, {key} AS key FROM within t {join}{bounded}"
     )
-    own, their = ("l", "r") if side == "left" else ("r", "l")
-    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
-    _rank(bench, rule, side, f"JOIN offered {their} ON {together}")
+    return int(most or 0)
 
 
 def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
@@ -118,14 +123,11 @@ def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
     )
     bench.run(f"CREATE OR REPLACE TEMP TABLE nearby AS {found}")
     here = conjunction(["t.x = n.x", *(["t.cur = n.cur"] if rule.currency else [])])
-    shared = "x, cur" if rule.currency else "x"
-    key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE offered AS SELECT t.*, {key} AS key FROM"
-        f" (SELECT * FROM {around} t SEMI JOIN nearby n ON {here}) t {join}"
-        f" QUALIFY row_number() OVER (PARTITION BY {shared}"
-        f" ORDER BY key) <= {bench.plan.bounds.closest_candidates}"
+        "CREATE OR REPLACE TEMP TABLE within AS"
+        f" SELECT t.* FROM {around} t SEMI JOIN nearby n ON {here}"
     )
+    _offer(bench, other, ["x", "cur"] if rule.currency else ["x"])
     own, their = ("l", "r") if side == "left" else ("r", "l")
     together = [f"{their}.x = n.x"] + ([f"{their}.cur = n.cur"] if rule.currency else [])
     _rank(
@@ -158,9 +160,9 @@ def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
     bench.run("CREATE OR REPLACE TEMP TABLE lookups (d DOUBLE, cur VARCHAR)")
     for currency in currencies:
         where = "" if currency is None else f" WHERE cur = {literal(currency)}"
-        steps = np.sort(bench.column(f"SELECT {double} FROM ({rows}){where}"))
+        steps = bench.column(f"SELECT {double} FROM ({rows}){where}")
         wanted = np.sort(bench.column(f"SELECT {double} FROM wanted{where}"))
-        chosen = _beside(steps, wanted)
+        chosen = _beside(np.sort(_in_sight(steps, wanted)), wanted)
         said = "NULL" if currency is None else literal(currency)
         bench.add("lookups", chosen, f"SELECT given, {said}")
     same = f"{double} = u.d" + (" AND t.cur = u.cur" if rule.currency else "")
@@ -169,6 +171,33 @@ def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
         f" SEMI JOIN lookups u ON {same}"
     )
     return "around"
+
+
+def _in_sight(steps: Floats, wanted: Floats) -> Floats:
+    """The steps among which the nearest ones are, found without sorting: those in the same cell of
+    an even grid as a wanted one, and in the nearest cells below and above that have any."""
+    low, high = (steps.min(), steps.max()) if len(steps) else (0.0, 0.0)
+    cells = 1 << min(_MOST_CELLS, len(steps).bit_length())
+    scale = (cells - 1) / (high - low) if high > low else 0.0
+    if not scale or not np.isfinite(scale) or not len(wanted):
+        return steps
+
+    def cell(values: Floats) -> npt.NDArray[np.int32]:
+        # It never falls as the value rises, however a double is rounded.
+        return np.clip((values - low) * scale, 0, cells - 1).astype(np.int32)
+
+    places = cell(steps)
+    filled = np.zeros(cells, np.bool_)
+    filled[places] = True
+    some = np.flatnonzero(filled)
+    sought = cell(wanted)
+    below = np.searchsorted(some, sought) - 1
+    above = np.searchsorted(some, sought, "right")
+    chosen = np.zeros(cells, np.bool_)
+    chosen[sought] = True
+    chosen[some[np.maximum(below, 0)]] = True
+    chosen[some[np.minimum(above, len(some) - 1)]] = True
+    return np.asarray(steps[chosen[places]])
 
 
 def _beside(steps: Floats, wanted: Floats) -> Floats:
@@ -182,11 +211,17 @@ def _beside(steps: Floats, wanted: Floats) -> Floats:
     return steps[near[2 : len(steps) + 2]]
 
 
-def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:
-    """Of each looking row's offered ones the best: most conditions, least distance, first key."""
+def _rank(
+    bench: Workbench, rule: RulePlan, side: Side, offered: str, *, alone: bool = False
+) -> None:
+    """Of each looking row's offered ones the best: most conditions, least distance, first key.
+
+    What is said of a pair is spelled for the best. Where nobody is offered two, nothing is ranked.
+    """
     own, their = ("l", "r") if side == "left" else ("r", "l")
     holds = [f"coalesce({check.holds}, false)" for check in rule.checks]
     satisfied = " + ".join(f"CAST({each} AS INTEGER)" for each in holds)
+    held = ", ".join(f"{each} AS h{place}" for place, each in enumerate(holds))
     far = [
         part
         for place in rule.pair_checks
@@ -197,29 +232,23 @@ def _rank(bench: Workbench, rule: RulePlan, side: Side, offered: str) -> None:
         )
     ]
     order = ", ".join(["satisfied DESC", *far, f"{their}.key"])
-
-    def first_failing(texts: list[str]) -> str:
-        cases = " ".join(
-            f"WHEN NOT {each} THEN {text}" for each, text in zip(holds, texts, strict=True)
-        )
-        return f"CASE {cases} END"
-
+    best = f"SELECT l, r, {satisfied} AS satisfied, {held} FROM looking {own} {offered}"
+    if not alone:
+        best += f" QUALIFY row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
     reported = ", ".join(
-        [
-            first_failing([literal(check.label) for check in rule.checks]),
-            first_failing(
-                [values.shown(check.left, f"l.v{n}") for n, check in enumerate(rule.checks)]
-            ),
-            first_failing(
-                [values.shown(check.right, f"r.v{n}") for n, check in enumerate(rule.checks)]
-            ),
-            first_failing([_difference(check, n) for n, check in enumerate(rule.checks)]),
-        ]
+        "CASE "
+        + " ".join(f"WHEN NOT h{place} THEN {each}" for place, each in enumerate(texts))
+        + " END"
+        for texts in (
+            [literal(check.label) for check in rule.checks],
+            [values.shown(check.left, f"l.v{n}") for n, check in enumerate(rule.checks)],
+            [values.shown(check.right, f"r.v{n}") for n, check in enumerate(rule.checks)],
+            [_difference(check, n) for n, check in enumerate(rule.checks)],
+        )
     )
     bench.run(
-        f"INSERT INTO {side}_near SELECT {own}.rid, {rule.number}, {satisfied} AS satisfied,"
-        f" {their}.rid, {their}.key, {reported} FROM looking {own} {offered}"
-        f" QUALIFY row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
+        f"INSERT INTO {side}_near SELECT {own}.rid, {rule.number}, satisfied, {their}.rid,"
+        f" {their}.key, {reported} FROM ({best})"
     )
 
 

@@ -158,7 +158,9 @@ def shown(given: Value, sql: str | None = None) -> str:
     if given.kind == "text":
         return sql
     if given.kind == "number" and given.scale:
-        return f"rtrim(rtrim(CAST({sql} AS VARCHAR), '0'), '.')"
+        # To trim takes ten times as long as to write, and most need none.
+        text = f"CAST({sql} AS VARCHAR)"
+        return f"CASE WHEN suffix({text}, '0') THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
     if given.kind == "timestamp":
         moment = f"timezone('UTC', {sql})"
         return (
