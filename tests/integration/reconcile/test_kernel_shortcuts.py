@@ -23,8 +23,8 @@ from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import closest, pairs
 from kalla.reconcile.matching.fates import Fates, as_decimal
-from kalla.reconcile.matching.workbench import Resources
-from kalla.reconcile.model import SIDES, Recipe
+from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation
 
@@ -108,6 +108,22 @@ def test_candidates_looked_up_by_currency_or_among_all_rows_are_the_same(
     assert near.column("closest_candidate").null_count < near.num_rows
     monkeypatch.setattr(closest, "_CURRENCIES", 0)
     assert digests(match(tmp_path / "all")) == digests(looked_up)
+
+
+@pytest.mark.parametrize("failing", SIDES)
+def test_a_side_that_cannot_be_explained_fails_the_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    search = closest.search
+
+    def fail(bench: Workbench, side: Side) -> None:
+        if side == failing:
+            bench.run("SELECT * FROM nowhere")
+        search(bench, side)
+
+    monkeypatch.setattr(closest, "search", fail)
+    with pytest.raises(Permanent, match="nowhere"):
+        match(tmp_path / "run")
 
 
 @pytest.mark.parametrize("shape", ["even", "skewed", "far away", "alike"])
