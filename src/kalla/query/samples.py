@@ -122,7 +122,12 @@ def matching(known: Sequence[Labels], matchers: Iterable[Matcher]) -> list[int]:
 
 
 def shard_of(labels: Labels, shards: int) -> int:
-    text = "\xff".join(part for pair in labels for part in pair)
+    return shard_of_words([word for pair in labels for word in pair], shards)
+
+
+def shard_of_words(words: Iterable[str], shards: int) -> int:
+    """The same of the names and values of a label set, in turns."""
+    text = "\xff".join(words)
     return zlib.crc32(text.encode(errors="surrogateescape")) % shards
 
 

@@ -280,6 +280,40 @@ def test_series_stand_in_the_order_of_rows_however_they_come(
     assert len(known) == len({labels_of(dict(pairs)) for pairs in sets})
 
 
+near_plain = st.text('ab~ "\\\x1f\x7fé,:{}', max_size=130)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.one_of(st.just("__name__"), near_plain), near_plain), max_size=4),
+        max_size=5,
+    ),
+    st.booleans(),
+)
+def test_labels_get_the_text_and_shard_of_their_set_however_they_are_read(
+    sets: list[list[tuple[str, str]]], in_order: bool
+) -> None:
+    known = Known(7, 1 << 30)
+    given_sets = [sorted(pairs) if in_order else pairs for pairs in sets]
+    request = remote_write.decode(body(request_1([(pairs, []) for pairs in given_sets])), 1, MOST)
+    for _ in range(2):  # as new ones, then as known ones
+        numbers = known.numbers(request.text, request.spans, request.split, Refusals())
+        known.places()
+        for pairs, number in zip(given_sets, numbers.tolist(), strict=True):
+            kept = tuple(sorted(pair for pair in pairs if pair[1]))
+            names = [name for name, _ in pairs]
+            right = len(set(names)) == len(names) and "" not in names
+            if not right or "__name__" not in dict(kept):
+                assert number == REFUSED
+                continue
+            assert known.labels(number) == kept
+            assert number == known.add(kept)
+            assert known.shards(np.array([number])) == [shard_of(kept, 7)]
+            (spelled,) = known.spelled(np.array([number])).metrics.to_pylist()
+            assert spelled == dict(kept)["__name__"]
+
+
 def test_a_full_table_of_series_says_so() -> None:
     known = Known(1, 10_000)
     for place in range(1000):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from bisect import insort
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -18,13 +18,13 @@ import pyarrow as pa
 from kalla.errors import KallaError
 from kalla.query.frames import Mask, Whole
 from kalla.query.labels import Labels, name_of, shown
-from kalla.query.samples import shard_of
+from kalla.query.samples import shard_of, shard_of_words
 from kalla.query.store.series import labels_of_text, text_of
 from kalla.query.store.spelling import Spelled
 from kalla.query.syntax import METRIC_NAME
 
 if TYPE_CHECKING:
-    from kalla.query.store.keys import Keys
+    from kalla.query.store.keys import Bytes, Keys
 
 # A number for labels that no series can have.
 REFUSED = -1
@@ -86,6 +86,7 @@ class Known:
         # which is that of a segment's rows.
         self._fresh: list[tuple[int, str, str, int]] = []
         self._ordered: list[tuple[int, str, str, int]] = []
+        self._order = np.empty(0, np.int64)
         self._places = np.empty(0, np.int64)
         self._shards = np.empty(0, np.int64)
         self._metrics: dict[str, str] = {}
@@ -112,32 +113,58 @@ class Known:
                 self._keys = Keys()
             numbers = self._keys.find(data, spans)
         fresh = np.flatnonzero((numbers == FRESH) | split)
-        for place in fresh.tolist():
-            first, last = spans[place].tolist()
-            if first < 0:
-                numbers[place] = REFUSED
-                refusals.add("labels refer to symbols that are not in the table")
-                continue
-            labels = _labels_of(label_pairs(text[first:last]), refusals)
-            numbers[place] = REFUSED if labels is None else self.add(labels)
-        # Only bytes of labels that have a number, and nothing between them, are worth keeping.
-        kept = fresh[(numbers[fresh] != REFUSED) & ~split[fresh]]
-        if len(kept):
+        if len(fresh):
+            whole = fresh[(spans[fresh, 0] >= 0) & ~split[fresh]]
+            numbers[whole] = self._plain(data, spans[whole])
+            for place in fresh[numbers[fresh] == FRESH].tolist():
+                first, last = spans[place].tolist()
+                numbers[place] = self._any(text, first, last, refusals)
+            # Only bytes that have a number, and nothing between the labels, are worth keeping.
+            kept = whole[numbers[whole] != REFUSED]
             with self._changing:
                 self._keys.add(data, spans[kept], numbers[kept])
         return numbers
 
+    def _plain(self, data: Bytes, spans: Whole) -> Whole:
+        """The numbers of labels that are as they should be; FRESH for all others."""
+        from kalla.query.store import plain
+        from kalla.query.store.keys import FRESH
+
+        spelled, found = plain.spelled(data, spans)
+        numbers = []
+        for first, last, name, beyond in found.tolist():
+            if first < 0:
+                numbers.append(FRESH)
+                continue
+            text = spelled[first:last].decode()
+            number = self._by_text.get(text)
+            if number is None:
+                # Without quotes in it, what lies between quotes is a name or a value.
+                words = text[2:-2].replace('","', '":"').split('":"')
+                shard = shard_of_words(words, self._shard_count)
+                number = self._add(text, spelled[name:beyond].decode(), shard)
+            numbers.append(number)
+        return np.array(numbers, np.int64)
+
+    def _any(self, text: bytes, first: int, last: int, refusals: Refusals) -> int:
+        if first < 0:
+            refusals.add("labels refer to symbols that are not in the table")
+            return REFUSED
+        labels = _labels_of(label_pairs(text[first:last]), refusals)
+        return REFUSED if labels is None else self.add(labels)
+
     def add(self, labels: Labels) -> int:
         """The number of a label set."""
-        text = text_of(labels)
+        return self._add(text_of(labels), name_of(labels), shard_of(labels, self._shard_count))
+
+    def _add(self, text: str, name: str, shard: int) -> int:
         with self._changing:
             number = self._by_text.get(text)
             if number is None:
                 number = self._by_text[text] = len(self._by_number)
                 self._by_number.append(text)
-                name = name_of(labels)
                 name = self._metrics.setdefault(name, name)
-                self._fresh.append((shard_of(labels, self._shard_count), name, text, number))
+                self._fresh.append((shard, name, text, number))
                 self._bytes += _SERIES_BYTES + 2 * sys.getsizeof(text)
         return number
 
@@ -147,20 +174,22 @@ class Known:
             if self._fresh:
                 self._names.extend([name for _, name, _, _ in self._fresh])
                 self._texts.extend([text for _, _, text, _ in self._fresh])
+                shards = [shard for shard, _, _, _ in self._fresh]
+                self._shards = np.concatenate([self._shards, np.array(shards, np.int64)])
+                self._fresh.sort()
                 if len(self._fresh) < _FEW:
-                    for each in self._fresh:
-                        insort(self._ordered, each)
+                    at = [bisect(self._ordered, each) for each in self._fresh]
+                    for before, (place, each) in enumerate(zip(at, self._fresh, strict=True)):
+                        self._ordered.insert(before + place, each)
+                    self._order = np.insert(self._order, at, [each[3] for each in self._fresh])
                 else:
                     # Two sorted runs: Python's sort merges them without sorting anew.
-                    self._ordered += sorted(self._fresh)
+                    self._ordered += self._fresh
                     self._ordered.sort()
+                    self._order = np.array([each[3] for each in self._ordered], np.int64)
                 self._fresh = []
-                count = len(self._ordered)
-                order = np.fromiter((each[3] for each in self._ordered), np.int64, count)
-                self._places = np.empty(count, np.int64)
-                self._places[order] = np.arange(count)
-                shards = np.fromiter((each[0] for each in self._ordered), np.int64, count)
-                self._shards = shards[self._places]
+                self._places = np.empty(len(self._order), np.int64)
+                self._places[self._order] = np.arange(len(self._order))
             return self._places
 
     def spelled(self, numbers: Whole) -> Spelled:
