@@ -70,6 +70,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="without Prometheus")
+    parser.add_argument(
+        "--new", action="store_true", help="series that were not sent before; else all were"
+    )
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kalla-bench-") as folder:
         line = measure(
@@ -79,6 +82,7 @@ def main() -> None:
             chosen.connections,
             chosen.repeat,
             alone=chosen.alone,
+            new=chosen.new,
         )
     print(json.dumps(line))
 
@@ -91,12 +95,13 @@ def measure(
     repeat: int = 3,
     *,
     alone: bool = False,
+    new: bool = False,
 ) -> dict[str, object]:
     """One comparison: samples a second, medians of fresh servers in turns."""
     seen: dict[str, list[Rate]] = {"kalla": [], "prometheus": []}
     start = int(time.time() * 1000) - rounds * 1000
     content = bodies(series, rounds, start)
-    warm = bodies(series, 1, start - 60_000)
+    warm = bodies(10 if new else series, 1, start - 60_000)
     for turn in range(repeat):
         for name in ("kalla",) if alone else ("kalla", "prometheus"):
             place = folder / f"{name}-{turn}"
@@ -110,7 +115,7 @@ def measure(
         for name, found in seen.items()
     }
     return {
-        "name": "remote_write",
+        "name": "remote_write_new_series" if new else "remote_write",
         "ours": round(rates["kalla"]),
         "peer": round(rates["prometheus"]),
         "peer_name": "prometheus",
