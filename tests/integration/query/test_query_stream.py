@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from kalla.query import blocks
 from kalla.query.calls import ELEMENTWISE
@@ -26,8 +25,6 @@ from kalla.query.prometheus import stream
 from kalla.query.prometheus.asking import Queries, keep_kernels
 from kalla.query.samples import SeriesBatch
 from tests.metrics_kit import batch_of, named
-from tests.query_kit import query_site
-from tests.servers import PostgresServer
 from tests.web_kit import Site, until
 
 START, STEP, COUNT = 1_700_000_000, 10, 30
@@ -41,21 +38,6 @@ SERIES = {
     for number in range(40)
 }
 BODY = {"q": "m", "s": START, "e": END, "step": STEP}
-
-
-@pytest_asyncio.fixture(scope="module")
-async def site(
-    postgres_server: PostgresServer,
-    migrated_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[Site]:
-    name = postgres_server.create(migrated_template)
-    folder = tmp_path_factory.mktemp("streamed")
-    try:
-        async with query_site(postgres_server.url(name), folder, SERIES) as opened:
-            yield opened
-    finally:
-        postgres_server.drop(name)
 
 
 async def events(site: Site, body: dict[str, Any]) -> list[dict[str, Any]]:
