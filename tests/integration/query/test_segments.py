@@ -1,11 +1,10 @@
-"""Segments in Parquet: what is written comes back to the bit, and only what is needed is read."""
+"""Segments in Parquet: what is written comes back to the bit."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,19 +17,16 @@ from hypothesis import strategies as st
 
 from kalla.query.labels import Labels, labels_of
 from kalla.query.matchers import Matcher
-from kalla.query.problems import LimitReached, Stopped
 from kalla.query.samples import STALE, STALE_BITS, SeriesBatch
 from kalla.query.store import merging, segments
-from kalla.query.store.reading import SegmentSource
 from kalla.query.store.rows import BLOCK_MS, Body
-from kalla.query.store.segments import Segment, SegmentBroken
-from kalla.query.store.shelf import Shelf
+from kalla.query.store.segments import SegmentBroken
 from kalla.query.store.spelling import Spelled
-from kalla.storage import LOCAL, Storage
+from kalla.storage import LOCAL
+from tests.integration.query.kept_segments import EVER, kept, source
 from tests.metrics_kit import Points, batch_of, contents, listed, named
 from tests.servers import S3Server
 
-EVER = (-(2**60), 2**60)
 UNUSUAL = [
     *(0.0, -0.0, 1.5, 0.1, 1e-7, 123.456789, 5e-324, -2.2e-308, 1.7976931348623157e308),
     *(2.0**53, 2.0**53 + 2, 2.0**62, 2.0**63, -(2.0**63), 1e300, math.inf, -math.inf, math.nan),
@@ -51,23 +47,6 @@ points = st.dictionaries(
     floats,
     max_size=12,
 ).map(lambda given: sorted(given.items()))
-
-
-def source(
-    url: Path | str, held: Sequence[Segment], storage: Storage = LOCAL, memory: int = 1 << 20
-) -> SegmentSource:
-    return SegmentSource(Shelf(storage, str(url), memory), held, 1)
-
-
-def kept(tmp_path: Path, *batches: Mapping[Labels, Points], level: int = 0) -> list[Segment]:
-    """Each in a segment of its own, the first acknowledged first."""
-    return [
-        segment
-        for place, series in enumerate(batches, 1)
-        for segment in listed(
-            segments.write(LOCAL, str(tmp_path), level, {0: batch_of(series)}), place
-        )
-    ]
 
 
 def bits(series: Mapping[Labels, Points]) -> dict[Labels, list[tuple[int, bytes | str]]]:
@@ -238,131 +217,6 @@ def test_what_is_compacted_was_acknowledged_before_what_is_not(tmp_path: Path) -
     assert contents(found) == {m: [(1000, 1.0)]}
 
 
-def test_only_samples_after_the_beginning_and_until_the_end_are_selected(tmp_path: Path) -> None:
-    m = named("m")
-    held = kept(tmp_path, {m: [(time, float(time)) for time in range(0, 3 * BLOCK_MS, 60_000)]})
-
-    found = source(tmp_path, held).select(0, [], BLOCK_MS - 60_000, BLOCK_MS + 60_000)
-
-    assert contents(found)[m] == [(BLOCK_MS, BLOCK_MS), (BLOCK_MS + 60_000, BLOCK_MS + 60_000)]
-
-
-def test_a_series_without_samples_in_the_time_is_not_selected(tmp_path: Path) -> None:
-    held = kept(tmp_path, {named("m"): [(1000, 1.0), (9000, 1.0)], named("n"): [(5000, 1.0)]})
-
-    found = source(tmp_path, held).select(0, [], 2000, 8000)
-
-    assert list(found.labels) == [named("n")]
-
-
-@pytest.mark.parametrize(
-    ("matcher", "expected"),
-    [
-        (Matcher("zone", "=", "eu"), ["a", "b"]),
-        (Matcher("zone", "!=", "eu"), ["c", "d"]),
-        (Matcher("zone", "=", ""), ["d"]),
-        (Matcher("zone", "=~", "eu|us"), ["a", "b", "c"]),
-        (Matcher("zone", "=~", ".*u.*"), ["a", "b", "c"]),
-        (Matcher("zone", "=~", "(eu)?"), ["a", "b", "d"]),
-        (Matcher("zone", "!~", "e.*"), ["c", "d"]),
-        (Matcher("other", "=", ""), ["a", "b", "c", "d"]),
-        (Matcher("other", "!=", ""), []),
-    ],
-    ids=str,
-)
-def test_matchers_choose_series(tmp_path: Path, matcher: Matcher, expected: list[str]) -> None:
-    zones = {"a": "eu", "b": "eu", "c": "us", "d": ""}
-    held = kept(tmp_path, {named("m", i=i, zone=zone): [(1, 1.0)] for i, zone in zones.items()})
-    whole = source(tmp_path, held)
-
-    found = whole.select(0, [Matcher("__name__", "=", "m"), matcher], *EVER)
-
-    assert [dict(labels)["i"] for labels in found.labels] == expected
-    assert whole.labels([[matcher]], *EVER) == set(found.labels)
-
-
-def large(tmp_path: Path) -> Segment:
-    """Several row groups: three metrics, random values that do not compress."""
-    rng = np.random.default_rng(0)
-    count = 3 * BLOCK_MS // 2000
-    order = [named(name, i=str(i)) for name in ("a", "b", "c") for i in range(10)]
-    batch = SeriesBatch(
-        order,
-        np.arange(len(order) + 1, dtype=np.int64) * count,
-        np.tile(np.arange(count, dtype=np.int64) * 2000, len(order)),
-        rng.random(len(order) * count),
-    )
-    [segment] = listed(segments.write(LOCAL, str(tmp_path), 1, {0: batch}))
-    return segment
-
-
-def test_segments_and_row_groups_that_cannot_match_are_not_read(tmp_path: Path) -> None:
-    segment = large(tmp_path)
-    assert segment.row_groups > 2
-    other = kept(tmp_path, {named("b"): [(10 * BLOCK_MS, 1.0)]})
-    whole = source(tmp_path, [segment, *other])
-
-    found = whole.select(0, [Matcher("__name__", "=", "b")], 0, BLOCK_MS)
-    none = whole.select(0, [Matcher("__name__", "=", "nothing")], 0, BLOCK_MS)
-    one = whole.select(0, [Matcher("__name__", "=", "b"), Matcher("i", "=", "3")], 0, 2000)
-
-    assert len(found) == 10
-    assert found.read["segments"] == 1
-    assert found.read["segments_pruned"] == 1
-    assert 0 < found.read["row_groups"] < segment.row_groups
-    assert found.read["row_groups"] + found.read["row_groups_pruned"] == segment.row_groups
-    assert 0 < found.read["bytes"] < segment.bytes
-    assert found.read["rows"] == 20  # blocks that begin at 0 and at BLOCK_MS
-    assert none.read["segments_pruned"] == 2
-    assert none.read["row_groups"] == none.read["bytes"] == 0
-    assert (one.read["row_groups"], one.read["rows"]) == (1, 1)
-    by_label = whole.select(0, [Matcher("i", "=", "none")], 0, BLOCK_MS)
-    assert (by_label.read["row_groups"], by_label.read["segments"]) == (0, 0)
-    assert contents(one)[named("b", i="3")] == contents(found)[named("b", i="3")][:1]
-
-
-def test_statistics_spare_reading_even_the_labels(tmp_path: Path) -> None:
-    segment = large(tmp_path)
-    shelf = Shelf(LOCAL, str(tmp_path), 1 << 30)
-    whole = SegmentSource(shelf, [segment], 1)
-
-    whole.select(0, [Matcher("__name__", "=", "nothing")], *EVER)
-    none_met = shelf.series
-    whole.select(0, [Matcher("__name__", "=", "b")], *EVER)
-
-    assert (none_met, shelf.series) == (0, 10)
-
-
-def test_memory_for_segments_is_bounded_and_answers_do_not_depend_on_it(tmp_path: Path) -> None:
-    segment = large(tmp_path)
-    roomy = source(tmp_path, [segment], memory=1 << 30).select(0, [], *EVER)
-    shelf = Shelf(LOCAL, str(tmp_path), 0)
-
-    tight = SegmentSource(shelf, [segment], 1).select(0, [], *EVER)
-
-    assert shelf.nbytes == 0
-    assert np.array_equal(roomy.values, tight.values)
-    assert np.array_equal(roomy.times, tight.times)
-
-
-def test_threads_that_read_the_same_segments_find_the_same(tmp_path: Path) -> None:
-    segment = large(tmp_path)
-    fresh = kept(tmp_path, *({named("a", i="0"): [(time, 1.0)]} for time in range(1, 30)))
-    shelf = Shelf(LOCAL, str(tmp_path), segment.bytes)  # too little for all of them
-    expected = source(tmp_path, [segment, *fresh], memory=1 << 30).select(0, [], *EVER)
-
-    def read(place: int) -> bool:
-        matchers = [] if place % 2 else [Matcher("__name__", "=~", "a|b|c")]
-        found = SegmentSource(shelf, [segment, *fresh], 1).select(0, matchers, *EVER)
-        return list(found.labels) == list(expected.labels) and np.array_equal(
-            found.values, expected.values
-        )
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(read, range(12)))
-    assert shelf.nbytes <= segment.bytes
-
-
 def test_many_long_labels_in_a_row_group_come_back(tmp_path: Path) -> None:
     """More text than Parquet keeps in one dictionary."""
     rng = np.random.default_rng(0)
@@ -399,47 +253,6 @@ def test_labels_that_come_spelled_are_written_as_they_are(tmp_path: Path, count:
         assert list(found.labels) == order
         assert np.array_equal(found.values, values)
         assert held.row_groups == (1 if count == 3 else 2)  # a metric ends where it is large
-
-
-def test_a_select_that_would_hold_too_much_is_refused(tmp_path: Path) -> None:
-    segment = large(tmp_path)
-    shelf = Shelf(LOCAL, str(tmp_path), 1 << 30)
-    bounded = SegmentSource(shelf, [segment], 1, most_bytes=1 << 20)
-
-    few = bounded.select(0, [Matcher("i", "=", "3")], 0, 60_000)
-    with pytest.raises(LimitReached, match="more than 1048576 bytes of memory"):
-        bounded.select(0, [], *EVER)
-
-    assert len(few) == 3
-
-
-def test_a_select_that_nobody_waits_for_ends(tmp_path: Path) -> None:
-    def check() -> None:
-        raise Stopped("nobody waits")
-
-    held = kept(tmp_path, {named("m"): [(1, 1.0)]})
-    with pytest.raises(Stopped):
-        SegmentSource(Shelf(LOCAL, str(tmp_path), 0), held, 1, check=check).select(0, [], *EVER)
-
-
-def test_a_segment_that_is_gone_is_named_and_nothing_is_answered(tmp_path: Path) -> None:
-    first, second = kept(tmp_path, {named("m"): [(1, 1.0)]}, {named("m"): [(2, 1.0)]})
-    (tmp_path / second.path).unlink()
-
-    with pytest.raises(SegmentBroken, match=second.path):
-        source(tmp_path, [first, second]).select(0, [], *EVER)
-
-
-@pytest.mark.parametrize("place", [10, -10])
-def test_a_damaged_segment_is_named_and_nothing_is_answered(tmp_path: Path, place: int) -> None:
-    [segment] = kept(tmp_path, {named("m"): [(1, 1.0)]})
-    file = tmp_path / segment.path
-    content = bytearray(file.read_bytes())
-    content[place] ^= 1
-    file.write_bytes(content)
-
-    with pytest.raises(SegmentBroken, match=f"{segment.path} is damaged"):
-        source(tmp_path, [segment]).select(0, [], *EVER)
 
 
 def test_segments_on_s3_are_as_those_in_a_folder(s3_server: S3Server, bucket: str) -> None:
