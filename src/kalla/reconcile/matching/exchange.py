@@ -286,8 +286,11 @@ def _write_hashes(hashes: npt.NDArray[np.uint64], count: int, folder: Path) -> N
 
 
 def _key_hash(part: SidePlan, parts: Sequence[str]) -> str:
-    """Of a row's own key, its parts given as SQL. Several may be the same once they are joined."""
-    if len(parts) == 1:
+    """Of a row's own key, its parts given as SQL: as text where different values may be the same.
+
+    Several may be once they are joined, and a text may be what stands for a null.
+    """
+    if len(parts) == 1 and part.primary_key[0].kind != "text":
         return f"hash({parts[0]})"
     texts = [key_part(value, sql) for value, sql in zip(part.primary_key, parts, strict=True)]
     return f"hash(concat_ws('|', {', '.join(texts)}))"
