@@ -239,6 +239,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
                 run_id=await _fitting_run(client, path),
                 queue="exec",
                 token_id=await _some_token(site),
+                segment_id=await _some_segment(site),
                 name="first",
             )
             body = bodies.get(path)
@@ -270,3 +271,12 @@ async def _fitting_run(client: httpx.AsyncClient, path: str) -> int:
 async def _some_token(site: Site) -> int:
     row = await site.one("SELECT token_id FROM kalla.tokens WHERE name = 'viewer'")
     return int(row["token_id"])
+
+
+async def _some_segment(site: Site) -> int:
+    row = await site.one(
+        "INSERT INTO kalla.segments"
+        " (shard, level, min_time, max_time, path, rows, samples, bytes, checksum)"
+        " VALUES (0, 0, 1, 2, 'gone', 1, 1, 1, '') RETURNING segment_id"
+    )
+    return int(row["segment_id"])

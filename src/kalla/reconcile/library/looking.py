@@ -85,7 +85,7 @@ class Look:
     async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
         def look() -> Columns:
             source = admission.admit_source(recipe.sources[side], side, known)
-            return inspection.columns(source, **self._means())
+            return inspection.columns(source, lines=inspection.SAMPLE_ROWS, **self._means())
 
         try:
             return await self._in_time(look)

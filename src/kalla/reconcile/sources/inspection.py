@@ -103,7 +103,7 @@ def columns(
     storage: Storage = LOCAL,
     resolve: Resolve = from_environment,
     bounds: Bounds = LOOK,
-    lines: int | None = SAMPLE_ROWS,
+    lines: int | None,
 ) -> dict[str, str]:
     """The columns with their types in a word, and nothing else; of JSON by its first lines."""
     if is_database(source):
