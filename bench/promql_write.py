@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -67,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--series", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=20, help="samples of each series")
-    parser.add_argument("--connections", type=int, default=20)
+    parser.add_argument("--connections", type=int, default=25)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--alone", action="store_true", help="without Prometheus")
     parser.add_argument(
@@ -91,7 +92,7 @@ def measure(
     folder: Path,
     series: int = 100_000,
     rounds: int = 20,
-    connections: int = 20,
+    connections: int = 25,
     repeat: int = 3,
     *,
     alone: bool = False,
@@ -132,8 +133,8 @@ def measure(
     }
 
 
-def bodies(series: int, rounds: int, start: int) -> list[bytes]:
-    """The bodies of all requests: each series once a round, a second apart."""
+def bodies(series: int, rounds: int, start: int) -> list[list[bytes]]:
+    """The bodies of all requests, by the series they are of: each once a round, a second apart."""
     groups = [
         _template(
             [series_labels(place) for place in range(first, min(first + REQUEST_SAMPLES, series))]
@@ -141,16 +142,16 @@ def bodies(series: int, rounds: int, start: int) -> list[bytes]:
         for first in range(0, series, REQUEST_SAMPLES)
     ]
     chance = np.random.default_rng(5)
-    made = []
+    made: list[list[bytes]] = [[] for _ in groups]
     for turn in range(rounds):
         moment = start + turn * 1000
-        for message, ends in groups:
+        for line, (message, ends) in zip(made, groups, strict=True):
             values = chance.integers(0, 1 << 30, len(ends)).astype("<f8")
             message[ends[:, None] + np.arange(-15, -7)] = values.view(np.uint8).reshape(-1, 8)
             for place in range(6):
                 more = 0x80 if place < 5 else 0
                 message[ends - 6 + place] = (moment >> 7 * place) & 0x7F | more
-            made.append(bytes(pa.compress(message.tobytes(), codec="snappy", asbytes=True)))
+            line.append(bytes(pa.compress(message.tobytes(), codec="snappy", asbytes=True)))
     return made
 
 
@@ -197,7 +198,9 @@ def series_labels(place: int) -> Labels:
     )
 
 
-def timed(target: Target, content: Sequence[bytes], connections: int, samples: int) -> Rate:
+def timed(
+    target: Target, content: Sequence[Sequence[bytes]], connections: int, samples: int
+) -> Rate:
     before = {name: _cpu(pid) for name, pid in target.processes.items()}
     own = time.process_time()
     begun = time.monotonic()
@@ -208,20 +211,19 @@ def timed(target: Target, content: Sequence[bytes], connections: int, samples: i
     return Rate(samples / seconds, {name: used / samples * 1e6 for name, used in spent.items()})
 
 
-def send(target: Target, content: Sequence[bytes], connections: int) -> None:
-    """All bodies over some connections, each of which waits for its answers."""
+def send(target: Target, content: Sequence[Sequence[bytes]], connections: int) -> None:
+    """All bodies over some connections, each of which waits for its answers.
+
+    A series keeps to one of them, as Prometheus does it: its samples arrive in order.
+    """
     address = urlsplit(target.url)
-    waiting = iter(content)
-    taking = threading.Lock()
     failures: list[str] = []
 
-    def sender() -> None:
+    def sender(lines: Sequence[Sequence[bytes]]) -> None:
         headers = {**HEADERS, "Authorization": f"Bearer {target.token}"}
         connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=120)
-        while True:
-            with taking:
-                body = next(waiting, None)
-            if body is None or failures:
+        for body in chain.from_iterable(zip(*lines, strict=True)):
+            if failures:
                 break
             connection.request("POST", "/api/v1/write", body, headers)
             answer = connection.getresponse()
@@ -230,7 +232,10 @@ def send(target: Target, content: Sequence[bytes], connections: int) -> None:
                 failures.append(f"{answer.status} {said[:200]!r}")
         connection.close()
 
-    threads = [threading.Thread(target=sender) for _ in range(connections)]
+    threads = [
+        threading.Thread(target=sender, args=[content[place::connections]])
+        for place in range(connections)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
