@@ -43,34 +43,28 @@ def instants(times, values, stale, offsets, ends, lookback, out, present, has_st
 
 
 @helper
-def _extrapolated(times, values, low, high, begin, end, range_ms, change, counter, rate, since):  # type: ignore[no-untyped-def]
-    """`since`: when the counter started, where that was inside the window; else 0."""
-    first, last = times[low], times[high - 1]
-    to_start = (first - begin) / 1000.0
-    to_end = (end - last) / 1000.0
-    sampled = (last - first) / 1000.0
-    average = sampled / max(high - low - 1, 1)
+def _reaches(to_start, to_end, sampled, gaps):  # type: ignore[no-untyped-def]
+    """How far a line is drawn beyond the first and the last sample."""
+    average = sampled / max(gaps, 1)
     threshold = average * 1.1
-    if since != 0:
-        # It was zero then: nothing is left to guess on that side.
-        change += values[low]
-        sampled = (last - since) / 1000.0
-        to_start = 0.0
-    elif to_start >= threshold:
+    if to_start >= threshold:
         to_start = average / 2
-    if counter and since == 0:
-        # A counter starts at zero: the line is not drawn further back than that.
-        to_zero = to_start
-        if change > 0 and values[low] >= 0:
-            to_zero = sampled * (values[low] / change)
-        if to_zero < to_start:
-            to_start = to_zero
     if to_end >= threshold:
         to_end = average / 2
-    factor = (sampled + to_start + to_end) / sampled
-    if rate:
-        factor /= range_ms / 1000.0
-    return change * factor
+    return to_start, to_end
+
+
+@helper
+def _to_zero(first, change, sampled, to_start):  # type: ignore[no-untyped-def]
+    """A counter starts at zero: the line is not drawn further back than that."""
+    if not (change > 0 and first >= 0):
+        return to_start
+    # Well beyond the reach, which spares a division.
+    height = first * sampled
+    if height > 1e-290 and height > to_start * change * 1.0000001:
+        return to_start
+    to_zero = sampled * (first / change)
+    return to_zero if to_zero < to_start else to_start
 
 
 @compiled("int: int i1 f1 i1 i1 i1 int F2 B2 flag")
@@ -83,6 +77,7 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
     # breaks[j]: resets (or changes) up to sample j, so that a window without any costs nothing.
     breaks = np.zeros(longest + 1, np.int64)
     counter = code == 0 or code == 1 or code == 5
+    seconds = range_ms / 1000.0
     for i in range(len(offsets) - 1):
         start, stop = offsets[i], offsets[i + 1]
         if counter or code == 6:
@@ -101,6 +96,9 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                 breaks[j - start] = seen
         low = start
         high = start
+        # Samples that come at a regular pace lie alike in window after window.
+        before_first, after_last, span, held = -1, -1, -1, -1
+        sampled, to_start, to_end, usual = 0.0, 0.0, 0.0, 0.0
         for k in range(len(ends)):
             end = ends[k]
             begin = end - range_ms
@@ -147,7 +145,41 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                     if breaks[j - start] != breaks[j - 1 - start]:
                         change += values[j - 1]
             present[i, k] = True
-            out[i, k] = _extrapolated(
-                times, values, low, high, begin, end, range_ms, change, counter, code == 0, since
-            )
+            first, last = times[low], times[high - 1]
+            if since != 0:
+                # It was zero then: nothing is left to guess on that side.
+                change += values[low]
+                reach = (last - first) / 1000.0
+                _, beyond = _reaches(0.0, (end - last) / 1000.0, reach, count - 1)
+                reach = (last - since) / 1000.0
+                factor = (reach + 0.0 + beyond) / reach
+                out[i, k] = change * (factor / seconds if code == 0 else factor)
+                continue
+            if (
+                first - begin != before_first
+                or end - last != after_last
+                or last - first != span
+                or count != held
+            ):
+                before_first, after_last, span, held = (
+                    first - begin,
+                    end - last,
+                    last - first,
+                    count,
+                )
+                sampled = span / 1000.0
+                to_start, to_end = _reaches(
+                    before_first / 1000.0, after_last / 1000.0, sampled, count - 1
+                )
+                usual = (sampled + to_start + to_end) / sampled
+                if code == 0:
+                    usual /= seconds
+            factor = usual
+            if counter:
+                to_zero = _to_zero(values[low], change, sampled, to_start)
+                if to_zero < to_start:
+                    factor = (sampled + to_zero + to_end) / sampled
+                    if code == 0:
+                        factor /= seconds
+            out[i, k] = change * factor
     return fullest
