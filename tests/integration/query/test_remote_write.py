@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from kalla.app.kinds import kinds as all_kinds
 from kalla.database import Database
 from kalla.query.labels import Labels
 from kalla.query.matchers import Matcher
+from kalla.query.prometheus import write_routes
 from kalla.query.samples import STALE, SeriesBatch
 from kalla.query.store.catalogue import Metadata
 from kalla.query.store.store import MetricStore
@@ -255,6 +257,25 @@ async def test_a_series_of_version_2_without_samples_is_named(site: Site) -> Non
     assert answer.status_code == 400
     assert "must contain at least one sample" in answer.text
     assert await stored(site) == {DOWN_LABELS: [(NOW, 1.0)]}
+
+
+async def test_a_body_that_does_not_end_is_given_up_and_others_have_its_room(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = asyncio.Event()
+
+    async def stalled() -> AsyncIterator[bytes]:
+        yield b"x"
+        await never.wait()
+
+    monkeypatch.setattr(write_routes, "BODY_SECONDS", 0.01)
+    async with site.client("operator") as client:
+        for _ in range(6):  # without a length, four of them would fill the room
+            answer = await client.post("/api/v1/write", content=stalled(), headers=V1)
+            assert answer.status_code == 503
+            assert "did not come within" in answer.text
+    monkeypatch.undo()
+    assert (await send(site, body(request_1([(UP, [(NOW, 1.0)])])))).status_code == 204
 
 
 async def test_a_retry_adds_nothing_and_the_first_value_stays(site: Site) -> None:

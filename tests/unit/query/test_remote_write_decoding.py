@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -291,6 +291,7 @@ near_plain = st.text('ab~ "\\\x1f\x7fé,:{}', max_size=130)
     ),
     st.booleans(),
 )
+@example([[("__name__", "m"), ("a", ","), ("b", ":"), ("c", "d")]], True)
 def test_labels_get_the_text_and_shard_of_their_set_however_they_are_read(
     sets: list[list[tuple[str, str]]], in_order: bool
 ) -> None:

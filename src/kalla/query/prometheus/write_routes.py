@@ -5,13 +5,14 @@ A sender tries again after 5xx and gives up after 4xx: the status says which of 
 
 from __future__ import annotations
 
+import asyncio
 from email.message import Message
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from kalla.errors import KallaError
+from kalla.errors import KallaError, Unavailable
 from kalla.query.store.intake import Intake, Written
 from kalla.query.store.known import MalformedWrite, WriteTooLarge
 from kalla.web.access import GuardedRoute, harmless, needs
@@ -20,6 +21,8 @@ from kalla.web.parts import Whole
 router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["metrics"])
 
 WRITE_PATHS = ("/api/v1/write", "/api/v1/metrics/import")
+# A sender that takes longer for a body is likely gone; Prometheus itself gives up after as long.
+BODY_SECONDS = 30.0
 MESSAGES = {"prometheus.WriteRequest": 1, "io.prometheus.write.v2.Request": 2}
 _BODY = {
     "requestBody": {
@@ -67,7 +70,7 @@ async def _received(
     try:
         version = _version(request)
         with intake.room(_declared(request, most_bytes)):
-            body = await request.body()
+            body = await _body(request)
             written = await intake.receive(body, version, history=history)
     except (MalformedWrite, WriteTooLarge, UnknownMessage) as error:
         # Prometheus logs the first line of the body: a sentence says more there than JSON.
@@ -76,6 +79,17 @@ async def _received(
     if written.refusals.count:
         return PlainTextResponse(f"{written.refusals}\n", 400, headers)
     return Response(status_code=204, headers=headers)
+
+
+async def _body(request: Request) -> bytes:
+    """Who stops in the middle must not keep the room that others need."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.body()
+    except TimeoutError:
+        raise Unavailable(
+            f"the body did not come within {BODY_SECONDS:g} s: send it again"
+        ) from None
 
 
 def _version(request: Request) -> int:

@@ -15,7 +15,7 @@ from kalla.query.store.segments import Segment, SegmentBroken
 from kalla.storage import Storage, join
 
 # What bytes can do to whoever reads them, whether Parquet or ours.
-_UNREADABLE = (SegmentBroken, pa.ArrowException, OSError, ValueError, IndexError)
+_UNREADABLE = (SegmentBroken, pa.ArrowException, OSError, ValueError, LookupError)
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def _unlike(place: str, reason: str) -> SegmentBroken:
 
 
 def _words(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return next(iter(str(error).splitlines()), type(error).__name__)
