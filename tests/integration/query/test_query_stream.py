@@ -19,8 +19,9 @@ import pytest
 
 from kalla.query import blocks
 from kalla.query.calls import ELEMENTWISE
-from kalla.query.frames import Floats
+from kalla.query.frames import Floats, Frame, Steps
 from kalla.query.matchers import Matcher
+from kalla.query.problems import TimedOut
 from kalla.query.prometheus import stream
 from kalla.query.prometheus.asking import Queries, keep_kernels
 from kalla.query.samples import SeriesBatch
@@ -165,6 +166,27 @@ async def test_closing_a_stream_ends_the_work_between_two_blocks(
         gate.let.set()
         await until(_true(lambda: queries.running == 0), "the query has ended", 60)
     assert gate.passed == 2
+
+
+async def test_a_query_waits_for_its_reader_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, frame = Steps(0, 0, 1000), Frame.empty(1)
+    handover = stream.Handover()
+
+    async def put_all(count: int) -> None:
+        for _ in range(count):
+            await asyncio.to_thread(handover.put, steps, frame)
+
+    putting = asyncio.create_task(put_all(10))
+    putting.add_done_callback(lambda _: handover.end())
+    assert len([block async for block in handover.blocks()]) == 10
+
+    monkeypatch.setattr(stream, "READER_SECONDS", 0.05)
+    with pytest.raises(TimedOut, match="nobody read the points"):
+        await put_all(10)
+    handover.close()
+    await asyncio.to_thread(handover.put, steps, frame)  # who left is not waited for
 
 
 async def test_what_fails_while_it_is_computed_ends_the_stream(site: Site) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -21,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from kalla.errors import Unavailable
 from kalla.query.frames import Floats, Frame, Steps, Whole
 from kalla.query.labels import Labels
+from kalla.query.problems import TimedOut
 from kalla.query.prometheus import asking, times
 from kalla.query.prometheus.answers import Quoted, compact, encoded, numbers, stamps
 from kalla.query.prometheus.asking import Queries, Question, Reply, Terms
@@ -34,6 +37,9 @@ router = APIRouter(prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=[
 # Points of one event at most.
 EVENT_POINTS = 5_000
 _BEAT_SECONDS = 5.0
+# Blocks that wait for their reader, some megabytes each; and how long the next waits for a place.
+_BLOCKS = 4
+READER_SECONDS = 30.0
 
 Block = tuple[Steps, Frame]
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as 15s.")]
@@ -88,17 +94,13 @@ async def stream_query(request: Request, queries: Asking, streamed: Streamed) ->
 
 async def _events(request: Request, queries: Queries, question: Question) -> AsyncIterator[bytes]:
     yield b": the query is running\n\n"
-    found: asyncio.Queue[Block | None] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def take(steps: Steps, frame: Frame) -> None:
-        loop.call_soon_threadsafe(found.put_nowait, (steps, frame))
-
-    work = asyncio.create_task(queries.ask(question, left(request), take), name="stream")
-    work.add_done_callback(lambda _: found.put_nowait(None))
+    handover = Handover()
+    asked = queries.ask(question, left(request), handover.put)
+    work = asyncio.create_task(asked, name="stream")
+    work.add_done_callback(lambda _: handover.end())
     told = Told()
     try:
-        async for block in _each(found):
+        async for block in handover.blocks():
             if block is None:
                 yield b":\n\n"
                 continue
@@ -113,21 +115,50 @@ async def _events(request: Request, queries: Queries, question: Question) -> Asy
         _, problem, _ = described(request, error)
         yield _event("error", problem)
     finally:
+        handover.close()
         work.cancel()
 
 
-async def _each(found: asyncio.Queue[Block | None]) -> AsyncIterator[Block | None]:
-    """What is put into the queue until None; a None for every while in which nothing is."""
-    while True:
-        try:
-            async with asyncio.timeout(_BEAT_SECONDS):
-                block = await found.get()
-        except TimeoutError:
-            yield None
-            continue
-        if block is None:
-            return
-        yield block
+class Handover:
+    """Blocks on their way from the query's thread to who reads them: a few, so that a slow reader
+    holds up his own query for a while, and never fills the memory."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._found: asyncio.Queue[Block | None] = asyncio.Queue()
+        self._places = threading.Semaphore(_BLOCKS)
+        self._closed = threading.Event()
+
+    def put(self, steps: Steps, frame: Frame) -> None:
+        """Called by the query's thread: waits for a place."""
+        begun = time.monotonic()
+        while not self._places.acquire(timeout=0.1):
+            if self._closed.is_set():
+                return
+            if time.monotonic() - begun > READER_SECONDS:
+                raise TimedOut(f"nobody read the points for {READER_SECONDS:g} s")
+        self._loop.call_soon_threadsafe(self._found.put_nowait, (steps, frame))
+
+    def end(self) -> None:
+        self._found.put_nowait(None)
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._closed.set()
+
+    async def blocks(self) -> AsyncIterator[Block | None]:
+        """Every block until the end; a None for every while in which there is none."""
+        while True:
+            try:
+                async with asyncio.timeout(_BEAT_SECONDS):
+                    block = await self._found.get()
+            except TimeoutError:
+                yield None
+                continue
+            if block is None:
+                return
+            yield block
+            self._places.release()
 
 
 class Told:
