@@ -21,7 +21,7 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence import identity, spelling
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import closest, pairs
+from kalla.reconcile.matching import closest, pairs, steps
 from kalla.reconcile.matching.fates import Fates, as_decimal
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -106,7 +106,7 @@ def test_candidates_looked_up_by_currency_or_among_all_rows_are_the_same(
     looked_up = match(tmp_path / "looked-up")
     near = pq.read_table(tmp_path / "looked-up" / "evidence" / "unmatched_left")
     assert near.column("closest_candidate").null_count < near.num_rows
-    monkeypatch.setattr(closest, "_CURRENCIES", 0)
+    monkeypatch.setattr(steps, "MOST_CURRENCIES", 0)
     assert digests(match(tmp_path / "all")) == digests(looked_up)
 
 
@@ -127,21 +127,25 @@ def test_a_side_that_cannot_be_explained_fails_the_match(
 
 
 @pytest.mark.parametrize("shape", ["even", "skewed", "far away", "alike"])
-def test_the_nearest_values_are_among_those_in_sight(shape: str) -> None:
+def test_the_nearest_values_are_among_those_beside(shape: str) -> None:
     chance = np.random.default_rng(7)
     for rows in (0, 1, 2, 50, 3000):
-        steps = {
+        offered = {
             "even": chance.uniform(-1000, 1000, rows).round(2),
             "skewed": np.concatenate([chance.uniform(0, 1, rows), [1e15] * (rows > 1)]),
             "far away": chance.uniform(5e8, 5e8 + 1, rows).round(2),
             "alike": np.full(rows, 3.5),
         }[shape]
         wanted = np.sort(chance.uniform(-1500, 1500, 40).round(2))
-        seen = closest._in_sight(steps, wanted)
+        seen = steps.beside(offered, wanted)
         for each in wanted:
-            assert max(steps[steps <= each], default=None) == max(seen[seen <= each], default=None)
-            assert min(steps[steps > each], default=None) == min(seen[seen > each], default=None)
-    assert shape != "even" or len(seen) < len(steps) / 2
+            assert max(offered[offered <= each], default=None) == max(
+                seen[seen <= each], default=None
+            )
+            assert min(offered[offered > each], default=None) == min(
+                seen[seen > each], default=None
+            )
+    assert shape != "even" or len(seen) < len(offered) / 2
 
 
 @pytest.mark.parametrize("cardinality", ["1:1", "1:N", "M:N"])

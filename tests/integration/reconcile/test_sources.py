@@ -14,12 +14,12 @@ import pytest
 
 from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.reconcile.complaints import of_reading
-from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import checking
 from kalla.reconcile.sources import origins
 from kalla.reconcile.sources.files import opened
+from kalla.reconcile.sources.scans import scan
 from kalla.storage import LOCAL, Storage
 
 ROWS = b"id,ref\n1,a\n2,b\n"

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 from kalla.cli.main import application
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.complaints import of_reading
-from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import Recipe, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import checking
@@ -32,6 +31,7 @@ from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import origins
 from kalla.reconcile.sources.files import opened
 from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.sources.scans import scan
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from kalla.storage import LOCAL, Storage, join

@@ -18,7 +18,7 @@ from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds, bounded
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching.values import quote
-from kalla.reconcile.matching.workbench import listed
+from kalla.reconcile.sources.scans import listed
 from kalla.storage import Storage
 
 Kind = Literal["text", "number", "time", "boolean", "list"]

@@ -17,8 +17,8 @@ from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import said
 from kalla.reconcile.evidence.archive import reading
-from kalla.reconcile.matching.workbench import listed
 from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.sources.scans import listed
 from kalla.storage import LOCAL, Storage, join
 
 LARGEST = 5

@@ -6,22 +6,12 @@ a set number of others, always the same ones.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from kalla.reconcile.matching import values
+from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import RulePlan
-
-Floats = npt.NDArray[np.float64]
-
-# With more currencies than this, rows are not looked up currency by currency.
-_CURRENCIES = 20
-# A grid in which the nearest values are looked for has at most so many bits.
-_MOST_CELLS = 22
 
 
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
@@ -93,10 +83,7 @@ def _offer(bench: Workbench, other: Side, keys: list[str]) -> int:
 
 def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
     """Rows with the nearest amount (else date) not above, and the nearest above."""
-    place = next(
-        (number for number, check in enumerate(rule.checks) if check.bound),
-        next((number for number, check in enumerate(rule.checks) if check.band), None),
-    )
+    place = steps.searched(rule)
     if place is None:
         return
     _looking(bench, rule, side, "lonely")
@@ -141,28 +128,22 @@ def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
 def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
     """Of rows (x, cur, …) those that can be nearest to a wanted one: to sort all of them is slow.
 
-    Numbers are looked up as doubles, two steps to each side, since a double may be a little off;
-    the exact search goes on among what is found.
+    The exact search goes on among what is found.
     """
-    kind = rule.checks[place].left.kind
-    double = {
-        "number": "CAST(x AS DOUBLE)",
-        "date": "CAST(x - DATE '1970-01-01' AS DOUBLE)",
-        "timestamp": "CAST(epoch_us(x) AS DOUBLE)",
-    }[kind]
+    double = steps.as_double(rule.checks[place].left.kind, "x")
     currencies: list[str | None] = [None]
     if rule.currency:
         found = bench.rows("SELECT DISTINCT cur FROM wanted WHERE cur IS NOT NULL")
         currencies = [currency for (currency,) in found]
-    if len(currencies) > _CURRENCIES:
+    if len(currencies) > steps.MOST_CURRENCIES:
         bench.run(f"CREATE OR REPLACE TEMP TABLE around AS {rows}")
         return "around"
     bench.run("CREATE OR REPLACE TEMP TABLE lookups (d DOUBLE, cur VARCHAR)")
     for currency in currencies:
         where = "" if currency is None else f" WHERE cur = {literal(currency)}"
-        steps = bench.column(f"SELECT {double} FROM ({rows}){where}")
-        wanted = np.sort(bench.column(f"SELECT {double} FROM wanted{where}"))
-        chosen = _beside(np.sort(_in_sight(steps, wanted)), wanted)
+        offered = bench.column(f"SELECT {double} FROM ({rows}){where}")
+        wanted = bench.column(f"SELECT {double} FROM wanted{where}")
+        chosen = steps.beside(offered, wanted)
         said = "NULL" if currency is None else literal(currency)
         bench.add("lookups", chosen, f"SELECT given, {said}")
     same = f"{double} = u.d" + (" AND t.cur = u.cur" if rule.currency else "")
@@ -171,44 +152,6 @@ def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
         f" SEMI JOIN lookups u ON {same}"
     )
     return "around"
-
-
-def _in_sight(steps: Floats, wanted: Floats) -> Floats:
-    """The steps among which the nearest ones are, found without sorting: those in the same cell of
-    an even grid as a wanted one, and in the nearest cells below and above that have any."""
-    low, high = (steps.min(), steps.max()) if len(steps) else (0.0, 0.0)
-    cells = 1 << min(_MOST_CELLS, len(steps).bit_length())
-    scale = (cells - 1) / (high - low) if high > low else 0.0
-    if not scale or not np.isfinite(scale) or not len(wanted):
-        return steps
-
-    def cell(values: Floats) -> npt.NDArray[np.int32]:
-        # It never falls as the value rises, however a double is rounded.
-        return np.clip((values - low) * scale, 0, cells - 1).astype(np.int32)
-
-    places = cell(steps)
-    filled = np.zeros(cells, np.bool_)
-    filled[places] = True
-    some = np.flatnonzero(filled)
-    sought = cell(wanted)
-    below = np.searchsorted(some, sought) - 1
-    above = np.searchsorted(some, sought, "right")
-    chosen = np.zeros(cells, np.bool_)
-    chosen[sought] = True
-    chosen[some[np.maximum(below, 0)]] = True
-    chosen[some[np.minimum(above, len(some) - 1)]] = True
-    return np.asarray(steps[chosen[places]])
-
-
-def _beside(steps: Floats, wanted: Floats) -> Floats:
-    """The two steps below and above each wanted one, and its own; both are sorted."""
-    if len(steps):
-        steps = steps[np.concatenate([[True], steps[1:] != steps[:-1]])]
-    at = np.searchsorted(steps, wanted)
-    near = np.zeros(len(steps) + 5, np.bool_)  # two places more on each side
-    for offset in range(5):
-        near[at + offset] = True
-    return steps[near[2 : len(steps) + 2]]
 
 
 def _rank(

@@ -21,10 +21,11 @@ import pyarrow.parquet as pq
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.values import Value, held, literal, quote
-from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part, listed
+from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct
+from kalla.reconcile.sources.scans import listed
 
 # What is known of a row so far, beside the columns of its source.
 STATE: Mapping[str, str] = {

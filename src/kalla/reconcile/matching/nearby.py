@@ -8,19 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.exchange import Key
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import held, literal, quote
-from kalla.reconcile.matching.workbench import Workbench, conjunction, reader
+from kalla.reconcile.matching.workbench import Workbench, conjunction
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, RulePlan, SidePlan
-
-Floats = npt.NDArray[np.float64]
-
-# With more currencies than this, rows are not looked up currency by currency.
-_CURRENCIES = 20
+from kalla.reconcile.sources.scans import reader
 
 
 def only(given: Input, where: str) -> Input:
@@ -56,19 +52,16 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> str 
 
 
 def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -> str | None:
-    """By the amount (else the date) that the search goes by: the two steps beside each asking one.
-
-    Two, since doubles stand for the values, and one may be a little off.
-    """
-    compared = next(
-        (check for check in rule.checks if check.bound),
-        next((check for check in rule.checks if check.band), None),
-    )
-    if compared is None:
+    """By the amount (else the date) that the search goes by."""
+    place = steps.searched(rule)
+    if place is None:
         return None
+    compared = rule.checks[place]
     values = (compared.left.sql, compared.right.sql)
     signed = compared.bound.signed(*values) if compared.bound else values
-    doubles = {each: _double(compared.left.kind, signed[SIDES.index(each)]) for each in SIDES}
+    doubles = {
+        each: steps.as_double(compared.left.kind, signed[SIDES.index(each)]) for each in SIDES
+    }
     mine, theirs = doubles[side], doubles[rows.side]
     currency = {each: rule.currency[SIDES.index(each)].sql for each in SIDES if rule.currency}
     admitted = [f"{theirs} IS NOT NULL", *filter(None, [rule.filters[SIDES.index(rows.side)]])]
@@ -78,7 +71,7 @@ def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -
             f"SELECT DISTINCT {currency[side]} AS c FROM {side}_rows WHERE c NOT NULL"
         )
         found = [each for (each,) in told]
-    if len(found) > _CURRENCIES:
+    if len(found) > steps.MOST_CURRENCIES:
         return conjunction(admitted)
     table = f"near_{rule.number}"
     bench.run(f"CREATE TEMP TABLE {table} (d DOUBLE)")
@@ -88,28 +81,10 @@ def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -
             for of, sql in (currency or dict.fromkeys(SIDES, "")).items()
         }
         where = conjunction([f"{mine} IS NOT NULL", *same[side]])
-        wanted = np.sort(bench.column(f"SELECT {mine} FROM {side}_rows WHERE {where}"))
+        wanted = bench.column(f"SELECT {mine} FROM {side}_rows WHERE {where}")
         offered = conjunction([*admitted, *same[rows.side]])
         batches = bench.batches(f"SELECT {theirs} FROM {reader(rows.input)} WHERE {offered}")
-        steps = [_beside(numbers(batch.column(0)), wanted) for batch in batches]
-        steps.append(np.empty(0, np.float64))
-        bench.add(table, _beside(np.concatenate(steps), wanted), "SELECT given")
+        near = [steps.beside(numbers(batch.column(0)), wanted) for batch in batches]
+        near.append(np.empty(0, np.float64))
+        bench.add(table, steps.beside(np.concatenate(near), wanted), "SELECT given")
     return conjunction([*admitted, f"{theirs} IN (SELECT d FROM {table})"])
-
-
-def _double(kind: str, sql: str) -> str:
-    return {
-        "number": f"CAST({sql} AS DOUBLE)",
-        "date": f"CAST({sql} - DATE '1970-01-01' AS DOUBLE)",
-        "timestamp": f"CAST(epoch_us({sql}) AS DOUBLE)",
-    }[kind]
-
-
-def _beside(steps: Floats, wanted: Floats) -> Floats:
-    """The two steps below and above each wanted one, and its own."""
-    steps = np.unique(steps)
-    at = np.searchsorted(steps, wanted)
-    near = np.zeros(len(steps) + 5, np.bool_)  # two places more on each side
-    for offset in range(5):
-        near[at + offset] = True
-    return steps[near[2 : len(steps) + 2]]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from kalla.reconcile.matching.exchange import Ordinals, key_of_source
 from kalla.reconcile.matching.values import held, literal
-from kalla.reconcile.matching.workbench import Workbench, listed, reader
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
+from kalla.reconcile.sources.scans import listed, reader
 
 
 def restore(

@@ -17,9 +17,10 @@ import duckdb
 from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.values import held, literal, quote
-from kalla.reconcile.matching.workbench import Resources, Workbench, reader
+from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import VIEWS, Plan, SidePlan
+from kalla.reconcile.sources.scans import reader
 from kalla.spark import functions
 from kalla.spark.placing import place
 

@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from kalla.reconcile import complaints
 from kalla.reconcile.matching import ordinals, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.fates import SETTLED, Fates, Rids, as_column, as_decimal, numbers
-from kalla.reconcile.matching.values import Value, held, literal, quote
+from kalla.reconcile.matching.values import Value, held, literal
 from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
+from kalla.reconcile.plan import Plan, RulePlan, SidePlan
+from kalla.reconcile.sources.scans import reader
 from kalla.storage import LOCAL, Storage
 
 _IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
@@ -338,48 +338,6 @@ class Workbench:
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         self._kinds[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
-
-
-def reader(given: Input) -> str:
-    """The FROM of an input: every file, by the types that were seen, under the names we hold."""
-    columns = ", ".join(f"{quote(name)} AS {held(name)}" for name in given.types)
-    return f"(SELECT {columns} FROM {scan(given)})"
-
-
-def listed(files: Iterable[str]) -> str:
-    """Files as DuckDB takes them: each by its name, not as a pattern."""
-    return "[" + ", ".join(literal(re.sub(r"([*?\[])", r"[\1]", file)) for file in files) + "]"
-
-
-def scan(given: Input) -> str:
-    if given.table:  # read into it already
-        return quote(given.table)
-    if given.relation is not None:
-        return given.relation
-    files = listed(given.files)
-    if given.format in ("parquet", "delta"):
-        return f"read_parquet({files}, union_by_name=true, hive_partitioning=false)"
-    types = "{" + ", ".join(f"{literal(name)}: 'VARCHAR'" for name in given.types) + "}"
-    if given.format == "json":
-        lines = "format='newline_delimited', hive_partitioning=false"
-        return f"read_json({files}, {lines}, columns={types})"
-    csv = given.csv
-    options = {
-        "header": str(csv.header).lower(),
-        "delim": literal(csv.delimiter),
-        "quote": literal(csv.quote),
-        "escape": literal(csv.quote),
-        "encoding": literal(csv.encoding),
-        "nullstr": literal(csv.null),
-        "allow_quoted_nulls": "false",
-        "hive_partitioning": "false",
-        "columns": types,
-        "auto_detect": "false",
-        "null_padding": "false",
-        "strict_mode": "true",
-    }
-    said = ", ".join(f"{name}={value}" for name, value in options.items())
-    return f"read_csv({files}, {said})"
 
 
 def same_key(rule: RulePlan, left: str = "l", right: str = "r") -> list[str]:

@@ -16,9 +16,9 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.matching.values import literal, quote
-from kalla.reconcile.matching.workbench import listed
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources.files import opened, readable
+from kalla.reconcile.sources.scans import listed
 from kalla.redaction import scrub
 from kalla.storage import File, Storage, join
 

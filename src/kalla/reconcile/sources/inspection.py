@@ -18,13 +18,13 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.matching.values import quote
-from kalla.reconcile.matching.workbench import scan
 from kalla.reconcile.model import COMPRESSIONS, DATABASES, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes.checking import columns_of, word_of
 from kalla.reconcile.sources import native
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.origins import Resolve, from_environment, password_of
+from kalla.reconcile.sources.scans import scan
 from kalla.spark.connectors.connector import ColumnType, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.storage import LOCAL, Storage

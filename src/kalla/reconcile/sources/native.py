@@ -19,11 +19,11 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import names
-from kalla.reconcile.matching.workbench import listed, scan
 from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources import delta
 from kalla.reconcile.sources.files import opened, readable
+from kalla.reconcile.sources.scans import listed, scan
 from kalla.storage import LOCAL, File, Storage
 
 _LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
