@@ -14,6 +14,7 @@ from decimal import Decimal, localcontext
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from kalla.reconcile import complaints
 from kalla.reconcile.evidence.writing import Evidence, Written
@@ -152,10 +153,10 @@ def _write(
 
 @dataclass(frozen=True)
 class Carried:
-    """A rule that was carried out: the table of its pairs or groups."""
+    """A rule that was carried out: its pairs, or the name of the table of its groups."""
 
     rule: RulePlan
-    table: str
+    found: pa.Table | str
     seconds: float
 
 
@@ -165,8 +166,7 @@ def carry_out(bench: Workbench, rules: Sequence[RulePlan]) -> list[Carried]:
     for rule in rules:
         began = time.monotonic()
         room = pairs if rule.cardinality == "1:1" else groups
-        table = room.match(bench, rule)
-        found.append(Carried(rule, table, time.monotonic() - began))
+        found.append(Carried(rule, room.match(bench, rule), time.monotonic() - began))
     return found
 
 
@@ -183,19 +183,20 @@ def write_matched(
     """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
     facts = []
     for each in carried:
-        if each.rule.cardinality == "1:1":
-            evidence.pairs(each.rule, each.table)
+        if isinstance(each.found, str):
+            evidence.groups(each.rule, each.found)
         else:
-            evidence.groups(each.rule, each.table)
+            evidence.pairs(each.rule, each.found)
         facts.append(_rule_facts(bench, each))
     return tuple(facts)
 
 
 def _rule_facts(bench: Workbench, carried: Carried) -> RuleFacts:
-    rule, table = carried.rule, carried.table
-    one_to_one = rule.cardinality == "1:1"
-    count = "count(*)" if one_to_one else "count(DISTINCT gid)"
-    (matches,) = bench.row(f"SELECT {count} FROM {table}")
+    rule, found = carried.rule, carried.found
+    if isinstance(found, str):
+        (matches,) = bench.row(f"SELECT count(DISTINCT gid) FROM {found}")
+    else:
+        matches = len(found)
     tallies = {side: _settled(bench, side, rule.number) for side in SIDES}
     return RuleFacts(
         rule.name,

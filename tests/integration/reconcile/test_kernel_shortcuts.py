@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +17,7 @@ import pytest
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence import identity, spelling
+from kalla.reconcile.evidence import spelling, writing
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import closest, pairs, steps
@@ -53,7 +52,7 @@ def rows(seed: int, count: int = 400) -> list[dict[str, Any]]:
     ]
 
 
-def match(folder: Path, *, cardinality: str = "1:1") -> Facts:
+def match(folder: Path, *, cardinality: str = "1:1", threads: int = 1) -> Facts:
     side = {"uri": "-", "primary_key": ["id"], "currency": "currency"}
     wanted = Recipe.model_validate(
         {
@@ -77,7 +76,7 @@ def match(folder: Path, *, cardinality: str = "1:1") -> Facts:
         path = folder / f"{name}.parquet"
         pq.write_table(pa.Table.from_pylist(rows(seed), schema=SCHEMA), path)
         inputs[name] = Input("parquet", (str(path),), TYPES)
-    resources = Resources("500MB", 1, folder / "temp")
+    resources = Resources("500MB", threads, folder / "temp")
     made = plan.make(wanted, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     check_conservation(facts.sides)
@@ -180,30 +179,57 @@ def test_differences_spelled_once_or_row_by_row_are_the_same(
     assert digests(match(tmp_path / "by-row")) == digests(once)
 
 
-def test_an_id_is_made_of_the_keys_whether_they_came_as_numbers_or_as_text() -> None:
+def test_pairs_written_by_several_hands_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = match(tmp_path / "alone")
+    monkeypatch.setattr(writing, "_LARGE", 5)
+    together = match(tmp_path / "together", threads=3)
+    assert [each.dataset for each in together.written].count("matched") == 3
+    assert digests(together) == digests(alone)
+
+
+def test_an_id_is_made_of_the_keys_whether_they_came_as_numbers_or_as_text(tmp_path: Path) -> None:
     whole = [(1, 2), (2, 1), (0, -7), (2**63 - 1, -(2**63))]
-    other = [("1", "2"), ("01", "2"), ("A-1", "2"), ("1", "∅"), ("-0", "2"), (str(2**63), "2")]
-    with duckdb.connect() as database:
+    other = [("1", "2"), ("01", "3"), ("A-1", "4"), ("-0", "5"), (str(2**63), "6")]
+    expected = [mixed("test", "together", left, right) for left, right in whole]
+    assert len(set(expected)) == len(whole)
+    as_text = [(str(left), str(right)) for left, right in whole]
+    for name, keys in (("numbers", whole), ("texts", as_text)):
+        assert ids(tmp_path / name, keys) == expected
+    assert ids(tmp_path / "others", other) == expected[:1] + [
+        md5("test", "together", left, right) for left, right in other[1:]
+    ]
 
-        def ids(rows: Sequence[tuple[int | str, int | str]], known: tuple[Any, Any]) -> list[int]:
-            listed = ", ".join(f"('{a}', '{b}', {n})" for n, (a, b) in enumerate(rows))
-            keys = f"FROM (VALUES {listed}) t(left_key, right_key, n)"
-            kinds = "left_key::BIGINT AS l, right_key::BIGINT AS r, " if any(known) else ""
-            made = identity.of_pairs("books", "by id", f"SELECT {kinds}* {keys}", known)
-            return [
-                UUID(str(found)).int
-                for (found,) in database.execute(
-                    f"SELECT match_id FROM ({made}) ORDER BY n"
-                ).fetchall()
-            ]
 
-        expected = [mixed("books", "by id", left, right) for left, right in whole]
-        assert len(set(expected)) == len(whole)
-        for known in (("l", "r"), ("l", None), (None, "r"), (None, None)):
-            assert ids(whole, known) == expected
-        assert ids(other, (None, None)) == expected[:1] + [
-            md5("books", "by id", left, right) for left, right in other[1:]
-        ]
+def ids(folder: Path, keys: Sequence[tuple[int | str, int | str]]) -> list[int]:
+    """Those of the matches of rows with these keys, each pair of them matched."""
+    side = {"uri": "-", "primary_key": ["id"]}
+    wanted = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {"left": side, "right": side},
+            "rules": [
+                {"name": "together", "conditions": [{"left": "n", "op": "eq", "right": "n"}]}
+            ],
+        }
+    )
+    inputs = {}
+    folder.mkdir()
+    for place, name in enumerate(SIDES):
+        path = folder / f"{name}.parquet"
+        own = [pair[place] for pair in keys]
+        pq.write_table(pa.table({"id": own, "n": range(len(own))}), path)
+        kind = "BIGINT" if isinstance(own[0], int) else "VARCHAR"
+        inputs[name] = Input("parquet", (str(path),), {"id": kind, "n": "BIGINT"})
+    made = plan.make(wanted, inputs)
+    resources = Resources("500MB", 1, folder / "temp")
+    kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+    found = {
+        (row["left_key"], row["right_key"]): UUID(str(row["match_id"])).int
+        for row in pq.read_table(folder / "evidence" / "matched").to_pylist()
+    }
+    return [found[str(left), str(right)] for left, right in keys]
 
 
 def mixed(recipe: str, rule: str, left: int, right: int) -> int:

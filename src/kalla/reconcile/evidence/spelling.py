@@ -9,8 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+import pyarrow as pa
+
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.conditions import Check
+from kalla.reconcile.matching.fates import as_column, numbers
 from kalla.reconcile.matching.values import Value, literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.plan import RulePlan
@@ -20,31 +24,47 @@ FEW = 5_000
 _SAMPLE = 100_000
 
 
-def of_pairs(bench: Workbench, rule: RulePlan, pairs: str) -> tuple[str, str]:
-    """The differences of pairs `p`, and the join that they need."""
+def of_pairs(rule: RulePlan) -> str:
+    """The differences of pairs, from their deltas."""
     checks = [(place, rule.checks[place]) for place in rule.pair_checks]
-    text = spelled((check.label, _shown(check, f"d{place}")) for place, check in checks)
-    deltas = [f"d{place}" for place, check in checks if check.delta]
-    if not deltas:
-        return text, ""
-    listed = ", ".join(deltas)
-    ways = f"ways_{rule.number}"
-    for rows in (f"(FROM {pairs} LIMIT {_SAMPLE})", pairs):
-        bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {ways} AS SELECT DISTINCT {listed} FROM {rows}"
-            f" LIMIT {FEW + 1}"
-        )
-        (count,) = bench.row(f"SELECT count(*) FROM {ways}")
-        if not 0 < count <= FEW:
-            return text, ""
-    # As an enum: what is written is a dictionary, which need not be found again row by row.
-    bench.run(f"CREATE TYPE spelled_{rule.number} AS ENUM (SELECT DISTINCT {text} FROM {ways})")
-    bench.run(
-        f"CREATE TEMP TABLE spelled_{rule.number} AS"
-        f" SELECT {listed}, ({text})::spelled_{rule.number} AS text FROM {ways}"
-    )
-    same = " AND ".join(f"s.{each} IS NOT DISTINCT FROM p.{each}" for each in deltas)
-    return "s.text", f"JOIN spelled_{rule.number} s ON {same}"
+    return spelled((check.label, _shown(check, f"d{place}")) for place, check in checks)
+
+
+def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, list[str] | None]:
+    """Pairs with the number of the way in which they differ, and the texts of all ways; without
+    them where the ways are many."""
+    if not len(pairs):  # Arrow cannot join no chunks of a dictionary
+        return pairs.append_column("way", pa.array([], pa.int32())), []
+    deltas = [f"d{place}" for place in rule.pair_checks if rule.checks[place].delta]
+    codes = np.zeros(len(pairs), np.int64)
+    parts: list[pa.Array] = []
+    for name in deltas:
+        coded = _coded(pairs.column(name))
+        if coded is None:
+            return pairs, None
+        parts.append(coded.dictionary)
+        codes = codes * len(coded.dictionary) + numbers(coded.indices)
+    found = _coded(as_column(codes).column(0))
+    if found is None:
+        return pairs, None
+    which = numbers(found.dictionary)
+    ways: dict[str, pa.Array] = {"way": pa.array(range(len(which)))}
+    for name, differences in zip(reversed(deltas), reversed(parts), strict=True):
+        which, here = np.divmod(which, len(differences))
+        ways[name] = differences.take(pa.array(here))
+    bench.connection.register("ways", pa.table(ways))
+    texts = bench.rows(f"SELECT {of_pairs(rule)} FROM ways ORDER BY way")
+    bench.connection.unregister("ways")
+    return pairs.append_column("way", found.indices), [text for (text,) in texts]
+
+
+def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray | None:
+    """Its distinct values, and which of them each is; none if they are many."""
+    for rows in (column.slice(0, _SAMPLE), column):
+        found = rows.dictionary_encode().combine_chunks()
+        if len(found.dictionary) > FEW:
+            return None
+    return found
 
 
 def spelled(differences: Iterable[tuple[str, str]]) -> str:

@@ -6,14 +6,18 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from kalla.reconcile.evidence import identity, spelling
-from kalla.reconcile.evidence.identity import SEPARATOR, WORD
+from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
+from kalla.reconcile.evidence.pairs import Said
+from kalla.reconcile.evidence.pairs import write as write_pairs
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench
@@ -22,8 +26,8 @@ from kalla.reconcile.plan import Plan, RulePlan
 
 DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
-Words = npt.NDArray[np.uint64]
-
+# Fewer pairs than this are not worth a file of their own.
+_LARGE = 500_000
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
@@ -58,24 +62,30 @@ class Evidence:
         """Writes into the same folder, at the same time."""
         return Evidence(bench, self._folder, self._matched_at)
 
-    def pairs(self, rule: RulePlan, pairs: str) -> None:
-        bench = self._bench
-        left, left_join = bench.keyed("left", "l", "lrid")
-        right, right_join = bench.keyed("right", "r", "rrid")
-        differences, spelled_join = spelling.of_pairs(bench, rule, pairs)
-        whole = tuple(
-            bench.whole_key(side, letter) for side, letter in zip(SIDES, "lr", strict=True)
-        )
-        keyed = (
-            f"SELECT p.*, {left} AS left_key, {right} AS right_key, {differences} AS differences"
-            f" FROM {pairs} p {left_join} {right_join} {spelled_join}"
-        )
-        known = identity.of_pairs(bench.plan.recipe, rule.name, keyed, (whole[0], whole[1]))
-        self._matched(
-            rule,
-            f"SELECT *, 'confirmed' AS status, '1:1' AS cardinality FROM ({known})",
-            pairs_alone=True,
-        )
+    def pairs(self, rule: RulePlan, pairs: pa.Table) -> None:
+        """As many files as can be written at once."""
+        coded, texts = spelling.once(self._bench, rule, pairs)
+        said = Said(rule, datetime.fromisoformat(self._matched_at), texts)
+        count = max(1, min(self._bench.threads, len(pairs) // _LARGE))
+        size = -(-len(pairs) // count)
+        with ThreadPoolExecutor(count) as pool:
+            written = [
+                pool.submit(self._pairs, said, coded.slice(part * size, size), name)
+                for part in range(count)
+                for name in [f"rule-{rule.number}" + (f"-{part + 1}" if count > 1 else "")]
+            ]
+        self.written += [each.result() for each in written]
+
+    def _pairs(self, said: Said, pairs: pa.Table, name: str) -> Written:
+        path = self._path("matched", name)
+        bench = self._bench.beside()
+        try:
+            digest = write_pairs(bench, said, pairs, path)
+            if digest is None:
+                digest = _digest_of_matches(bench, path, pairs_alone=True)
+        finally:
+            bench.close()
+        return Written("matched", str(path), len(pairs), path.stat().st_size, digest)
 
     def groups(self, rule: RulePlan, groups: str) -> None:
         differences = spelling.spelled(
@@ -110,7 +120,7 @@ class Evidence:
         )
         one_right = "cardinality IN ('1:1', 'N:1')"
         one_left = "cardinality IN ('1:1', '1:N')"
-        match_id = identity.of_keys(self._bench.plan.recipe, rule.name, keys)
+        match_id = identity.of_keys(self._bench.plan.recipe, rule.name, keys) + "::UUID"
         rest = "status, cardinality, differences, false AS interchangeable, false AS fifo"
         # The single row of a side stands in every row of its match; in M:N each row names one key.
         shapes = (
@@ -174,7 +184,7 @@ class Evidence:
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
         )
 
-    def _matched(self, rule: RulePlan, rows: str, *, pairs_alone: bool = False) -> None:
+    def _matched(self, rule: RulePlan, rows: str) -> None:
         # What has few values is written as an enum: its dictionary is there already.
         full = (
             f"SELECT match_id, left_key, right_key,"
@@ -187,7 +197,7 @@ class Evidence:
             "matched",
             f"rule-{rule.number}",
             full,
-            lambda path: _digest_of_matches(self._bench, path, pairs_alone),
+            lambda path: _digest_of_matches(self._bench, path),
         )
 
     def _write_whole(self, dataset: str, name: str, rows: str) -> None:
@@ -196,19 +206,22 @@ class Evidence:
         self._write(dataset, name, "SELECT * FROM written", lambda _: _digest(self._bench))
 
     def _write(self, dataset: str, name: str, rows: str, digest: Callable[[Path], int]) -> None:
-        folder = self._folder / dataset
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name}.parquet"
+        path = self._path(dataset, name)
         (count,) = self._bench.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
         found = digest(path) if count else 0
         self.written.append(Written(dataset, str(path), count, path.stat().st_size, found))
+
+    def _path(self, dataset: str, name: str) -> Path:
+        folder = self._folder / dataset
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.parquet"
 
 
 def combined(digests: Sequence[int]) -> str:
     return f"{sum(digests) % 2**128:032x}"
 
 
-def _digest_of_matches(bench: Workbench, path: Path, pairs_alone: bool) -> int:
+def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = False) -> int:
     """The sum of every row's hash, which `docs/reconcile.md` defines, from the file itself.
 
     A row's hash is a product: of who was matched, and of how. Of the latter there are few, so what

@@ -42,20 +42,21 @@ _BUCKET_PAIRS = 10_000
 _PAIRS_A_ROW = 50
 
 
-def match(bench: Workbench, rule: RulePlan) -> str:
-    """Carry a 1:1 rule out. Returns the table of its pairs, whose rows have left."""
+def match(bench: Workbench, rule: RulePlan) -> pa.Table:
+    """Carry a 1:1 rule out. Returns its pairs, whose rows have left: lrid, rrid, both primary keys
+    (lp0…, rp0…), by how much checks were missed (d…), interchangeable, fifo."""
     left, right = bench.admit(rule, "left"), bench.admit(rule, "right")
-    pairs = f"pairs_{rule.number}"
     hot = _find_hot(bench, rule, left, right)
-    _join(bench, rule, pairs, left, right, hot)
-    rids = _rids(bench, pairs)
+    pairs = _join(bench, rule, left, right, hot)
+    rids = _rids(pairs)
     doubtful = _without_others(rids, [bench.fates[side].rows for side in SIDES])
     if hot or doubtful.any():
-        _set_aside(bench, pairs, [each[doubtful] for each in rids], (left, right), hot)
+        _set_aside(bench, [each[doubtful] for each in rids], (left, right), hot)
         _number_keys(bench, rule)
-        _solve_crowded(bench, rule, pairs)
+        solved = _solve_crowded(bench, rule)
+        pairs = pa.concat_tables([pairs.filter(pa.array(~doubtful)), solved])
         bench.run("DROP TABLE crowded")
-        rids = _rids(bench, pairs)
+        rids = _rids(pairs)
     for side, settled in zip(SIDES, rids, strict=True):
         bench.settle_rids(side, settled, "matched", rule.number)
     return pairs
@@ -101,31 +102,34 @@ def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:
     return primary <= compared and bench.ordinals.get(side) is False
 
 
-def _join(bench: Workbench, rule: RulePlan, pairs: str, left: str, right: str, hot: str) -> None:
-    """The table of all pairs of rows that satisfy key and checks, but for hot keys."""
+def _join(bench: Workbench, rule: RulePlan, left: str, right: str, hot: str) -> pa.Table:
+    """All pairs of rows that satisfy key and checks, but for hot keys."""
     checks = [rule.checks[place].holds for place in rule.pair_checks]
     condition = conjunction([*same_key(rule), *checks]) if key_columns(rule) else "false"
     cool = f"(SELECT * FROM {left} WHERE NOT ({hot}))" if hot else left
-    bench.run(
-        f"CREATE TEMP TABLE {pairs} AS SELECT l.rid AS lrid, r.rid AS rrid,"
-        f" {_said(bench, rule)}, false AS interchangeable, false AS fifo"
+    return bench.arrow(
+        f"SELECT l.rid AS lrid, r.rid AS rrid, {_said(bench, rule)},"
+        f" false AS interchangeable, false AS fifo"
         f" FROM {cool} l JOIN {right} r ON {condition}"
     )
 
 
 def _said(bench: Workbench, rule: RulePlan) -> str:
     """What evidence needs of a pair: both primary keys, and by how much its checks were missed."""
-    keys = []
-    for side, alias in zip(SIDES, ("l", "r"), strict=True):
-        parts = range(len(bench.plan.sides[side].primary_key))
-        listed = ", ".join(f"p{place} := {alias}.p{place}" for place in parts)
-        keys.append(f"struct_pack({listed}) AS {alias}")
+    keys = [
+        f"{letter}.p{place} AS {letter}p{place}"
+        for side, letter in zip(SIDES, "lr", strict=True)
+        for place in range(len(bench.plan.sides[side].primary_key))
+    ]
     deltas = [(place, rule.checks[place].delta) for place in rule.pair_checks]
     return ", ".join([*keys, *(f"{sql} AS d{place}" for place, sql in deltas if sql)])
 
 
-def _rids(bench: Workbench, pairs: str) -> list[Rids]:
-    return bench.columns(f"SELECT lrid, rrid FROM {pairs}")
+def _rids(pairs: pa.Table) -> list[Rids]:
+    return [
+        np.concatenate([np.empty(0, np.int64), *map(numbers, pairs.column(name).chunks)])
+        for name in ("lrid", "rrid")
+    ]
 
 
 def _without_others(rids: list[Rids], rows: list[int]) -> npt.NDArray[np.bool_]:
@@ -139,16 +143,12 @@ def _without_others(rids: list[Rids], rows: list[int]) -> npt.NDArray[np.bool_]:
     return doubtful
 
 
-def _set_aside(
-    bench: Workbench, pairs: str, doubtful: list[Rids], rows: tuple[str, str], hot: str
-) -> None:
-    """`{side}_crowd`: the rows of doubtful pairs, which leave the pairs, and of hot keys."""
+def _set_aside(bench: Workbench, doubtful: list[Rids], rows: tuple[str, str], hot: str) -> None:
+    """`{side}_crowd`: the rows of doubtful pairs, and of hot keys."""
     for side, given, rids in zip(SIDES, rows, doubtful, strict=True):
         chosen = np.zeros(bench.fates[side].rows, np.bool_)
         chosen[rids] = True
         bench.table("doubtful", as_column(np.flatnonzero(chosen)))
-        if side == "left" and len(rids):
-            bench.run(f"DELETE FROM {pairs} WHERE lrid IN (SELECT rid FROM doubtful)")
         which = [f"({hot})"] if hot else []
         which += ["rid IN (SELECT rid FROM doubtful)"] if len(rids) else []
         bench.run(
@@ -167,16 +167,18 @@ def _number_keys(bench: Workbench, rule: RulePlan) -> None:
     bench.run(f"CREATE TEMP TABLE crowded AS {numbered}")
 
 
-def _solve_crowded(bench: Workbench, rule: RulePlan, pairs: str) -> None:
+def _solve_crowded(bench: Workbench, rule: RulePlan) -> pa.Table:
+    """The pairs among the rows set aside."""
     for side in SIDES:
         _make_classes(bench, rule, side, f"{side}_crowd")
     too_large = _find_edges(bench, rule)
     _decide(bench, rule)
-    _pair_classes(bench, rule, pairs)
+    pairs = _pair_classes(bench, rule)
     _doubt_classes(bench, rule)
     _doubt_hot_keys(bench, rule, too_large)
     for name in ("left_class", "right_class", "left_member", "right_member", "edges", "solved"):
         bench.run(f"DROP TABLE {name}")
+    return pairs
 
 
 def _make_classes(bench: Workbench, rule: RulePlan, side: Side, rows: str) -> None:
@@ -325,7 +327,7 @@ def _solved_table(solved: list[tuple[int | None, int | None, str]]) -> pa.Table:
     )
 
 
-def _pair_classes(bench: Workbench, rule: RulePlan, pairs: str) -> None:
+def _pair_classes(bench: Workbench, rule: RulePlan) -> pa.Table:
     """The rows of matched classes, one to one in the order of their keys (or dates)."""
     for side, column in zip(SIDES, ("l", "r"), strict=True):
         wanted = (
@@ -341,9 +343,9 @@ def _pair_classes(bench: Workbench, rule: RulePlan, pairs: str) -> None:
             f" FROM {side}_member m JOIN {side}_keys USING (rid)"
             f" JOIN solved s ON s.{column} = m.class"
         )
-    bench.run(
-        f"INSERT INTO {pairs} SELECT a.rid, b.rid, {_said(bench, rule)},"
-        " c.n > 1 AND s.reason = 'matched', s.reason = 'fifo'"
+    return bench.arrow(
+        f"SELECT a.rid AS lrid, b.rid AS rrid, {_said(bench, rule)},"
+        " c.n > 1 AND s.reason = 'matched' AS interchangeable, s.reason = 'fifo' AS fifo"
         " FROM solved s JOIN left_ranked a ON a.class = s.l"
         " JOIN right_ranked b ON b.class = s.r AND b.place = a.place"
         " JOIN left_class c ON c.class = s.l"

@@ -125,11 +125,14 @@ class Workbench:
 
     def columns(self, sql: str) -> list[npt.NDArray[Any]]:
         """Numbers of several columns, without nulls."""
-        found = self.connection.sql(sql).to_arrow_table()
+        found = self.arrow(sql)
         return [
             np.concatenate([np.empty(0, each.type.to_pandas_dtype()), *map(numbers, each.chunks)])
             for each in found.columns
         ]
+
+    def arrow(self, sql: str) -> pa.Table:
+        return self.connection.sql(sql).to_arrow_table()
 
     def batches(self, sql: str, rows: int = _IN_CACHE) -> Iterable[pa.RecordBatch]:
         found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
@@ -221,14 +224,14 @@ class Workbench:
         key = f"({plain} || coalesce('#' || {name}.ordinal, ''))"
         return key, f"LEFT JOIN {side}_ordinals {name} ON {name}.rid = {rid}"
 
-    def whole_key(self, side: Side, alias: str) -> str | None:
-        """What the record key is the text of, where every key of a side is a whole number."""
+    def has_whole_keys(self, side: Side) -> bool:
+        """Whether every record key of a side is the text of its p0, a whole number of 64 bits."""
         plan = self.plan.sides[side]
         first = plan.primary_key[0]
         kind = plan.input.types.get(first.column, "")
         if len(plan.primary_key) > 1 or self.ordinals[side] or first.sql != held(first.column):
-            return None
-        return f"{alias}.p0" if kind.upper() in values.WHOLE_64 else None
+            return False
+        return kind.upper() in values.WHOLE_64
 
     def keys_table(self, side: Side, which: str, name: str) -> None:
         """A table of rid and record key, for the rows that `which` (a query of rids) names."""
