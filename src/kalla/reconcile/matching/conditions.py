@@ -55,6 +55,13 @@ class Bound:
             difference, self.above, self.above_percent, left, scale
         )
 
+    def window(self, scale: int) -> tuple[int, int] | None:
+        """What the difference must lie in, in units of the last place; percents make none."""
+        if self.below_percent is not None or self.above_percent is not None:
+            return None
+        low, high = (_units(bound or Decimal(0), scale) for bound in (self.below, self.above))
+        return -low, high
+
     def band(self, left: str, right: str) -> str | None:
         """A plain range, which DuckDB can search; only absolute bounds make one."""
         if self.below is None or self.above is None:
@@ -94,6 +101,7 @@ class Check:
     bound: Bound | None = None  # of a tolerance
     scale: int = 0  # places of the distance
     delta: str | None = None  # what `difference` shows, as a number; none if it is always 0
+    window: tuple[int, int] | None = None  # what `delta` must lie in, in units of its last place
 
 
 def compile_condition(
@@ -165,6 +173,7 @@ def _tolerance(
         bound=bound,
         scale=scale,
         delta=difference,
+        window=bound.window(scale),
     )
 
 
@@ -218,7 +227,14 @@ def _date_window(
         f"CAST({difference} AS VARCHAR)",
         band=f"{pair[1]} BETWEEN {low} AND {high}",
         delta=difference,
+        window=(-before * unit, after * unit),
     )
+
+
+def _units(number: Decimal, scale: int) -> int:
+    """How many units of the last place fit into it."""
+    much, of = number.as_integer_ratio()
+    return int(much * 10**scale // of)
 
 
 def _plain(number: Decimal) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile.matching import addressed
 from kalla.reconcile.matching.assignment import Component, solve
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
 from kalla.reconcile.matching.workbench import (
@@ -47,14 +48,17 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
     (lp0…, rp0…), by how much checks were missed (d…), interchangeable, fifo."""
     left, right = bench.admit(rule, "left"), bench.admit(rule, "right")
     hot = _find_hot(bench, rule, left, right)
-    pairs = _join(bench, rule, left, right, hot)
+    pairs = _by_address(bench, rule, {"left": left, "right": right})
+    if pairs is None:
+        pairs = _join(bench, rule, left, right, hot)
     rids = _rids(pairs)
     doubtful = _without_others(rids, [bench.fates[side].rows for side in SIDES])
     if hot or doubtful.any():
         _set_aside(bench, [each[doubtful] for each in rids], (left, right), hot)
         _number_keys(bench, rule)
         solved = _solve_crowded(bench, rule)
-        pairs = pa.concat_tables([pairs.filter(pa.array(~doubtful)), solved])
+        alone = pairs.filter(pa.array(~doubtful))
+        pairs = pa.concat_tables([alone, solved.select(alone.column_names).cast(alone.schema)])
         bench.run("DROP TABLE crowded")
         rids = _rids(pairs)
     for side, settled in zip(SIDES, rids, strict=True):
@@ -100,6 +104,15 @@ def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:
     }
     primary = {value.sql for value in bench.plan.sides[side].primary_key}
     return primary <= compared and bench.ordinals.get(side) is False
+
+
+def _by_address(bench: Workbench, rule: RulePlan, views: dict[Side, str]) -> pa.Table | None:
+    for side in SIDES:
+        if _is_primary(bench, rule, side):
+            found = addressed.join(bench, rule, side, views)
+            if found is not None:
+                return found
+    return None
 
 
 def _join(bench: Workbench, rule: RulePlan, left: str, right: str, hot: str) -> pa.Table:
