@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence import spelling, writing
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import addressed, closest, pairs, steps
+from kalla.reconcile.matching import closest, pairs, steps
 from kalla.reconcile.matching.fates import Fates, as_decimal
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -52,7 +53,14 @@ def rows(seed: int, count: int = 400) -> list[dict[str, Any]]:
     ]
 
 
-def match(folder: Path, *, cardinality: str = "1:1", threads: int = 1) -> Facts:
+def match(
+    folder: Path,
+    *,
+    cardinality: str = "1:1",
+    threads: int = 1,
+    more: Decimal = Decimal(0),
+) -> Facts:
+    """Every amount is larger by `more`."""
     side = {"uri": "-", "primary_key": ["id"], "currency": "currency"}
     wanted = Recipe.model_validate(
         {
@@ -74,8 +82,14 @@ def match(folder: Path, *, cardinality: str = "1:1", threads: int = 1) -> Facts:
     folder.mkdir()
     for seed, name in enumerate(SIDES, 1):
         path = folder / f"{name}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows(seed), schema=SCHEMA), path)
-        inputs[name] = Input("parquet", (str(path),), TYPES)
+        amounts = pa.decimal128(38, 2) if more else pa.decimal128(12, 2)
+        with localcontext(prec=38):
+            found = [row | {"amount": row["amount"] + more} for row in rows(seed)]
+        pq.write_table(
+            pa.Table.from_pylist(found, SCHEMA.set(2, pa.field("amount", amounts))), path
+        )
+        kind = f"DECIMAL({amounts.precision},2)"
+        inputs[name] = Input("parquet", (str(path),), TYPES | {"amount": kind})
     resources = Resources("500MB", threads, folder / "temp")
     made = plan.make(wanted, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -99,113 +113,30 @@ def test_keys_joined_row_by_row_or_set_aside_give_the_same_evidence(
     assert digests(match(tmp_path / "aside")) == digests(joined)
 
 
-TOLERANCES: dict[str, dict[str, Any]] = {
-    "absolute": {"absolute": "0.1"},
-    "uneven": {"below": "0.255", "above": "0"},
-    "only above": {"above": "0.2"},
-    "left negated": {"absolute": "0.1", "negate": "left"},
-    "right negated": {"absolute": "0.1", "negate": "right"},
-}
-
-
-@pytest.mark.parametrize("kinds", [("BIGINT", "BIGINT"), ("INTEGER", "UBIGINT")])
-@pytest.mark.parametrize("named", TOLERANCES)
-def test_rows_found_by_address_or_by_a_join_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, kinds: tuple[str, str]
+@pytest.mark.parametrize("currencies", [0, 20])
+def test_candidates_found_by_value_or_by_rank_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, currencies: int
 ) -> None:
-    """With keys below zero, numbers left out, payments of nobody and several of one invoice."""
-    joined = []
-
-    def join(*given: Any) -> pa.Table | None:
-        joined.append(by_address(*given))
-        return joined[-1]
-
-    by_address = addressed.join
-    monkeypatch.setattr(addressed, "join", join)
-    for primary in SIDES:
-        found = match_by_id(tmp_path / primary, TOLERANCES[named], kinds, primary)
-        assert joined.pop() is not None
-        with monkeypatch.context() as patched:
-            patched.setattr(addressed, "_PLACES", 0)
-            again = match_by_id(tmp_path / f"{primary}-again", TOLERANCES[named], kinds, primary)
-        assert joined.pop() is None
-        assert found.sides["left"].states["matched"].rows > 20
-        assert found.sides["left"].states["ambiguous"].rows > 0
-        assert digests(found) == digests(again)
-
-
-def match_by_id(
-    folder: Path, tolerance: dict[str, Any], kinds: tuple[str, str], primary: Side
-) -> Facts:
-    """Invoices against payments that name them, whichever side the invoices are."""
-    chance = random.Random(3)
-    sign = -1 if "negate" in tolerance else 1
-    invoices = [
-        {"id": number * 2 - 100, "cents": chance.randrange(100, 160), "day": chance.randrange(40)}
-        for number in range(400)
-    ]
-    for invoice in invoices:
-        invoice["id"] += 200 * ("UBIGINT" in kinds)
-    payments = [
-        {
-            "id": number,
-            "of": chance.choice(invoices)["id"] + (number % 9 == 0),
-            "cents": sign * chance.randrange(100, 160),
-            "day": chance.randrange(40),
-        }
-        for number in range(400)
-    ]
-    payments += [payment | {"id": payment["id"] + 1000} for payment in payments[::5]]
-    other: Side = "right" if primary == "left" else "left"
-    names = {primary: "id", other: "of"}
-    side = {"uri": "-", "primary_key": ["id"]}
-    wanted = Recipe.model_validate(
-        {
-            "name": "test",
-            "sources": {"left": side, "right": side},
-            "rules": [
-                {
-                    "name": "by number",
-                    "conditions": [
-                        {"left": names["left"], "op": "eq", "right": names["right"]},
-                        {"left": "amount", "op": "tolerance", "right": "amount", **tolerance},
-                        {"left": "day", "op": "date_window", "right": "day", "days": 30},
-                    ],
-                }
-            ],
-        }
-    )
-    inputs = {}
-    folder.mkdir()
-    for name, rows, kind in ((primary, invoices, kinds[0]), (other, payments, kinds[1])):
-        path = folder / f"{name}.parquet"
-        key = names[name]
-        whole = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "UBIGINT": pa.uint64()}
-        columns = {each: pa.array([row[each] for row in rows]) for each in rows[0]}
-        columns[key] = columns[key].cast(whole[kind])
-        columns["amount"] = pa.array(
-            [Decimal(cents) / 100 for cents in columns.pop("cents").to_pylist()],
-            pa.decimal128(12, 2),
-        )
-        columns["day"] = columns["day"].cast(pa.int32()).cast(pa.date32())
-        pq.write_table(pa.table(columns), path)
-        types = {"id": "BIGINT", "of": "BIGINT", "amount": "DECIMAL(12,2)", "day": "DATE"}
-        inputs[name] = Input(
-            "parquet", (str(path),), {each: types[each] for each in columns} | {key: kind}
-        )
-    made = plan.make(wanted, inputs)
-    resources = Resources("500MB", 1, folder / "temp")
-    return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
-
-
-def test_candidates_looked_up_by_currency_or_among_all_rows_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked_up = match(tmp_path / "looked-up")
-    near = pq.read_table(tmp_path / "looked-up" / "evidence" / "unmatched_left")
+    by_value = match(tmp_path / "value")
+    near = pq.read_table(tmp_path / "value" / "evidence" / "unmatched_left")
     assert near.column("closest_candidate").null_count < near.num_rows
-    monkeypatch.setattr(steps, "MOST_CURRENCIES", 0)
-    assert digests(match(tmp_path / "all")) == digests(looked_up)
+    monkeypatch.setattr(steps, "comparable", lambda *_: False)
+    monkeypatch.setattr(steps, "MOST_CURRENCIES", currencies)
+    assert digests(match(tmp_path / "rank")) == digests(by_value)
+
+
+def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path) -> None:
+    for name, more in (("small", "0"), ("large", "3e19"), ("larger", "-9e32")):
+        match(tmp_path / name, more=Decimal(more))
+
+    def found(name: str) -> list[tuple[Any, ...]]:
+        told = "record_key, closest_candidate, failing_condition, difference"
+        files = tmp_path / name / "evidence" / "unmatched_*" / "*.parquet"
+        with duckdb.connect() as database:
+            return database.sql(f"SELECT {told} FROM '{files}' ORDER BY ALL").fetchall()
+
+    assert found("large") == found("small")
+    assert found("larger") == found("small")
 
 
 @pytest.mark.parametrize("failing", SIDES)
@@ -222,6 +153,57 @@ def test_a_side_that_cannot_be_explained_fails_the_match(
     monkeypatch.setattr(closest, "search", fail)
     with pytest.raises(Permanent, match="nowhere"):
         match(tmp_path / "run")
+
+
+@pytest.mark.parametrize("currencies", [None, 1, 3])
+def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
+    currencies: int | None,
+) -> None:
+    chance = np.random.default_rng(5)
+    for offered, wanted in ((0, 3), (4, 0), (1, 5), (300, 80)):
+        rows = [
+            steps.Measured(
+                chance.permutation(count),
+                chance.integers(-50, 50, count),
+                None if currencies is None else chance.integers(0, currencies, count, np.int32),
+            )
+            for count in (offered, wanted)
+        ]
+        there, looking = (
+            [
+                (each.rids[n], each.values[n], 0 if each.codes is None else each.codes[n])
+                for n in range(len(each.rids))
+            ]
+            for each in rows
+        )
+        assert steps.comparable(*rows)
+        seekers, offers = (table.to_pydict() for table in steps.next_to(*rows))
+        found = {
+            (seeker, rid)
+            for seeker, step in zip(seekers["seeker"], seekers["step"], strict=True)
+            for rid, place in zip(offers["rid"], offers["step"], strict=True)
+            if step == place
+        }
+        expected = set()
+        for seeker, wish, code in looking:
+            given = [(value, rid) for rid, value, currency in there if currency == code]
+            below = max((value for value, _ in given if value <= wish), default=None)
+            above = min((value for value, _ in given if value > wish), default=None)
+            expected |= {(seeker, rid) for value, rid in given if value in (below, above)}
+        assert found == expected
+        assert {rid for _, rid in expected} <= set(rows[0].rids[steps.in_sight(*rows)])
+
+
+def test_doubles_of_large_numbers_are_in_the_order_of_the_numbers() -> None:
+    around = [n * 2**at for at in (0, 52, 63, 64, 65, 116, 117, 120) for n in (-1, 1)]
+    known = sorted({each + off for each in around for off in (-(2**10), -1, 0, 1, 2**10)})
+    column = pa.array([Decimal(each) for each in known], pa.decimal128(38, 0))
+    (batch,) = pa.table({"rid": range(len(known)), "value": column}).to_batches()
+    read = steps.read([batch], len(known))
+    assert read.values.dtype == np.float64
+    assert np.all(np.diff(read.values) >= 0)
+    small = steps.read([batch.slice(len(known) // 2 - 3, 6)], 6)
+    assert small.values.tolist() == known[len(known) // 2 - 3 :][:6]
 
 
 @pytest.mark.parametrize("shape", ["even", "skewed", "far away", "alike"])

@@ -154,11 +154,6 @@ class Evidence:
         attempted, nobody = _attempted(bench.plan, side)
         key, join = bench.keyed(side, "t", "t.rid")
         gone = bench.gone(other, f"SELECT DISTINCT other FROM {side}_near")
-        near = f"SELECT * FROM {side}_near"
-        if len(bench.plan.rules) > 1:
-            near += (
-                " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
-            )
         status = (
             "CASE WHEN g.status IS NOT NULL THEN g.status"
             " WHEN a.rid IS NOT NULL THEN 'ambiguous' WHEN n.other IS NOT NULL THEN 'unmatched' END"
@@ -179,7 +174,7 @@ class Evidence:
             " n.failing AS failing_condition, n.left_value, n.right_value, n.difference,"
             f" {reason} AS rejection_reason"
             f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
-            f" LEFT JOIN ({near}) n ON n.rid = u.rid"
+            f" LEFT JOIN {side}_near n ON n.rid = u.rid"
             f" LEFT JOIN {gone} g ON g.rid = n.other"
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
         )

@@ -1,41 +1,52 @@
 """For every row that stayed unmatched: the nearest row of the other side, and why it did not match.
 
 First among the rows with the same key, then by amount or date. Bounded: a row looks at no more than
-a set number of others, always the same ones.
+a set number of others, always the same ones. Values are spelled for the closest one alone, when
+`{side}_near` is read.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
+from kalla.reconcile.matching.fates import as_column
+from kalla.reconcile.matching.steps import Measured
 from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns
-from kalla.reconcile.model import Side
+from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
 
+@dataclass(frozen=True)
+class Near:
+    """A table of what one rule found closest: rid, other, key, satisfied, failing (the place of the
+    first check that does), and the values of both rows, l0… and r0…"""
+
+    rule: RulePlan
+    table: str
+
+
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
-    """Fill `{side}_near` for every unmatched row.
+    """Make `{side}_near` of every unmatched row that has a closest one: what is said of it.
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
     other: Side = "right" if side == "left" else "left"
-    bench.run(
-        f"CREATE TEMP TABLE {side}_near (rid BIGINT, rule INTEGER, satisfied INTEGER, other BIGINT,"
-        " candidate VARCHAR, failing VARCHAR, left_value VARCHAR, right_value VARCHAR,"
-        " difference VARCHAR)"
-    )
+    found: list[Near] = []
     for rule in bench.plan.rules:
         if rule.key and by_key:
             _looking(bench, rule, side)
-            _same_key(bench, rule, side, other)
+            found += _same_key(bench, rule, side, other)
     bench.run(
         f"CREATE TEMP TABLE {side}_lonely AS SELECT rid FROM {side}_unmatched"
-        f" WHERE rid NOT IN (SELECT rid FROM {side}_near)"
+        f" WHERE rid NOT IN ({_rids(found)})"
     )
     (lonely,) = bench.row(f"SELECT count(*) FROM {side}_lonely")
     for rule in bench.plan.rules if lonely and by_value else ():
-        _nearest(bench, rule, side, other)
+        found += _nearest(bench, rule, side, other)
+    _tell(bench, side, found)
 
 
 def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatched") -> None:
@@ -47,124 +58,118 @@ def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatch
     )
 
 
-def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
+def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> list[Near]:
     keys = key_columns(rule)
     rows = bench.admit(rule, other, settled=True, whole=False)
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
-    bench.run(
-        "CREATE OR REPLACE TEMP TABLE within AS"
-        f" SELECT t.* FROM {rows} t SEMI JOIN looking u ON {same}"
-    )
-    most = _offer(bench, other, keys)
-    own, their = ("l", "r") if side == "left" else ("r", "l")
-    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
-    if most:
-        _rank(bench, rule, side, f"JOIN offered {their} ON {together}", alone=most == 1)
-
-
-def _offer(bench: Workbench, other: Side, keys: list[str]) -> int:
-    """`offered`: the rows `within` with their record keys, no more than may be looked at of those
-    that share some columns; returns the most that did."""
-    bound = bench.plan.bounds.closest_candidates
-    shared = ", ".join(keys)
-    (most,) = bench.row(f"SELECT max(n) FROM (SELECT count(*) AS n FROM within GROUP BY {shared})")
-    bounded = (
-        f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {bound}"
-        if (most or 0) > bound
-        else ""
-    )
     key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
         "CREATE OR REPLACE TEMP TABLE offered AS"
-        f" SELECT t.*, {key} AS key FROM within t {join}{bounded}"
+        f" SELECT t.*, {key} AS key FROM {rows} t SEMI JOIN looking u ON {same} {join}"
     )
+    if not (most := _bound(bench, keys)):
+        return []
+    own, their = ("l", "r") if side == "left" else ("r", "l")
+    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
+    near = Near(rule, f"{side}_near_{rule.number}_by_key")
+    _rank(bench, near, side, f"JOIN offered {their} ON {together}", alone=most == 1)
+    return [near]
+
+
+def _bound(bench: Workbench, keys: list[str]) -> int:
+    """Keep no more of those `offered` than may be looked at of those that share some columns;
+    returns the most that did."""
+    bound = bench.plan.bounds.closest_candidates
+    shared = ", ".join(keys)
+    (most,) = bench.row(f"SELECT max(n) FROM (SELECT count(*) AS n FROM offered GROUP BY {shared})")
+    if (most or 0) > bound:
+        bench.run(
+            "CREATE OR REPLACE TEMP TABLE offered AS SELECT * FROM offered"
+            f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {bound}"
+        )
     return int(most or 0)
 
 
-def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> None:
+def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> list[Near]:
     """Rows with the nearest amount (else date) not above, and the nearest above."""
     place = steps.searched(rule)
     if place is None:
-        return
+        return []
     _looking(bench, rule, side, "lonely")
     rows = bench.admit(rule, other, settled=True, whole=False)
-    bound = rule.checks[place].bound
-    signed = bound.signed("t.v", "t.v") if bound else ("t.v", "t.v")
-    mine, theirs = (
-        sql.replace("t.v", f"t.v{place}") for sql in (signed if side == "left" else signed[::-1])
-    )
-    currency = ", t.cur" if rule.currency else ""
-    equal = ["u.cur = o.cur"] if rule.currency else []
+    seekers, offers = steps.next_to(*_measured(bench, rule, side, rows, place))
+    bench.table("seekers", seekers)
+    bench.table("offers", offers)
+    key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE wanted AS SELECT t.rid, {mine} AS x{currency} FROM looking t"
-        f" WHERE t.v{place} IS NOT NULL"
+        "CREATE OR REPLACE TEMP TABLE offered AS SELECT o.step, t.*,"
+        f" {key} AS key FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
     )
-    around = _around(
-        bench, rule, f"SELECT {theirs} AS x, t.* FROM {rows} t WHERE t.v{place} IS NOT NULL", place
-    )
-    bench.run(f"CREATE OR REPLACE TEMP TABLE steps AS SELECT DISTINCT x{currency} FROM {around} t")
-    found = " UNION ALL ".join(
-        f"SELECT u.rid AS seeker, o.* FROM wanted u ASOF JOIN steps o"
-        f" ON {conjunction([*equal, f'u.x {sign} o.x'])}"
-        for sign in (">=", "<")
-    )
-    bench.run(f"CREATE OR REPLACE TEMP TABLE nearby AS {found}")
-    here = conjunction(["t.x = n.x", *(["t.cur = n.cur"] if rule.currency else [])])
-    bench.run(
-        "CREATE OR REPLACE TEMP TABLE within AS"
-        f" SELECT t.* FROM {around} t SEMI JOIN nearby n ON {here}"
-    )
-    _offer(bench, other, ["x", "cur"] if rule.currency else ["x"])
+    _bound(bench, ["step"])
     own, their = ("l", "r") if side == "left" else ("r", "l")
-    together = [f"{their}.x = n.x"] + ([f"{their}.cur = n.cur"] if rule.currency else [])
+    near = Near(rule, f"{side}_near_{rule.number}_by_value")
     _rank(
         bench,
-        rule,
+        near,
         side,
-        f"JOIN nearby n ON n.seeker = {own}.rid JOIN offered {their} ON {conjunction(together)}",
+        f"JOIN seekers n ON n.seeker = {own}.rid JOIN offered {their} ON {their}.step = n.step",
     )
+    return [near]
 
 
-def _around(bench: Workbench, rule: RulePlan, rows: str, place: int) -> str:
-    """Of rows (x, cur, …) those that can be nearest to a wanted one: to sort all of them is slow.
-
-    The exact search goes on among what is found.
-    """
-    double = steps.as_double(rule.checks[place].left.kind, "x")
-    currencies: list[str | None] = [None]
+def _measured(
+    bench: Workbench, rule: RulePlan, side: Side, rows: str, place: int
+) -> tuple[Measured, Measured]:
+    """The rows of the other side, and those that look for the nearest of them, comparable."""
+    check = rule.checks[place]
+    signed = check.bound.signed("t.v", "t.v") if check.bound else ("t.v", "t.v")
+    sides = [sql.replace("t.v", f"t.v{place}") for sql in signed]
+    if check.left.scale != check.right.scale:
+        sides = [f"CAST({sql} AS {values.amount_type(check.scale)})" for sql in sides]
+    mine, theirs = sides if side == "left" else sides[::-1]
     if rule.currency:
-        found = bench.rows("SELECT DISTINCT cur FROM wanted WHERE cur IS NOT NULL")
-        currencies = [currency for (currency,) in found]
-    if len(currencies) > steps.MOST_CURRENCIES:
-        bench.run(f"CREATE OR REPLACE TEMP TABLE around AS {rows}")
-        return "around"
-    bench.run("CREATE OR REPLACE TEMP TABLE lookups (d DOUBLE, cur VARCHAR)")
-    for currency in currencies:
-        where = "" if currency is None else f" WHERE cur = {literal(currency)}"
-        offered = bench.column(f"SELECT {double} FROM ({rows}){where}")
-        wanted = bench.column(f"SELECT {double} FROM wanted{where}")
-        chosen = steps.beside(offered, wanted)
-        said = "NULL" if currency is None else literal(currency)
-        bench.add("lookups", chosen, f"SELECT given, {said}")
-    same = f"{double} = u.d" + (" AND t.cur = u.cur" if rule.currency else "")
+        bench.run(
+            "CREATE OR REPLACE TEMP TABLE currencies AS"
+            " SELECT cur, CAST(row_number() OVER () - 1 AS INTEGER) AS code"
+            " FROM (SELECT DISTINCT cur FROM looking WHERE cur IS NOT NULL)"
+        )
+    most = max(bench.fates[each].rows for each in SIDES)
+
+    def measured(rows: str, value: str) -> Measured:
+        code, join = (", c.code", "JOIN currencies c USING (cur)") if rule.currency else ("", "")
+        found = f"SELECT t.rid, {value}{code} FROM {rows} t {join} WHERE {value} IS NOT NULL"
+        return steps.read(bench.batches(found), most)
+
+    offered, wanted = measured(rows, theirs), measured("looking", mine)
+    if steps.comparable(offered, wanted):
+        return offered, wanted
+    # Numbers of more than 64 bits have their ranks for values.
+    bench.table("chosen", as_column(offered.rids[steps.in_sight(offered, wanted)]))
+    currency = ", t.cur" if rule.currency else ""
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE around AS SELECT * FROM ({rows}) t"
-        f" SEMI JOIN lookups u ON {same}"
+        "CREATE OR REPLACE TEMP TABLE ranked AS SELECT *, dense_rank() OVER (ORDER BY x) AS n FROM"
+        f" (SELECT t.rid, true AS wanted, {mine} AS x{currency} FROM looking t"
+        f" WHERE {mine} IS NOT NULL UNION ALL SELECT t.rid, false, {theirs}{currency}"
+        f" FROM {rows} t SEMI JOIN chosen c ON c.rid = t.rid)"
     )
-    return "around"
+    ranks = (f"(SELECT * FROM ranked WHERE {which})" for which in ("NOT wanted", "wanted"))
+    offered, wanted = (measured(each, "t.n") for each in ranks)
+    return offered, wanted
 
 
-def _rank(
-    bench: Workbench, rule: RulePlan, side: Side, offered: str, *, alone: bool = False
-) -> None:
+def _rank(bench: Workbench, near: Near, side: Side, offered: str, *, alone: bool = False) -> None:
     """Of each looking row's offered ones the best: most conditions, least distance, first key.
 
-    What is said of a pair is spelled for the best. Where nobody is offered two, nothing is ranked.
+    Where nobody is offered two, nothing is ranked.
     """
+    rule = near.rule
     own, their = ("l", "r") if side == "left" else ("r", "l")
     holds = [f"coalesce({check.holds}, false)" for check in rule.checks]
     satisfied = " + ".join(f"CAST({each} AS INTEGER)" for each in holds)
-    held = ", ".join(f"{each} AS h{place}" for place, each in enumerate(holds))
+    failing = " ".join(f"WHEN NOT {each} THEN {place}" for place, each in enumerate(holds))
+    compared = [
+        f"{letter}.v{place} AS {letter}{place}" for place in range(len(holds)) for letter in "lr"
+    ]
     far = [
         part
         for place in rule.pair_checks
@@ -175,28 +180,68 @@ def _rank(
         )
     ]
     order = ", ".join(["satisfied DESC", *far, f"{their}.key"])
-    best = f"SELECT l, r, {satisfied} AS satisfied, {held} FROM looking {own} {offered}"
-    if not alone:
-        best += f" QUALIFY row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
-    reported = ", ".join(
-        "CASE "
-        + " ".join(f"WHEN NOT h{place} THEN {each}" for place, each in enumerate(texts))
-        + " END"
-        for texts in (
-            [literal(check.label) for check in rule.checks],
-            [values.shown(check.left, f"l.v{n}") for n, check in enumerate(rule.checks)],
-            [values.shown(check.right, f"r.v{n}") for n, check in enumerate(rule.checks)],
-            [_difference(check, n) for n, check in enumerate(rule.checks)],
-        )
-    )
+    best = "" if alone else f"row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
     bench.run(
-        f"INSERT INTO {side}_near SELECT {own}.rid, {rule.number}, satisfied, {their}.rid,"
-        f" {their}.key, {reported} FROM ({best})"
+        f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
+        f" {their}.key AS key, {satisfied} AS satisfied,"
+        f" CASE {failing} END AS failing, {', '.join(compared)} FROM looking {own} {offered}"
+        + (f" QUALIFY {best}" if best else "")
+    )
+
+
+def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
+    """`{side}_near`: of each row the best of all rules, and in words what is to be said of it."""
+    chosen = ""
+    if len(bench.plan.rules) > 1 and found:
+        every = " UNION ALL ".join(
+            f"SELECT rid, satisfied, {each.rule.number} AS rule FROM {each.table}" for each in found
+        )
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {side}_best AS SELECT rid, rule FROM ({every})"
+            " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
+        )
+        chosen = f" SEMI JOIN {side}_best b ON b.rid = t.rid AND b.rule = "
+    told = [_told(each) + (f"{chosen}{each.rule.number}" if chosen else "") for each in found]
+    nothing = (
+        "SELECT NULL::BIGINT AS rid, NULL::INTEGER AS rule, NULL::BIGINT AS other,"
+        " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
+        " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
+    )
+    bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_near AS {' UNION ALL '.join(told) or nothing}")
+
+
+def _told(near: Near) -> str:
+    checks = near.rule.checks
+    spelled = {
+        "failing": [literal(check.label) for check in checks],
+        "left_value": [values.shown(check.left, f"l{n}") for n, check in enumerate(checks)],
+        "right_value": [values.shown(check.right, f"r{n}") for n, check in enumerate(checks)],
+        "difference": [_difference(check, n) for n, check in enumerate(checks)],
+    }
+    said = ", ".join(
+        "CAST(CASE t.failing "
+        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
+        + f" END AS VARCHAR) AS {name}"
+        for name, texts in spelled.items()
+    )
+    # As conditions see them.
+    rows = ", ".join(
+        f"struct_pack({', '.join(f'v{n} := {letter}{n}' for n in range(len(checks)))}) AS {letter}"
+        for letter in "lr"
+    )
+    return (
+        f"SELECT t.rid, {near.rule.number} AS rule, t.other, t.key AS candidate, {said}"
+        f" FROM (SELECT *, {rows} FROM {near.table}) t"
     )
 
 
 def _difference(check: Check, place: int) -> str:
     if check.is_key:
         return "NULL"
-    both = f"l.v{place} IS NOT NULL AND r.v{place} IS NOT NULL"
+    both = f"l{place} IS NOT NULL AND r{place} IS NOT NULL"
     return f"CASE WHEN {both} THEN {check.difference} END"
+
+
+def _rids(found: list[Near]) -> str:
+    every = [f"SELECT rid FROM {each.table}" for each in found]
+    return " UNION ALL ".join([*every, "SELECT 0 WHERE false"])

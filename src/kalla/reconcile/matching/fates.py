@@ -5,7 +5,7 @@ A row is settled once. Who settles it again has lost count of the rows, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -88,10 +88,20 @@ def numbers(given: pa.Array) -> npt.NDArray[Any]:
 
 
 def as_column(values: npt.NDArray[Any], name: str = "rid") -> pa.Table:
-    """The same way back: a table of one column."""
-    held = np.ascontiguousarray(values)
-    kind = pa.from_numpy_dtype(held.dtype)
-    return pa.table({name: pa.Array.from_buffers(kind, len(held), [None, pa.py_buffer(held)])})
+    return as_table({name: values})
+
+
+def as_table(columns: Mapping[str, npt.NDArray[Any]]) -> pa.Table:
+    """The same way back."""
+    held = {name: np.ascontiguousarray(values) for name, values in columns.items()}
+    return pa.table(
+        {
+            name: pa.Array.from_buffers(
+                pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
+            )
+            for name, values in held.items()
+        }
+    )
 
 
 def as_decimal(units: int, scale: int) -> Decimal:

@@ -1,23 +1,47 @@
-"""Which values lie nearest to wanted ones, by doubles: the exact search goes on among these.
+"""Which values lie nearest to wanted ones, found in memory: by whole numbers, else by doubles.
 
-A double may be a little off the value that it stands for, hence two steps to each side.
+A whole number is the value itself. A double may be a little off what it stands for: it only says
+among which rows the exact search goes on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from kalla.reconcile.matching.fates import Rids, as_table, numbers
 from kalla.reconcile.matching.values import Kind
 from kalla.reconcile.plan import RulePlan
 
 Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 
 # With more currencies than this, rows are not looked up currency by currency.
 MOST_CURRENCIES = 20
 
-# A grid in which the nearest values are looked for has at most so many bits.
-_MOST_CELLS = 22
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_MOST_BITS = 22  # of a hash: what is marked by it stays in a cache
+_IN_CACHE = 1 << 16
+_WORD = 2.0**64
+_EXACT = 2**52  # a double holds this and all whole numbers below
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows and what they are found by: a value each, and the number of its currency if it has one.
+
+    Values are whole numbers of their last place, days or microseconds; doubles where some are too
+    large.
+    """
+
+    rids: Rids
+    values: npt.NDArray[np.int64] | Floats
+    codes: npt.NDArray[np.int32] | None = None
 
 
 def searched(rule: RulePlan) -> int | None:
@@ -37,37 +61,158 @@ def as_double(kind: Kind, sql: str) -> str:
 
 def beside(offered: Floats, wanted: Floats) -> Floats:
     """Of what is offered, the two values below and above each wanted one, and its own; sorted."""
-    wanted = np.sort(wanted)
-    values = np.unique(_in_sight(offered, wanted))
-    at = np.searchsorted(values, wanted)
+    values = _distinct(offered)
+    at = np.searchsorted(values, np.sort(wanted))
     near = np.zeros(len(values) + 5, np.bool_)  # two places more on each side
     for offset in range(5):
         near[at + offset] = True
     return values[near[2 : len(values) + 2]]
 
 
-def _in_sight(offered: Floats, wanted: Floats) -> Floats:
-    """Those among which the nearest ones are, found without sorting: those in the same cell of an
-    even grid as a wanted one, and in the nearest cells below and above that have any."""
-    low, high = (offered.min(), offered.max()) if len(offered) else (0.0, 0.0)
-    cells = 1 << min(_MOST_CELLS, len(offered).bit_length())
-    scale = (cells - 1) / (high - low) if high > low else 0.0
-    if not scale or not np.isfinite(scale) or not len(wanted):
-        return offered
+def read(batches: Iterable[pa.RecordBatch], most: int) -> Measured:
+    """At most so many rows of (rid, value) or (rid, value, code), all of them known."""
+    rids, codes = np.empty(most, np.int64), np.empty(most, np.int32)
+    values: npt.NDArray[Any] = np.empty(most, np.int64)
+    count, columns = 0, 0
+    for batch in batches:
+        columns = batch.num_columns
+        here = slice(count, count := count + len(batch))
+        found = _units(batch.column(1))
+        if found.dtype != np.int64 and values.dtype == np.int64:
+            values = values.astype(np.float64)
+        rids[here], values[here] = numbers(batch.column(0)), found
+        if columns > 2:
+            codes[here] = numbers(batch.column(2))
+    return Measured(rids[:count], values[:count], codes[:count] if columns > 2 else None)
 
-    def cell(values: Floats) -> npt.NDArray[np.int32]:
-        # It never falls as the value rises, however a double is rounded.
-        return np.clip((values - low) * scale, 0, cells - 1).astype(np.int32)
 
-    places = cell(offered)
-    filled = np.zeros(cells, np.bool_)
-    filled[places] = True
-    some = np.flatnonzero(filled)
-    sought = cell(wanted)
-    below = np.searchsorted(some, sought) - 1
-    above = np.searchsorted(some, sought, "right")
-    chosen = np.zeros(cells, np.bool_)
-    chosen[sought] = True
-    chosen[some[np.maximum(below, 0)]] = True
-    chosen[some[np.minimum(above, len(some) - 1)]] = True
-    return np.asarray(offered[chosen[places]])
+def comparable(offered: Measured, wanted: Measured) -> bool:
+    """Whether values can be told apart as they are, together with their currencies."""
+    if not offered.values.dtype == wanted.values.dtype == np.int64:
+        return False
+    _, span, codes = _extent(offered, wanted)
+    return offered.codes is None or span * codes < 2**62
+
+
+def in_sight(offered: Measured, wanted: Measured) -> Places:
+    """Where those lie that may be nearest to a wanted one: of values that are told roughly, with
+    the same, the next one below or the next above."""
+    if offered.codes is None or wanted.codes is None:
+        return _beside_some(offered.values, wanted.values)
+    if len(currencies := np.unique(wanted.codes)) > MOST_CURRENCIES:
+        return np.arange(len(offered.rids))
+    found = [np.empty(0, np.intp)]
+    for code in currencies:
+        among = np.flatnonzero(offered.codes == code)
+        sought = wanted.values[wanted.codes == code]
+        found.append(among[_beside_some(offered.values[among], sought)])
+    return np.concatenate(found)
+
+
+def next_to(offered: Measured, wanted: Measured) -> tuple[pa.Table, pa.Table]:
+    """Who wants which step, and who stands on it: tables of (seeker, step) and (rid, step).
+
+    A step is a value of a currency; each wanted row has the nearest not above it, and the nearest
+    above. Values are comparable.
+    """
+    low, span, _ = _extent(offered, wanted)
+    values, sought = (_in_one_line(each, low, span) for each in (offered, wanted))
+    order = np.argsort(sought)
+    sought, seekers = sought[order], wanted.rids[order]
+    ordered = np.sort(values)
+    above = np.searchsorted(ordered, sought, "right")
+    below = above - 1
+    near, who = [], []
+    for at, there in ((below, below >= 0), (above, above < len(ordered))):
+        found = ordered[at[there]]
+        if offered.codes is None:
+            same = np.ones(len(found), np.bool_)
+        else:  # the end of the line of another currency is not near
+            same = found // span == sought[there] // span
+        near.append(found[same])
+        who.append(seekers[there][same])
+    nearest = np.concatenate(near)
+    steps = _distinct(nearest)
+    places, step = _among(values, steps)
+    return (
+        as_table({"seeker": np.concatenate(who), "step": np.searchsorted(steps, nearest)}),
+        as_table({"rid": offered.rids[places], "step": step}),
+    )
+
+
+def _extent(offered: Measured, wanted: Measured) -> tuple[int, int, int]:
+    """The lowest value, how many there may be from it to the highest, and of how many currencies;
+    it matters only where there are some."""
+    if offered.codes is None or wanted.codes is None or not len(wanted.codes):
+        return 0, 1, 1
+    both = [each.values for each in (offered, wanted) if len(each.values)]
+    low, high = min(int(each.min()) for each in both), max(int(each.max()) for each in both)
+    return low, high - low + 1, int(wanted.codes.max()) + 1
+
+
+def _in_one_line(rows: Measured, low: int, span: int) -> npt.NDArray[Any]:
+    """One currency after the other."""
+    if rows.codes is None:
+        return rows.values
+    return rows.codes * np.int64(span) + (rows.values - low)
+
+
+def _beside_some(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Places:
+    ordered, sought = np.sort(values), np.sort(wanted)
+    below = np.searchsorted(ordered, sought) - 1
+    above = np.searchsorted(ordered, sought, "right")
+    near = (ordered[below[below >= 0]], sought, ordered[above[above < len(ordered)]])
+    places, _ = _among(values, _distinct(np.concatenate(near)))
+    return places
+
+
+def _distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Sorted. NumPy's own way hashes whole numbers, which takes longer."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
+def _among(values: npt.NDArray[Any], some: npt.NDArray[Any]) -> tuple[Places, Places]:
+    """Where those values lie that are among some (sorted) ones, and which of these each is.
+
+    Most are passed over by a mark for the hash of each wanted one, without a search.
+    """
+    if not len(some):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    bits = np.uint64(64 - min(_MOST_BITS, len(some).bit_length() + 4))
+
+    def hashed(given: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        return np.asarray((np.ascontiguousarray(given).view(np.uint64) * _ODD) >> bits)
+
+    marked = np.zeros(1 << int(64 - bits), np.bool_)
+    marked[hashed(some)] = True
+    found = np.concatenate(
+        [np.empty(0, np.intp)]
+        + [
+            first + np.flatnonzero(marked[hashed(values[first : first + _IN_CACHE])])
+            for first in range(0, len(values), _IN_CACHE)
+        ]
+    )
+    found = found[np.argsort(values[found])]
+    which = np.minimum(np.searchsorted(some, values[found]), len(some) - 1)
+    same = some[which] == values[found]
+    return found[same], which[same]
+
+
+def _units(column: pa.Array) -> npt.NDArray[Any]:
+    """Numbers as whole ones of their last place; as doubles, which never fall as the number rises,
+    where 64 bits do not hold them."""
+    if not len(column):
+        return np.empty(0, np.int64)
+    here = slice(column.offset, column.offset + len(column))
+    if not pa.types.is_decimal128(column.type):
+        width = np.int32 if column.type.bit_width == 32 else np.int64
+        return np.frombuffer(column.buffers()[1], width)[here].astype(np.int64, copy=False)
+    words = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)[here]
+    low, high = words[:, 0], words[:, 1]
+    if column.type.precision <= 18 or (fits := high == low >> 63).all():
+        return low
+    rest = np.where(abs(high) < _EXACT, low.view(np.uint64), np.uint64(0))
+    return np.where(fits, low, high * _WORD + rest)

@@ -1,0 +1,125 @@
+"""Rows that are found by address, with no table hashed, are the ones a join finds."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.writing import DATASETS, combined
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching import addressed
+from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import Input
+
+TOLERANCES: dict[str, dict[str, Any]] = {
+    "absolute": {"absolute": "0.1"},
+    "uneven": {"below": "0.255", "above": "0"},
+    "only above": {"above": "0.2"},
+    "left negated": {"absolute": "0.1", "negate": "left"},
+    "right negated": {"absolute": "0.1", "negate": "right"},
+}
+
+
+@pytest.mark.parametrize("kinds", [("BIGINT", "BIGINT"), ("INTEGER", "UBIGINT")])
+@pytest.mark.parametrize("named", TOLERANCES)
+def test_rows_found_by_address_or_by_a_join_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, kinds: tuple[str, str]
+) -> None:
+    """With keys below zero, numbers left out, payments of nobody and several of one invoice."""
+    joined = []
+
+    def join(*given: Any) -> pa.Table | None:
+        joined.append(by_address(*given))
+        return joined[-1]
+
+    by_address = addressed.join
+    monkeypatch.setattr(addressed, "join", join)
+    for primary in SIDES:
+        found = match_by_id(tmp_path / primary, TOLERANCES[named], kinds, primary)
+        assert joined.pop() is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(addressed, "_PLACES", 0)
+            again = match_by_id(tmp_path / f"{primary}-again", TOLERANCES[named], kinds, primary)
+        assert joined.pop() is None
+        assert found.sides["left"].states["matched"].rows > 20
+        assert found.sides["left"].states["ambiguous"].rows > 0
+        assert digests(found) == digests(again)
+
+
+def match_by_id(
+    folder: Path, tolerance: dict[str, Any], kinds: tuple[str, str], primary: Side
+) -> Facts:
+    """Invoices against payments that name them, whichever side the invoices are."""
+    chance = random.Random(3)
+    sign = -1 if "negate" in tolerance else 1
+    invoices = [
+        {"id": number * 2 - 100, "cents": chance.randrange(100, 160), "day": chance.randrange(40)}
+        for number in range(400)
+    ]
+    for invoice in invoices:
+        invoice["id"] += 200 * ("UBIGINT" in kinds)
+    payments = [
+        {
+            "id": number,
+            "of": chance.choice(invoices)["id"] + (number % 9 == 0),
+            "cents": sign * chance.randrange(100, 160),
+            "day": chance.randrange(40),
+        }
+        for number in range(400)
+    ]
+    payments += [payment | {"id": payment["id"] + 1000} for payment in payments[::5]]
+    other: Side = "right" if primary == "left" else "left"
+    names = {primary: "id", other: "of"}
+    side = {"uri": "-", "primary_key": ["id"]}
+    wanted = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {"left": side, "right": side},
+            "rules": [
+                {
+                    "name": "by number",
+                    "conditions": [
+                        {"left": names["left"], "op": "eq", "right": names["right"]},
+                        {"left": "amount", "op": "tolerance", "right": "amount", **tolerance},
+                        {"left": "day", "op": "date_window", "right": "day", "days": 30},
+                    ],
+                }
+            ],
+        }
+    )
+    inputs = {}
+    folder.mkdir()
+    for name, rows, kind in ((primary, invoices, kinds[0]), (other, payments, kinds[1])):
+        path = folder / f"{name}.parquet"
+        key = names[name]
+        whole = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "UBIGINT": pa.uint64()}
+        columns = {each: pa.array([row[each] for row in rows]) for each in rows[0]}
+        columns[key] = columns[key].cast(whole[kind])
+        columns["amount"] = pa.array(
+            [Decimal(cents) / 100 for cents in columns.pop("cents").to_pylist()],
+            pa.decimal128(12, 2),
+        )
+        columns["day"] = columns["day"].cast(pa.int32()).cast(pa.date32())
+        pq.write_table(pa.table(columns), path)
+        types = {"id": "BIGINT", "of": "BIGINT", "amount": "DECIMAL(12,2)", "day": "DATE"}
+        inputs[name] = Input(
+            "parquet", (str(path),), {each: types[each] for each in columns} | {key: kind}
+        )
+    made = plan.make(wanted, inputs)
+    resources = Resources("500MB", 1, folder / "temp")
+    return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+
+
+def digests(facts: Facts) -> dict[str, str]:
+    return {
+        name: combined([each.digest for each in facts.written if each.dataset == name])
+        for name in DATASETS
+    }
