@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,27 @@ def test_the_facts_come_back_in_the_order_of_the_tasks(session: SparkSession) ->
 
     assert place(session, kernel, range(5)) == [(n, n * n) for n in range(5)]
     assert place(session, kernel, []) == []
+
+
+def test_what_a_worker_imported_is_not_searched_for_garbage(session: SparkSession) -> None:
+    def kernel(_: int) -> bool:
+        import gc
+
+        return gc.get_freeze_count() > len(gc.get_objects())
+
+    place(session, kernel, range(2))  # the first task of a worker imports
+    assert all(place(session, kernel, range(4)))
+
+
+def test_to_answer_takes_no_pandas() -> None:
+    answer = (
+        "import sys, pyarrow as pa; from kalla.spark.placing import _answer; "
+        "seven = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(b'\\7' + bytes(7))]); "
+        "answer = _answer(seven, b'facts'); "
+        "print(answer.num_columns, answer['id'][0], answer['facts'][0], 'pandas' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", answer], capture_output=True, check=True)
+    assert said.stdout.decode().split() == ["2", "7", "b'facts'", "False"]
 
 
 def test_an_error_raised_on_purpose_comes_back_as_it_is(session: SparkSession) -> None:
