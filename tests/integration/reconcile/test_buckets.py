@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import buckets, exchange
+from kalla.reconcile.matching import buckets, exchange, nearby
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
@@ -161,6 +162,16 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     assert first["sides"]["left"].loaded.doubled_keys > 20
     assert first["rows"]["matched"] > 20
     assert first["rows"]["ambiguous"] > 5
+
+
+def test_the_nearest_values_are_found_helping_by_helping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearby, "_HELPING", 50)
+    chance = np.random.default_rng(3)
+    offered, wanted = chance.uniform(0, 100, 1_000), chance.uniform(-5, 105, 40)
+    near = nearby._nearest(np.split(offered, 40), wanted)
+    for each in wanted:
+        for side in (offered[offered <= each], -offered[offered > each]):
+            assert not len(side) or abs(side.max()) in near
 
 
 def in_buckets(wanted: Recipe, left: Any, right: Any, folder: Path, count: int) -> Any:

@@ -5,6 +5,7 @@ In buckets nobody holds all of a side. What the rows that ask cannot be near to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from kalla.reconcile.matching.workbench import Workbench, conjunction
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, RulePlan, SidePlan
 from kalla.reconcile.sources.scans import reader
+
+_HELPING = 2_000_000  # values
 
 
 def only(given: Input, where: str) -> Input:
@@ -84,7 +87,17 @@ def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -
         wanted = bench.column(f"SELECT {mine} FROM {side}_rows WHERE {where}")
         offered = conjunction([*admitted, *same[rows.side]])
         batches = bench.batches(f"SELECT {theirs} FROM {reader(rows.input)} WHERE {offered}")
-        near = [steps.beside(numbers(batch.column(0)), wanted) for batch in batches]
-        near.append(np.empty(0, np.float64))
-        bench.add(table, steps.beside(np.concatenate(near), wanted), "SELECT given")
+        near = _nearest((numbers(batch.column(0)) for batch in batches), wanted)
+        bench.add(table, near, "SELECT given")
     return conjunction([*admitted, f"{theirs} IN (SELECT d FROM {table})"])
+
+
+def _nearest(offered: Iterable[steps.Floats], wanted: steps.Floats) -> steps.Floats:
+    """In few and large helpings, though not all at once: for each, all that is wanted is sought."""
+    near = np.empty(0, np.float64)
+    waiting: list[steps.Floats] = []
+    for each in offered:
+        waiting.append(each)
+        if sum(map(len, waiting)) >= _HELPING:
+            near, waiting = steps.beside(np.concatenate([near, *waiting]), wanted), []
+    return steps.beside(np.concatenate([near, *waiting]), wanted)
