@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.recipe import app
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Filter, Fuzzy, Parameter, Recipe, Tolerance
+from kalla.reconcile.model import Filter, Fuzzy, Parameter, Recipe, Side, Tolerance
 from kalla.reconcile.recipes import checking, reading
 from kalla.reconcile.recipes.reading import RecipeProblem
 
@@ -282,6 +282,32 @@ def test_a_parameter_cannot_leave_its_place_in_sql(value: str) -> None:
     )
     assert reading.read(text, {"x": "EU-1"}).match_sql == "SELECT 'EU-1'"
     assert "match_sql" in problems(text, {"x": value})
+
+
+HOSTILE = "SELECT reflect('java.lang.System', 'exit', 0), l.totl AS t FROM left_src l, nowhere"
+
+
+def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
+    document = json.loads(sample("sql.json"))
+
+    def said(sql: str) -> list[str]:
+        columns: dict[Side, dict[str, str]] = {"left": {"order_id": "text", "total": "decimal"}}
+        with pytest.raises(InvalidInput) as caught:
+            reading.read(json.dumps(document | {"match_sql": sql}), columns=lambda _: columns)
+        assert {each.field for each in caught.value.problems} == {"match_sql"}
+        return [each.message for each in caught.value.problems]
+
+    first, second, third = said(HOSTILE)
+    assert first.startswith("the function reflect is not allowed")
+    assert second.startswith("there is no table nowhere")
+    assert third.startswith("l has no column totl: did you mean total?")
+    (missing,) = said("SELECT l.order_id FROM left_src l")
+    assert missing.startswith("the right primary key shipment_id is missing from its result")
+    # Of the right side nobody knows the columns: its key may be among them.
+    reading.read(
+        json.dumps(document | {"match_sql": "SELECT l.order_id, r.* FROM left_src l, right_src r"}),
+        columns=lambda _: {"left": {"order_id": "text"}},
+    )
 
 
 def test_other_sources_take_the_place_of_the_recipes() -> None:

@@ -25,10 +25,9 @@ from kalla.reconcile.model import (
     Side,
     Source,
 )
+from kalla.reconcile.recipes.sql import held_sql
 from kalla.spark.connectors.connector import Connector, Slice
 
-# What SQL of a user calls the two sources.
-VIEWS: Mapping[Side, str] = {"left": "left_src", "right": "right_src"}
 MATCH_SQL = "match_sql"  # the name of the one rule that a recipe with SQL of its own has
 
 _UNPACKED = 4  # how much larger rows are in memory than in a file
@@ -123,10 +122,7 @@ def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
     )
     statement = None
     if recipe.match_sql is not None:
-        from kalla.spark import sandbox  # a parser that only these recipes need
-
-        tables = {VIEWS[side]: list(inputs[side].types) for side in SIDES}
-        statement = sandbox.hold(recipe.match_sql, tables)
+        statement = held_sql(recipe.match_sql, {side: inputs[side].types for side in SIDES})
         rules = (RulePlan(0, MATCH_SQL, "M:N", (), None, (None, None)),)
     return Plan(
         recipe=recipe.recipe_id or recipe.name,

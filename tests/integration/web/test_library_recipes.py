@@ -104,6 +104,10 @@ async def test_every_problem_is_told_at_once_with_its_place_and_a_suggestion(sit
     async with site.client("viewer") as client:
         answer = await client.post("/api/recipes/validate", content=broken)
         sound = await client.post("/api/recipes/validate", content=RECIPE + "time_zone: Paris\n")
+        hostile = (
+            RECIPE.partition("rules:")[0] + "match_sql: SELECT reflect('a', 'b') FROM left_src"
+        )
+        refused = await client.post("/api/recipes/validate", content=hostile)
     assert answer.status_code == 200
     verdict = answer.json()
     assert verdict["valid"] is False
@@ -113,6 +117,8 @@ async def test_every_problem_is_told_at_once_with_its_place_and_a_suggestion(sit
     assert problem["path"] == "time_zone"
     assert problem["value"] == "Paris"
     assert "Europe/Paris" in problem["suggestion"]
+    (problem,) = refused.json()["problems"]
+    assert (problem["path"], "reflect" in problem["message"]) == ("match_sql", True)
 
 
 async def test_an_unknown_source_and_other_problems_are_told_together(site: Site) -> None:

@@ -5,7 +5,7 @@ Its result is pairs of primary keys, written as Parquet; what they make of the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,8 @@ from kalla.reconcile.matching import values
 from kalla.reconcile.matching.values import held, literal, quote
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.plan import VIEWS, Plan, SidePlan
+from kalla.reconcile.plan import Plan, SidePlan
+from kalla.reconcile.recipes.sql import VIEWS, key_places
 from kalla.reconcile.sources.scans import reader
 from kalla.spark import functions
 from kalla.spark.placing import place
@@ -57,7 +58,7 @@ def find_pairs(
             )
             frame = session.sql(f"WITH {sources} SELECT * FROM ({plan.statement})")
             pairs = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-            chosen = _keys(recipe, frame.columns)
+            chosen = key_places(recipe, frame.columns)
             pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items())).write.parquet(
                 str(folder / "pairs"), mode="overwrite"
             )
@@ -68,34 +69,6 @@ def find_pairs(
             raise Permanent(f"match_sql failed: {said}") from None
         raise
     return str(folder / "pairs" / "*.parquet")
-
-
-def _keys(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
-    """Where in the result each part of both primary keys is."""
-    lowered = [name.lower() for name in columns]
-    found: dict[str, int] = {}
-    problems = []
-    for side in SIDES:
-        other: Side = "right" if side == "left" else "left"
-        theirs = {name.lower() for name in recipe.sources[other].primary_key}
-        for number, name in enumerate(recipe.sources[side].primary_key):
-            alias = f"{side}_{name}"
-            names = [alias] if name.lower() in theirs else [alias, name]
-            known = next((each for each in names if each.lower() in lowered), None)
-            if known is None or lowered.count(known.lower()) > 1:
-                what = "is missing from" if known is None else "stands more than once in"
-                problems.append(
-                    Problem(
-                        "match_sql",
-                        f"the {side} primary key {name} {what} its result:"
-                        f" select it once, AS {alias}",
-                    )
-                )
-            else:
-                found[f"{'l' if side == 'left' else 'r'}{number}"] = lowered.index(known.lower())
-    if problems:
-        raise InvalidInput(*problems)
-    return found
 
 
 @contextmanager

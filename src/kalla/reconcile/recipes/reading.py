@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from kalla.reconcile.model import (
     Text,
     Tolerance,
 )
-from kalla.reconcile.recipes import checking, notation, older, parameters
+from kalla.reconcile.recipes import checking, notation, older, parameters, sql
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import (
     Finding,
@@ -93,10 +93,12 @@ def read(
         _tell(each, modern.place(each.path), told)
     if recipe is None or told:
         raise _invalid(told)
-    for each in checking.findings(recipe, columns(recipe) if columns else None):
+    seen = columns(recipe) if columns else {}
+    for each in checking.findings(recipe, seen):
         _tell(each, modern.place(each.path), told)
-    if told:
-        raise _invalid(told)
+    of_sql = [each.told() for each in sql.findings(recipe, seen)]
+    if told or of_sql:
+        raise _invalid(told, of_sql)
     return recipe
 
 
@@ -154,8 +156,9 @@ def _tell(finding: Finding, place: Path, told: dict[Path, Finding]) -> None:
         told[place] = finding
 
 
-def _invalid(told: Mapping[Path, Finding]) -> InvalidInput:
+def _invalid(told: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ()) -> InvalidInput:
     problems = [each.told(place) for place, each in list(told.items())[:_MOST_PROBLEMS]]
+    problems += others
     if len(told) > _MOST_PROBLEMS:
         problems.append(
             RecipeProblem("", f"there are more problems; these are the first {_MOST_PROBLEMS}")

@@ -63,6 +63,14 @@ def hold(
     return held
 
 
+def result_columns(held: str, tables: Mapping[str, Collection[str]]) -> frozenset[str] | None:
+    """The names, in small letters, that the result of SQL from `hold` has; None if one of them is
+    not clear."""
+    report = Report("", held)
+    tree = _parse(held, _tokens(held, report), report)
+    return names.check(tree, tables, report)
+
+
 def _checked(
     sql: str, tables: Mapping[str, Collection[str]], field: str, functions: Collection[str]
 ) -> exp.Expr:

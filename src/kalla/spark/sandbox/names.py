@@ -52,7 +52,10 @@ class _Scope:
         return frozenset(names)
 
 
-def check(tree: exp.Expr, tables: Mapping[str, Collection[str]], report: Report) -> None:
+def check(
+    tree: exp.Expr, tables: Mapping[str, Collection[str]], report: Report
+) -> frozenset[str] | None:
+    """Reports what is not known, and returns what the columns of the result are called."""
     names = _Names(tables, report)
     found = names.query(tree, {}, ())
     if found.tables > MOST_TABLES:
@@ -63,6 +66,7 @@ def check(tree: exp.Expr, tables: Mapping[str, Collection[str]], report: Report)
     for table in tree.find_all(exp.Table):
         if id(table) not in names.seen:
             report.add(f"the table {shown(table.name)} stands where no table can", table)
+    return found.columns
 
 
 class _Names:
