@@ -116,7 +116,7 @@ def test_a_column_that_is_not_there_has_the_older_path() -> None:
     with pytest.raises(InvalidInput) as caught:
         reading.read(
             sample("older_rules.json"),
-            columns=lambda _recipe: {"right": {"payment_id": "integer", "reference": "text"}},
+            columns=lambda *_: {"right": {"payment_id": "integer", "reference": "text"}},
         )
     assert {each.field for each in caught.value.problems} == {
         "match_rules[0].conditions[1].right",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -157,7 +158,7 @@ def test_a_secret_in_a_wrong_place_is_not_repeated() -> None:
     assert "hunter2" not in str(problems(sample("senseless.yaml")))
 
 
-def test_sense_is_judged_once_the_structure_is_sound() -> None:
+def test_a_recipe_of_sound_structure_may_make_no_sense() -> None:
     told = problems(sample("senseless.yaml"))
     assert set(told) == {
         "match_sql", "time_zone", "sources.left.uri", "sources.left.primary_key[1]",
@@ -167,6 +168,51 @@ def test_sense_is_judged_once_the_structure_is_sound() -> None:
         "rules[1].ties", "rules[1].left_order", "rules[1].right_order",
         "rules[1].right_filters[0].value",
     }  # fmt: skip
+
+
+UNSOUND = """
+name: Unsound
+colour: red
+parameters: {slack: {type: number}}
+sources:
+  left: {uri: left.csv, primary_key: [idd], amount: amonut, read: fast}
+  right: {uri: right.csv, primary_key: [], formt: csv}
+rules:
+  - name: one
+    cardinality: "2:3"
+    left_sum: amount
+    conditions:
+      - {left: reff, op: eq, right: ref}
+      - {left: ref, op: tolerence, right: ref}
+      - {left: amount, op: tolerance, right: amount}
+      - {left: refff, op: fuzzy, right: ref, threshold: 3}
+      - {left: ref, op: eq, right: ref, derive: [uper, {regex: "("}]}
+      - {left: amount, op: tolerance, right: amount, absolute: "${slak}"}
+    left_filters: [{column: reference, op: is, value: 3}, {column: ref, op: in, value: 3}]
+  - {name: one, conditions: [], ties: random}
+"""
+
+
+def test_sense_and_columns_are_judged_also_where_the_structure_is_not_sound() -> None:
+    asked: list[Collection[Side]] = []
+
+    def look(_: Recipe, sides: Collection[Side]) -> dict[Side, dict[str, str]]:
+        asked.append(sides)
+        return {"left": {"id": "integer", "ref": "text", "amount": "decimal"}}
+
+    with pytest.raises(InvalidInput) as caught:
+        reading.read(UNSOUND, columns=look)
+    one = "rules[0].conditions"
+    assert sorted(each.field for each in caught.value.problems) == sorted({
+        "colour", "sources.left.primary_key[0]", "sources.left.amount", "sources.left.read",
+        "sources.right.primary_key", "sources.right.formt", "rules[0].cardinality",
+        f"{one}[0].left", f"{one}[1].op", f"{one}[2]", f"{one}[3].left", f"{one}[3].threshold",
+        f"{one}[4].derive[0]", f"{one}[4].derive[1].regex", f"{one}[5].absolute",
+        "rules[0].left_filters[0].op", "rules[0].left_filters[0].column",
+        "rules[0].left_filters[1].value", "rules[1].name", "rules[1].conditions", "rules[1].ties",
+    })  # fmt: skip
+    # How the right source is to be read is not understood.
+    assert asked == [("left",)]
 
 
 def test_json_names_given_twice_are_told_with_their_lines() -> None:
@@ -293,7 +339,7 @@ def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
     def said(sql: str) -> list[str]:
         columns: dict[Side, dict[str, str]] = {"left": {"order_id": "text", "total": "decimal"}}
         with pytest.raises(InvalidInput) as caught:
-            reading.read(json.dumps(document | {"match_sql": sql}), columns=lambda _: columns)
+            reading.read(json.dumps(document | {"match_sql": sql}), columns=lambda *_: columns)
         assert {each.field for each in caught.value.problems} == {"match_sql"}
         return [each.message for each in caught.value.problems]
 
@@ -306,7 +352,7 @@ def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
     # Of the right side nobody knows the columns: its key may be among them.
     reading.read(
         json.dumps(document | {"match_sql": "SELECT l.order_id, r.* FROM left_src l, right_src r"}),
-        columns=lambda _: {"left": {"order_id": "text"}},
+        columns=lambda *_: {"left": {"order_id": "text"}},
     )
 
 

@@ -5,7 +5,7 @@ keeps.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,14 +128,14 @@ class _Look:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def __call__(self, recipe: Recipe) -> Mapping[Side, Mapping[str, str]]:
+    def __call__(self, recipe: Recipe, sides: Collection[Side]) -> Mapping[Side, Mapping[str, str]]:
         from kalla.reconcile.sources import inspection  # drivers, which take their time to load
         from kalla.secrets import Vault
 
         loaded = settings.load().settings
         storage, resolve = Storage.of(loaded.storage), Vault(loaded).resolve
         found: dict[Side, Mapping[str, str]] = {}
-        for side in SIDES:
+        for side in sides:
             source = recipe.sources[side]
             try:
                 found[side] = inspection.columns(

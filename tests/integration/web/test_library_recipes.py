@@ -111,7 +111,7 @@ async def test_every_problem_is_told_at_once_with_its_place_and_a_suggestion(sit
     assert answer.status_code == 200
     verdict = answer.json()
     assert verdict["valid"] is False
-    assert [each["path"] for each in verdict["problems"]] == ["rulez"]
+    assert [each["path"] for each in verdict["problems"]] == ["rulez", "time_zone"]
     assert verdict["problems"][0]["suggestion"] == "did you mean rules?"
     (problem,) = sound.json()["problems"]
     assert problem["path"] == "time_zone"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from kalla.reconcile.model import Recipe, Side
 from kalla.reconcile.recipes import notation, older, parameters, reading
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import RecipeProblem, spelled
+from kalla.reconcile.recipes.reading import Look
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
@@ -46,6 +47,17 @@ class Judgement:
     needs: tuple[str, ...] = ()
 
 
+class Wanted:
+    """Notes which sources a judgement would look at, for a look that takes longer than it may."""
+
+    recipe: Recipe | None = None
+    sides: Collection[Side] = ()
+
+    def __call__(self, recipe: Recipe, sides: Collection[Side]) -> Mapping[Side, Columns]:
+        self.recipe, self.sides = recipe, sides
+        return {}
+
+
 def sent(body: bytes) -> Sent:
     """A body is the recipe itself, as YAML or JSON, or JSON with the fields recipe, parameters."""
     text = body.decode("utf-8", "surrogateescape")
@@ -67,7 +79,7 @@ def sent(body: bytes) -> Sent:
 def judge(
     text: str,
     given: Mapping[str, str] = _NOTHING,
-    columns: Callable[[Recipe], Mapping[Side, Columns]] | None = None,
+    columns: Look | None = None,
 ) -> Judgement:
     """Read a recipe, with stand-ins for the parameters that nobody gave a value."""
     try:
@@ -90,7 +102,7 @@ def judge_with_sources(
     text: str,
     known: Known,
     given: Mapping[str, str] = _NOTHING,
-    columns: Callable[[Recipe], Mapping[Side, Columns]] | None = None,
+    columns: Look | None = None,
 ) -> Judgement:
     """The same, with the registered sources filled in."""
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, TypeVar
@@ -13,7 +13,7 @@ from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.library import admission, places
 from kalla.reconcile.library.admission import Known
 from kalla.reconcile.library.places import Refused
-from kalla.reconcile.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.model import Recipe, Side, Source
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
@@ -71,11 +71,11 @@ class Look:
         except (Unavailable, InvalidInput) as error:
             return Reach(False, str(error))
 
-    async def columns(self, recipe: Recipe, known: Known) -> Seen:
+    async def columns(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
         """The columns of a recipe's registered sources; the others are not looked at."""
-        sides = await asyncio.gather(*(self._columns(recipe, side, known) for side in SIDES))
+        looks = await asyncio.gather(*(self._columns(recipe, side, known) for side in sides))
         seen = Seen()
-        for side, found in zip(SIDES, sides, strict=True):
+        for side, found in zip(sides, looks, strict=True):
             if isinstance(found, KallaError):
                 seen.notes.append(f"the {side} source's columns were not checked: {found}")
             else:

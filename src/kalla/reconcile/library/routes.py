@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kalla.errors import InvalidInput
 from kalla.reconcile.library import drafts, entries
 from kalla.reconcile.library.admission import Known, SourceDocument
-from kalla.reconcile.library.drafts import Judgement, Sent
+from kalla.reconcile.library.drafts import Judgement, Sent, Wanted
 from kalla.reconcile.library.entries import (
     Destination,
     RecipeSummary,
@@ -193,12 +193,13 @@ async def validate_recipe(parts: Whole, request: Request) -> Verdict:
     """
     async with parts.database.transaction() as connection:
         known = await entries.known_sources(connection)
-    sent, judgement = await asyncio.to_thread(_judged, await request.body(), known)
-    if sent is None or judgement.problems or judgement.recipe is None:
+    wanted = Wanted()
+    sent, judgement = await asyncio.to_thread(_judged, await request.body(), known, wanted)
+    if sent is None or wanted.recipe is None:
         return await asyncio.to_thread(_verdict, judgement, [])
-    seen = await Look.of(parts.settings).columns(judgement.recipe, known)
+    seen = await Look.of(parts.settings).columns(wanted.recipe, wanted.sides, known)
     judgement = await asyncio.to_thread(
-        drafts.judge_with_sources, sent.text, known, sent.given, lambda _: seen.columns
+        drafts.judge_with_sources, sent.text, known, sent.given, lambda *_: seen.columns
     )
     return await asyncio.to_thread(_verdict, judgement, [scrub(note) for note in seen.notes])
 
@@ -253,12 +254,12 @@ async def _source(parts: Parts, name: str) -> RegisteredSource:
         return await entries.source(connection, name)
 
 
-def _judged(body: bytes, known: Known) -> tuple[Sent | None, Judgement]:
+def _judged(body: bytes, known: Known, wanted: Wanted) -> tuple[Sent | None, Judgement]:
     try:
         sent = drafts.sent(body)
     except InvalidInput as error:
         return None, Judgement(None, drafts.told(error))
-    return sent, drafts.judge_with_sources(sent.text, known, sent.given)
+    return sent, drafts.judge_with_sources(sent.text, known, sent.given, wanted)
 
 
 def _verdict(judgement: Judgement, notes: list[str]) -> Verdict:

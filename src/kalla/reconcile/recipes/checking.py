@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -57,12 +57,19 @@ def check_source(source: Source) -> list[RecipeProblem]:
     return [each.told() for each in _source(source, ())]
 
 
-def findings(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> Iterator[Finding]:
+def findings(
+    recipe: Recipe,
+    columns: Mapping[Side, Columns] | None = None,
+    altered: Collection[int] = (),
+) -> Iterator[Finding]:
+    """Of rules that are not as the user wrote them (`altered`, by number), the parts are judged."""
     yield from _whole(recipe)
     for side in SIDES:
         yield from _source(recipe.sources[side], ("sources", side))
     for index, rule in enumerate(recipe.rules):
-        yield from _rule(rule, ("rules", index))
+        yield from _parts(rule, ("rules", index))
+        if index not in altered:
+            yield from _rule(rule, ("rules", index))
     if columns is not None:
         yield from fitting.findings(recipe, columns)
 
@@ -226,13 +233,16 @@ def _is_moderate(amount: Decimal) -> bool:
     return max(amount.adjusted(), 0) + 1 + places <= _MOST_DIGITS
 
 
-def _rule(rule: Rule, path: Path) -> Iterator[Finding]:
+def _parts(rule: Rule, path: Path) -> Iterator[Finding]:
     for index, condition in enumerate(rule.conditions):
         place = (*path, "conditions", index)
         yield from _condition(condition, place)
         yield from _derivations(condition, place)
     for side in SIDES:
         yield from _filters(rule.filters(side), (*path, f"{side}_filters"))
+
+
+def _rule(rule: Rule, path: Path) -> Iterator[Finding]:
     yield from _sums(rule, path)
     if rule.ties == "first_in_first_out":
         if rule.cardinality != "1:1":

@@ -5,52 +5,31 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from kalla.errors import InvalidInput
 from kalla.reconcile.model import (
-    Bounds,
-    Comparison,
-    Condition,
-    Csv,
-    DatePart,
-    DateWindow,
-    Equal,
-    Filter,
-    Fuzzy,
-    Parameter,
     Recipe,
-    Regex,
-    Rule,
     Side,
-    Source,
-    Sources,
-    Text,
-    Tolerance,
 )
-from kalla.reconcile.recipes import checking, notation, older, parameters, sql
+from kalla.reconcile.recipes import checking, notation, older, parameters, salvage, sql, structure
 from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.recipes.problems import (
-    Finding,
-    Path,
-    RecipeProblem,
-    did_you_mean,
-    leaves,
-    nearest,
-)
+from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem
+from kalla.reconcile.recipes.salvage import Salvage
 
-__all__ = ["RecipeProblem", "json_schema", "read", "write"]
+__all__ = ["Look", "RecipeProblem", "json_schema", "read", "write"]
 
 _MOST_PROBLEMS = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+
+# The columns of these sides of a recipe, as far as they can be found.
+Look = Callable[[Recipe, Collection[Side]], Mapping[Side, Columns]]
 
 
 def read(
@@ -59,12 +38,12 @@ def read(
     *,
     left: str | None = None,
     right: str | None = None,
-    columns: Callable[[Recipe], Mapping[Side, Columns]] | None = None,
+    columns: Look | None = None,
 ) -> Recipe:
     """The recipe that `text` holds, its parameters filled; InvalidInput names every problem.
 
-    `left` and `right` take the place of the sources' uris. `columns` looks at the sources, when
-    the structure is sound, so that columns which are not there are told too.
+    `left` and `right` take the place of the sources' uris. `columns` looks at the sources,
+    so that columns which are not there are told too.
     """
     parsed = notation.parse(text)
     if not isinstance(parsed.value, dict):
@@ -80,24 +59,25 @@ def read(
         _tell(each, each.path, told)
     for each in filled.findings:
         _tell(each, modern.place(each.path), told)
+    faults = [*(each.path for each in (*parsed.findings, *filled.findings)), *filled.unfilled]
     recipe = None
+    structural: Iterable[Finding] = ()
     try:
         recipe = Recipe.model_validate(_dated(filled.document))
     except ValidationError as error:
-        for each in _structure(error, filled.document):
-            if len(told) > _MOST_PROBLEMS:
-                break  # a suggestion costs time, and nobody reads on
-            if each.path not in filled.unfilled:
-                _tell(each, modern.place(each.path), told)
-    for each in _out_of_place(filled.document):
-        _tell(each, modern.place(each.path), told)
-    if recipe is None or told:
-        raise _invalid(told)
-    seen = columns(recipe) if columns else {}
-    for each in checking.findings(recipe, seen):
-        _tell(each, modern.place(each.path), told)
-    of_sql = [each.told() for each in sql.findings(recipe, seen)]
-    if told or of_sql:
+        structural = structure.findings(error, filled.document)
+    for each in chain(structural, structure.out_of_place(filled.document)):
+        if len(told) > _MOST_PROBLEMS:
+            raise _invalid(told)  # a suggestion costs time, and nobody reads on
+        faults.append(each.path)
+        if each.path not in filled.unfilled:
+            _tell(each, modern.place(each.path), told)
+    if recipe is not None and not told:
+        found: Salvage | None = Salvage(recipe)
+    else:  # an older document with faults of its own was not understood as a whole
+        found = None if modern.findings else salvage.of(_dated(filled.document), faults)
+    of_sql = [] if found is None else _judge(found, faults, modern.place, columns, told)
+    if recipe is None or told or of_sql:
         raise _invalid(told, of_sql)
     return recipe
 
@@ -128,6 +108,30 @@ def json_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Kalla recipe",
     } | {key: item for key, item in schema.items() if key != "title"}
+
+
+def _judge(
+    found: Salvage,
+    faults: Sequence[Path],
+    place: Callable[[Path], Path],
+    columns: Look | None,
+    told: dict[Path, Finding],
+) -> list[RecipeProblem]:
+    """Tell whether the recipe makes sense, and return what is wrong with its SQL.
+
+    Where something is wrong already, nothing is said of what it is in, or of what is in it.
+    """
+    spoiled = {place(path) for path in faults}
+    # A field that nobody knows may have been meant to say what matches.
+    unsaid = {("rules",), ("match_sql",)} if any(len(path) == 1 for path in faults) else set()
+    seen = columns(found.recipe, found.readable) if columns else {}
+    for each in checking.findings(found.recipe, seen, found.altered):
+        there = place(each.path)
+        above = any(other[: len(there)] == there for other in spoiled)
+        within = any(there[:length] in spoiled for length in range(1, len(there) + 1))
+        if not above and not within and each.path not in unsaid:
+            _tell(each, there, told)
+    return [each.told() for each in sql.findings(found.recipe, seen, keys=not faults)]
 
 
 def _with_uris(
@@ -164,194 +168,6 @@ def _invalid(told: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ())
             RecipeProblem("", f"there are more problems; these are the first {_MOST_PROBLEMS}")
         )
     return InvalidInput(*problems)
-
-
-_OPERATIONS: dict[str, type[Condition]] = {
-    "eq": Equal,
-    "tolerance": Tolerance,
-    "date_window": DateWindow,
-    "fuzzy": Fuzzy,
-    **dict.fromkeys(("contains", "startswith", "endswith"), Text),
-    **dict.fromkeys(("ne", "lt", "lte", "gt", "gte"), Comparison),
-}
-_PARTS: dict[str, tuple[str, type[BaseModel]]] = {
-    "": ("a recipe", Recipe),
-    "sources": ("sources", Sources),
-    "left": ("a source", Source),
-    "right": ("a source", Source),
-    "csv": ("csv", Csv),
-    "filters": ("a filter", Filter),
-    "left_filters": ("a filter", Filter),
-    "right_filters": ("a filter", Filter),
-    "rules": ("a rule", Rule),
-    "bounds": ("bounds", Bounds),
-}
-_CALLED_OTHERWISE = {
-    "threshold": "absolute",
-    "tolerance": "absolute",
-    "similarity": "threshold",
-    "pattern": "cardinality",
-    "match_rules": "rules",
-    "key": "primary_key",
-    "type": "format",
-    "path": "uri",
-    "url": "uri",
-    "tz": "time_zone",
-    "where": "filters",
-    "values": "value",
-    "sql": "match_sql",
-}
-_DERIVATIONS = ("trim", "upper", "lower", "digits", "{regex: …}", "{date_part: …}")
-_SENTENCES = {
-    "missing": "is missing",
-    "string_type": "must be text",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must not be longer than {max_length} characters",
-    "string_pattern_mismatch": "must name a secret",
-    "tuple_type": "must be a list",
-    "too_short": "must not be empty",
-    "too_long": "must not have more than {max_length} entries",
-    "model_type": "must be fields and their values",
-    "model_attributes_type": "must be fields and their values",
-    "dict_type": "must be names and their values",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_parsing_size": "is too large",
-    "int_from_float": "must be a whole number",
-    "decimal_type": "must be a number",
-    "decimal_parsing": "must be a number",
-    "decimal_max_digits": "must not have more than {max_digits} digits",
-    "finite_number": "must be a number",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-}
-
-
-def _structure(error: ValidationError, document: dict[str, object]) -> Iterator[Finding]:
-    for item in error.errors(include_url=False):
-        if item["type"] == "too_short" and item["input"]:
-            continue  # its entries are wrong and told by themselves
-        yield _finding(item, document)
-        if item["type"].startswith("union_tag") and isinstance(item["input"], dict):
-            yield from _beside_operation(item["loc"], item["input"])
-
-
-def _beside_operation(path: Path, condition: dict[str, object]) -> Iterator[Finding]:
-    """Of a condition whose operation is not known, the rest can be wrong as well."""
-    fields = Condition.model_fields.keys()
-    try:
-        Condition.model_validate({name: condition[name] for name in fields & condition.keys()})
-    except ValidationError as error:
-        for finding in _structure(error, condition):
-            yield replace(finding, path=(*path, *finding.path))
-
-
-def _finding(item: ErrorDetails, document: dict[str, object]) -> Finding:
-    path, kind, value = item["loc"], item["type"], item["input"]
-    operation: str | None = None
-    if path[:1] == ("rules",) and path[2:3] == ("conditions",) and len(path) > 4:
-        operation = str(path[4])  # how pydantic tells which kind of condition it took it for
-        path = (*path[:4], *path[5:])
-    for index, part in enumerate(path):
-        above = path[index - 1] if index else ""
-        if isinstance(part, int) and str(above).startswith("derive"):
-            return _derivation(path[: index + 1], _at(document, path[: index + 1]))
-        if part == "value" and isinstance(above, int) and kind != "extra_forbidden":
-            return Finding(path[: index + 1], "must be one value, or a list of values",
-                           _at(document, path[: index + 1]))  # fmt: skip
-        if path[0] == "parameters" and index == 2 and part == "default":
-            return Finding(path[:3], "must be one value", _at(document, path[:3]))
-    if kind.startswith("union_tag"):
-        told = value.get("op") if isinstance(value, dict) else None
-        if kind == "union_tag_not_found":
-            return Finding((*path, "op"), "is missing", suggestion=f"one of {_all(_OPERATIONS)}")
-        return Finding((*path, "op"), "is not an operation", told, did_you_mean(told, _OPERATIONS))
-    if kind == "extra_forbidden":
-        return _unknown(path, value, operation)
-    if kind == "literal_error":
-        known = re.findall(r"'([^']*)'", item["ctx"]["expected"])
-        return Finding(path, f"must be {_one_of(known)}", value, _near(value, known))
-    sentence = _SENTENCES.get(kind, "cannot be read").format_map(item.get("ctx", {}))
-    return Finding(path, sentence, None if kind == "missing" else value, _remedy(kind, path, value))
-
-
-def _unknown(path: Path, value: object, operation: str | None) -> Finding:
-    name = path[-1]
-    if operation is not None:
-        what, known = f"a condition `{operation}`", _OPERATIONS[operation].model_fields.keys()
-    elif path[0] == "parameters":
-        what, known = "a parameter", Parameter.model_fields.keys()
-    else:
-        above = next((part for part in reversed(path[:-1]) if isinstance(part, str)), "")
-        what, part = _PARTS[above]
-        known = part.model_fields.keys()
-    otherwise = _CALLED_OTHERWISE.get(str(name))
-    if otherwise in known and nearest(name, known) is None:
-        suggestion = f"did you mean {otherwise}?"
-    else:
-        suggestion = did_you_mean(name, known)
-    return Finding(path, f"is not a field of {what}", value, suggestion)
-
-
-def _derivation(path: Path, value: object) -> Finding:
-    if isinstance(value, dict) and len(value) == 1:
-        name, inner = next(iter(value.items()))
-        if name == "regex":
-            said = "must be text" if not isinstance(inner, str) else "must have 1 to 1,000 signs"
-            return Finding((*path, name), said, inner)
-        if name == "date_part":
-            known = DatePart.model_json_schema()["properties"]["date_part"]["enum"]
-            return Finding((*path, name), f"must be {_one_of(known)}", inner, _near(inner, known))
-        known = [*Regex.model_fields, *DatePart.model_fields]
-        return Finding((*path, name), "is not a derivation", inner, did_you_mean(name, known))
-    near = nearest(value, _DERIVATIONS)
-    return Finding(path, "is not a derivation", value,
-                   f"did you mean {near}?" if near else f"one of {_all(_DERIVATIONS)}")  # fmt: skip
-
-
-def _out_of_place(document: dict[str, object]) -> Iterator[Finding]:
-    """`true` where a number belongs: pydantic would take it for a 1."""
-    for path, value in leaves(document):
-        names = [part for part in path if isinstance(part, str)]
-        if isinstance(value, bool) and names[-1] not in (
-            "header", "accept_suggested", "value", "default",
-        ):  # fmt: skip
-            yield Finding(path, "must not be true or false", value)
-
-
-def _remedy(kind: str, path: Path, value: object) -> str:
-    if kind == "string_type" and value is not None and not isinstance(value, dict | list):
-        return f'put it in quotes: "{value}"'
-    if kind == "string_pattern_mismatch":
-        return "store it as a secret and write secret://name"
-    if kind == "tuple_type" and isinstance(value, str):
-        return f"write [{value}]"
-    if kind == "missing" and path[-1] == "primary_key":
-        return "name the columns that identify a row, such as primary_key: [id]"
-    if kind == "decimal_parsing" and isinstance(value, str) and "," in value:
-        return "write a point before the decimals, and nothing between thousands"
-    return ""
-
-
-def _near(value: object, known: list[str]) -> str:
-    found = nearest(value, known)
-    return f"did you mean {found}?" if found else ""
-
-
-def _one_of(known: list[str]) -> str:
-    return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
-
-
-def _all(known: Any) -> str:
-    return ", ".join(known)
-
-
-def _at(document: object, path: Path) -> object:
-    for part in path:
-        document = document[part]  # type: ignore[index]  # the path came from this document
-    return document
 
 
 def _writable(item: object) -> object:

@@ -24,8 +24,11 @@ def held_sql(sql: str, columns: Mapping[Side, Collection[str]]) -> str:
     return sandbox.hold(sql, _tables(columns))
 
 
-def findings(recipe: Recipe, columns: Mapping[Side, Collection[str]]) -> Iterator[Finding]:
-    """Every problem of a recipe's SQL, as far as it can be told without running it."""
+def findings(
+    recipe: Recipe, columns: Mapping[Side, Collection[str]], *, keys: bool = True
+) -> Iterator[Finding]:
+    """Every problem of a recipe's SQL, as far as it can be told without running it; without `keys`
+    nothing is said of those in its result."""
     sql = recipe.match_sql
     if sql is None or not sql.strip():
         return
@@ -34,7 +37,7 @@ def findings(recipe: Recipe, columns: Mapping[Side, Collection[str]]) -> Iterato
     try:
         held = held_sql(sql, columns)
         result = sandbox.result_columns(held, _tables(columns))
-        if result is not None:
+        if keys and result is not None:
             key_places(recipe, sorted(result))
     except InvalidInput as error:
         yield from (Finding(_PLACE, each.message) for each in error.problems)
