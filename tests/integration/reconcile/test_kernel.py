@@ -128,6 +128,23 @@ def test_a_hot_key_of_rows_that_differ_is_bounded_and_says_so(tmp_path: Path) ->
     assert max(len(each) for each in found.column("candidates").to_pylist()) <= 20
 
 
+@pytest.mark.parametrize(("apart", "state"), [(0, "ambiguous"), (1, "matched")])
+def test_a_range_that_a_hot_key_shares_is_no_way_to_search_it(
+    tmp_path: Path, apart: int, state: str
+) -> None:
+    """Only the second check tells rows apart; with equal amounts all would be held against all."""
+    hot = [(number, "HOT", Decimal(number * apart)) for number in range(5_000)]
+    (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
+    rule["conditions"].append({"left": "id", "op": "lte", "right": "id"})
+    rule["conditions"].append({"left": "id", "op": "gte", "right": "id"})
+    facts = match(tmp_path, hot, hot, wanted=recipe(rules=[rule]))
+    for side in SIDES:
+        assert facts.sides[side].states[state].rows == 5_000
+    if state == "ambiguous":
+        found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "left.parquet")
+        assert set(found.column("reason").to_pylist()) == {"too_large"}
+
+
 def many_to_many(check: dict[str, str]) -> Recipe:
     (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
     rule = rule | {"cardinality": "M:N", "conditions": [*rule["conditions"], check]}

@@ -33,6 +33,7 @@ SHOWN_CANDIDATES = 20
 
 # A key whose classes make more pairs than this is searched by its range, not pair by pair.
 _HOT_PAIRS = 1_000_000
+_HOT_RANGE = 10_000_000  # pairs within its range
 _HOT_EDGES = 200_000
 
 # Keys are counted by their hashes, of at most so many bits; those of a bucket that makes more pairs
@@ -231,13 +232,13 @@ def _find_edges(bench: Workbench, rule: RulePlan) -> list[int]:
     bands = [check.band for check in checks if check.band]
     too_large = []
     for kid in hot:
-        if not bands:
+        if not any(_is_within(bench, kid, band) for band in bands):
             too_large.append(kid)
             continue
-        sides = [f"(SELECT * FROM {side}_class WHERE kid = {kid})" for side in SIDES]
         bench.run(
-            f"CREATE OR REPLACE TEMP TABLE hot AS SELECT {chosen} FROM {sides[0]} l"
-            f" JOIN {sides[1]} r ON {conjunction([*bands, *holds])} LIMIT {_HOT_EDGES + 1}"
+            f"CREATE OR REPLACE TEMP TABLE hot AS SELECT {chosen} FROM within w"
+            " JOIN left_class l ON l.class = w.l JOIN right_class r ON r.class = w.r"
+            f" WHERE {conjunction(holds)} LIMIT {_HOT_EDGES + 1}"
         )
         (found,) = bench.row("SELECT count(*) FROM hot")
         if found > _HOT_EDGES:
@@ -245,6 +246,20 @@ def _find_edges(bench: Workbench, rule: RulePlan) -> list[int]:
         else:
             bench.run("INSERT INTO edges SELECT * FROM hot")
     return too_large
+
+
+def _is_within(bench: Workbench, kid: int, band: str) -> bool:
+    """`within` (l, r): pairs of a hot key's classes by one range alone; whether these are all.
+
+    A range that nearly all rows share would be as dear as holding every row against every other.
+    """
+    sides = [f"(SELECT * FROM {side}_class WHERE kid = {kid})" for side in SIDES]
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE within AS SELECT l.class AS l, r.class AS r"
+        f" FROM {sides[0]} l JOIN {sides[1]} r ON {band} LIMIT {_HOT_RANGE + 1}"
+    )
+    (found,) = bench.row("SELECT count(*) FROM within")
+    return bool(found <= _HOT_RANGE)
 
 
 def _decide(bench: Workbench, rule: RulePlan) -> None:
