@@ -4,7 +4,9 @@ that lie close together, an array tells which row has a number. Nothing is hashe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +51,8 @@ def join(
     # A number of more than 63 bits is nobody's.
     where = f"WHERE {key} BETWEEN {low} AND {high}"
     batches = bench.batches(f"SELECT {listed} FROM {views[other]} {where}", _BATCH)
-    found = [addresses.meet(batch, parts, kinds[side].field("p0").type) for batch in batches]
+    kind = kinds[side].field("p0").type
+    found = list(_spread(lambda batch: addresses.meet(batch, parts, kind), batches, bench.threads))
     return pa.Table.from_batches(found) if found else None
 
 
@@ -125,6 +128,22 @@ class _Addresses:
         if bound and bound.negate == "right":
             return -right - left
         return right - left
+
+
+def _spread(
+    work: Callable[[pa.RecordBatch], pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
+    threads: int,
+) -> Iterator[pa.RecordBatch]:
+    """The work on each batch, by several hands; few batches wait for them."""
+    waiting: deque[Future[pa.RecordBatch]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for batch in batches:
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(work, batch))
+        for each in waiting:
+            yield each.result()
 
 
 def _words(column: pa.Array) -> Numbers:
