@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence import spelling
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import addressed
@@ -54,8 +55,25 @@ def test_rows_found_by_address_or_by_a_join_are_the_same(
         assert digests(found) == digests(again)
 
 
+def test_what_was_found_by_address_can_be_spelled_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without payments of equal amounts: no key is crowded, and nothing is solved anew."""
+    kinds = ("BIGINT", "BIGINT")
+    once = match_by_id(tmp_path / "once", TOLERANCES["absolute"], kinds, "left", crowded=False)
+    assert once.sides["left"].states["ambiguous"].rows == 0
+    monkeypatch.setattr(spelling, "FEW", 1)
+    by_row = match_by_id(tmp_path / "rows", TOLERANCES["absolute"], kinds, "left", crowded=False)
+    assert digests(by_row) == digests(once)
+
+
 def match_by_id(
-    folder: Path, tolerance: dict[str, Any], kinds: tuple[str, str], primary: Side
+    folder: Path,
+    tolerance: dict[str, Any],
+    kinds: tuple[str, str],
+    primary: Side,
+    *,
+    crowded: bool = True,
 ) -> Facts:
     """Invoices against payments that name them, whichever side the invoices are."""
     chance = random.Random(3)
@@ -75,7 +93,10 @@ def match_by_id(
         }
         for number in range(400)
     ]
-    payments += [payment | {"id": payment["id"] + 1000} for payment in payments[::5]]
+    if crowded:
+        payments += [payment | {"id": payment["id"] + 1000} for payment in payments[::5]]
+    else:
+        payments = list({payment["of"]: payment for payment in payments}.values())
     other: Side = "right" if primary == "left" else "left"
     names = {primary: "id", other: "of"}
     side = {"uri": "-", "primary_key": ["id"]}

@@ -43,7 +43,8 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
         if coded is None:
             return pairs, None
         parts.append(coded.dictionary)
-        codes = codes * len(coded.dictionary) + numbers(coded.indices)
+        codes *= len(coded.dictionary)
+        codes += numbers(coded.indices)
     found = _coded(as_column(codes).column(0))
     if found is None:
         return pairs, None
@@ -60,6 +61,9 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray | None:
     """Its distinct values, and which of them each is; none if they are many."""
+    if pa.types.is_dictionary(column.type):
+        found = column.combine_chunks()
+        return found if len(found.dictionary) <= FEW else None
     for rows in (column.slice(0, _SAMPLE), column):
         found = rows.dictionary_encode().combine_chunks()
         if len(found.dictionary) > FEW:

@@ -5,9 +5,10 @@ that lie close together, an array tells which row has a number. Nothing is hashe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,11 @@ _PLACES = 4
 _NOBODY = -1
 _SHORT = 18  # digits of a decimal that fits into a word
 _FAR = 2**62
+_MOST_ROWS = 2**31
+_FEW = 2**15  # differences that can be told by their numbers
 _BATCH = 122_880
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
 
 
 def join(
@@ -44,15 +47,17 @@ def join(
     low, high, rows = bench.row(f"SELECT min({key}), max({key}), count(*) FROM {views[side]}")
     if not rows or high - low >= _PLACES * rows or not -_FAR < low <= high < _FAR:
         return None
-    addresses = _Addresses.of(bench, rule, side, views[side], low, high)
+    if any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
+        return None
+    addresses = _Addresses.of(bench, rule, views[side], (low, high), rows)
     other: Side = "right" if side == "left" else "left"
     parts = [f"p{part}" for part in range(len(bench.plan.sides[other].primary_key))]
     listed = ", ".join(["rid", key, *parts, *(f"v{place}" for place in rule.pair_checks)])
-    # A number of more than 63 bits is nobody's.
-    where = f"WHERE {key} BETWEEN {low} AND {high}"
-    batches = bench.batches(f"SELECT {listed} FROM {views[other]} {where}", _BATCH)
-    kind = kinds[side].field("p0").type
-    found = list(_spread(lambda batch: addresses.meet(batch, parts, kind), batches, bench.threads))
+    batches = bench.batches(
+        f"SELECT {listed} FROM {views[other]} WHERE {key} BETWEEN {low} AND {high}", _BATCH
+    )
+    meeting = _Meeting(rule, side, addresses, parts, kinds[side].field("p0").type)
+    found = list(_spread(meeting.pairs, batches, bench.threads))
     return pa.Table.from_batches(found) if found else None
 
 
@@ -70,64 +75,113 @@ def _is_plain(rule: RulePlan, place: int, kinds: Mapping[Side, pa.Schema]) -> bo
 class _Addresses:
     """Where the row of each number is, among the rows of a side."""
 
-    rule: RulePlan
-    side: Side
     low: int
     places: npt.NDArray[np.int32]  # by number, from the lowest on
-    rids: Numbers  # by place, as what is checked
+    rids: npt.NDArray[np.int32]  # by place, as what is checked
     checked: Mapping[int, Numbers]
 
     @classmethod
     def of(
-        cls, bench: Workbench, rule: RulePlan, side: Side, rows: str, low: int, high: int
+        cls, bench: Workbench, rule: RulePlan, view: str, span: tuple[int, int], rows: int
     ) -> _Addresses:
+        low, high = span
         (key,) = rule.key
-        wanted = ["rid", *(f"v{place}" for place in (key, *rule.pair_checks))]
-        found = bench.arrow(f"SELECT {', '.join(wanted)} FROM {rows}")
-        columns = [
-            np.concatenate([_words(chunk) for chunk in column.chunks]) for column in found.columns
-        ]
-        places = np.full(high - low + 1, _NOBODY, np.int32)
-        places[columns[1] - low] = np.arange(len(found), dtype=np.int32)
-        checked = dict(zip(rule.pair_checks, columns[2:], strict=True))
-        return cls(rule, side, low, places, columns[0], checked)
+        wanted = ", ".join(["rid", *(f"v{place}" for place in (key, *rule.pair_checks))])
+        places, rids = np.full(high - low + 1, _NOBODY, np.int32), np.empty(rows, np.int32)
+        checked: dict[int, Numbers] = {}
+        first = 0
+        for batch in bench.batches(f"SELECT {wanted} FROM {view}", _BATCH):
+            here = slice(first, first := first + len(batch))
+            rids[here] = _words(batch.column(0))
+            places[_words(batch.column(1)) - low] = np.arange(here.start, here.stop)
+            for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
+                words = _words(column)
+                checked.setdefault(place, np.empty(rows, words.dtype))[here] = words
+        return cls(low, places, rids, checked)
 
-    def meet(self, batch: pa.RecordBatch, parts: list[str], kind: pa.DataType) -> pa.RecordBatch:
-        """Those of the other side's rows that have a partner here, with it."""
-        keys = _words(batch.column(1))
-        places = self.places[keys - self.low]
+
+@dataclass(frozen=True)
+class _Meeting:
+    """The rows of the other side, and who has their number."""
+
+    rule: RulePlan
+    side: Side
+    addresses: _Addresses
+    parts: Sequence[str]  # of the other side's primary key
+    kind: pa.DataType  # of this side's
+
+    def pairs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = _words(batch.column(1)).astype(np.int64, copy=False)
+        places = _taken(self.addresses.places, keys - self.addresses.low)
         fits = places != _NOBODY
         deltas = {}
         for place in self.rule.pair_checks:
-            mine, theirs = self.checked[place][places], _words(batch.column(f"v{place}"))
-            left, right = (mine, theirs) if self.side == "left" else (theirs, mine)
-            deltas[place] = self._delta(place, left, right)
-            lowest, highest = self.rule.checks[place].window or (0, 0)
+            deltas[place] = self._delta(place, places, _words(batch.column(f"v{place}")))
+            lowest, highest = self._window(place)
             fits &= (deltas[place] >= lowest) & (deltas[place] <= highest)
         chosen = np.flatnonzero(fits)
         rows = pa.array(chosen)
         own, other = ("l", "r") if self.side == "left" else ("r", "l")
-        columns = {
-            f"{own}rid": pa.array(self.rids[places[chosen]]),
-            f"{other}rid": batch.column("rid").take(rows),
-            f"{own}p0": pa.array(keys[chosen]).cast(kind),
-            **{f"{other}{part}": batch.column(part).take(rows) for part in parts},
-            **{
-                f"d{place}": _typed(delta[chosen], batch.column(f"v{place}").type)
-                for place, delta in deltas.items()
-            },
-            "interchangeable": pa.repeat(False, len(chosen)),
-            "fifo": pa.repeat(False, len(chosen)),
-        }
-        return pa.RecordBatch.from_pydict(columns)
+        return pa.RecordBatch.from_pydict(
+            {
+                f"{own}rid": pa.array(_taken(self.addresses.rids, places[chosen])),
+                f"{other}rid": pa.array(_words(batch.column(0))[chosen].astype(np.int32)),
+                f"{own}p0": pa.array(keys[chosen]).cast(self.kind),
+                **{f"{other}{part}": batch.column(part).take(rows) for part in self.parts},
+                **{
+                    f"d{place}": _told(
+                        delta[chosen], self._window(place), batch.column(f"v{place}")
+                    )
+                    for place, delta in deltas.items()
+                },
+                "interchangeable": pa.repeat(False, len(chosen)),
+                "fifo": pa.repeat(False, len(chosen)),
+            }
+        )
 
-    def _delta(self, place: int, left: Numbers, right: Numbers) -> Numbers:
+    def _delta(self, place: int, places: Numbers, theirs: Numbers) -> npt.NDArray[np.int64]:
+        mine = _taken(self.addresses.checked[place], places).astype(np.int64, copy=False)
+        left, right = (mine, theirs) if self.side == "left" else (theirs, mine)
         bound = self.rule.checks[place].bound
-        if bound and bound.negate == "left":
-            return right + left
-        if bound and bound.negate == "right":
-            return -right - left
-        return right - left
+        negated = bound.negate if bound else None
+        return (-right if negated == "right" else right) - (-left if negated == "left" else left)
+
+    def _window(self, place: int) -> tuple[int, int]:
+        window = self.rule.checks[place].window
+        if window is None:
+            raise TypeError("a check that is plain has a window")
+        return window
+
+
+def _told(deltas: npt.NDArray[np.int64], window: tuple[int, int], compared: pa.Array) -> pa.Array:
+    """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a window
+    has few, each is told by its number in it."""
+    lowest, highest = window
+    if highest - lowest >= _FEW:
+        return _typed(deltas, compared.type)
+    every = _typed(np.arange(lowest, highest + 1), compared.type)
+    return pa.DictionaryArray.from_arrays(pa.array((deltas - lowest).astype(np.int16)), every)
+
+
+def _typed(deltas: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_decimal128(kind):
+        return pa.array(deltas)
+    words = np.stack([deltas, deltas >> 63], axis=1)
+    wide = pa.decimal128(_SHORT + 1, kind.scale)
+    return pa.Array.from_buffers(wide, len(deltas), [None, pa.py_buffer(words)])
+
+
+def _words(column: pa.Array) -> Numbers:
+    """Whole numbers, dates as days, and decimals in units of their last place."""
+    if pa.types.is_decimal128(column.type):
+        words: npt.NDArray[np.int64] = np.frombuffer(column.buffers()[1], np.int64)
+        return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]
+    return numbers(column.view(pa.int32()) if pa.types.is_date32(column.type) else column)
+
+
+def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
+    """Those at some places; where there is no such place, any. An index that checks is slow."""
+    return values.take(places, mode="clip")
 
 
 def _spread(
@@ -144,21 +198,3 @@ def _spread(
             waiting.append(pool.submit(work, batch))
         for each in waiting:
             yield each.result()
-
-
-def _words(column: pa.Array) -> Numbers:
-    """Whole numbers, dates as days, and decimals in units of their last place."""
-    if pa.types.is_decimal128(column.type):
-        words: Numbers = np.frombuffer(column.buffers()[1], np.int64)
-        return np.asarray(words[2 * column.offset : 2 * (column.offset + len(column)) : 2])
-    plain = column.view(pa.int32()) if pa.types.is_date32(column.type) else column
-    return numbers(plain).astype(np.int64, copy=False)
-
-
-def _typed(deltas: Numbers, kind: pa.DataType) -> pa.Array:
-    """Differences of decimals as decimals, of dates as days."""
-    if not pa.types.is_decimal128(kind):
-        return pa.array(deltas)
-    words = np.stack([deltas, deltas >> 63], axis=1)
-    wide = pa.decimal128(_SHORT + 1, kind.scale)
-    return pa.Array.from_buffers(wide, len(deltas), [None, pa.py_buffer(words)])

@@ -59,7 +59,8 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
         _number_keys(bench, rule)
         solved = _solve_crowded(bench, rule)
         alone = pairs.filter(pa.array(~doubtful))
-        pairs = pa.concat_tables([alone, solved.select(alone.column_names).cast(alone.schema)])
+        alone = alone.select(solved.column_names).cast(solved.schema)
+        pairs = pa.concat_tables([alone, solved])
         bench.run("DROP TABLE crowded")
         rids = _rids(pairs)
     for side, settled in zip(SIDES, rids, strict=True):
