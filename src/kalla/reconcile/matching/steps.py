@@ -24,7 +24,7 @@ Places = npt.NDArray[np.intp]
 # With more currencies than this, rows are not looked up currency by currency.
 MOST_CURRENCIES = 20
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = 0x9E3779B97F4A7C15
 _MOST_BITS = 22  # of a hash: what is marked by it stays in a cache
 _IN_CACHE = 1 << 16
 _WORD = 2.0**64
@@ -91,7 +91,7 @@ def comparable(offered: Measured, wanted: Measured) -> bool:
     if not offered.values.dtype == wanted.values.dtype == np.int64:
         return False
     _, span, codes = _extent(offered, wanted)
-    return offered.codes is None or span * codes < 2**62
+    return offered.codes is None or span * codes < 2**63
 
 
 def in_sight(offered: Measured, wanted: Measured) -> Places:
@@ -115,8 +115,8 @@ def next_to(offered: Measured, wanted: Measured) -> tuple[pa.Table, pa.Table]:
     A step is a value of a currency; each wanted row has the nearest not above it, and the nearest
     above. Values are comparable.
     """
-    low, span, _ = _extent(offered, wanted)
-    values, sought = (_in_one_line(each, low, span) for each in (offered, wanted))
+    low, span, codes = _extent(offered, wanted)
+    values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
     order = np.argsort(sought)
     sought, seekers = sought[order], wanted.rids[order]
     ordered = np.sort(values)
@@ -141,20 +141,26 @@ def next_to(offered: Measured, wanted: Measured) -> tuple[pa.Table, pa.Table]:
 
 
 def _extent(offered: Measured, wanted: Measured) -> tuple[int, int, int]:
-    """The lowest value, how many there may be from it to the highest, and of how many currencies;
-    it matters only where there are some."""
-    if offered.codes is None or wanted.codes is None or not len(wanted.codes):
-        return 0, 1, 1
+    """The lowest value, how many there may be from it to the highest, and how many currencies."""
     both = [each.values for each in (offered, wanted) if len(each.values)]
-    low, high = min(int(each.min()) for each in both), max(int(each.max()) for each in both)
-    return low, high - low + 1, int(wanted.codes.max()) + 1
+    low = min((int(each.min()) for each in both), default=0)
+    high = max((int(each.max()) for each in both), default=0)
+    if offered.codes is None or wanted.codes is None:
+        return low, high - low + 1, 1
+    last = max(int(each.max(initial=0)) for each in (offered.codes, wanted.codes))
+    return low, high - low + 1, last + 1
 
 
-def _in_one_line(rows: Measured, low: int, span: int) -> npt.NDArray[Any]:
-    """One currency after the other."""
-    if rows.codes is None:
+def _in_one_line(rows: Measured, low: int, span: int, codes: int) -> npt.NDArray[Any]:
+    """One currency after the other; in 32 bits if they are enough, which takes half the time."""
+    if span * codes >= 2**63:  # there is but one
         return rows.values
-    return rows.codes * np.int64(span) + (rows.values - low)
+    kind: Any = np.uint32 if span * codes < 2**32 else np.int64
+    line: npt.NDArray[Any] = np.empty(len(rows.values), kind)
+    np.subtract(rows.values, low, out=line, casting="unsafe")
+    if rows.codes is not None:
+        line += rows.codes.astype(kind) * kind(span)
+    return line
 
 
 def _beside_some(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Places:
@@ -181,12 +187,14 @@ def _among(values: npt.NDArray[Any], some: npt.NDArray[Any]) -> tuple[Places, Pl
     """
     if not len(some):
         return np.empty(0, np.intp), np.empty(0, np.intp)
-    bits = np.uint64(64 - min(_MOST_BITS, len(some).bit_length() + 4))
+    width = 8 * some.itemsize
+    word: Any = np.uint64 if width == 64 else np.uint32
+    odd, bits = word(_ODD >> 64 - width), min(_MOST_BITS, len(some).bit_length() + 4)
 
-    def hashed(given: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-        return np.asarray((np.ascontiguousarray(given).view(np.uint64) * _ODD) >> bits)
+    def hashed(given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray((np.ascontiguousarray(given).view(word) * odd) >> word(width - bits))
 
-    marked = np.zeros(1 << int(64 - bits), np.bool_)
+    marked = np.zeros(1 << bits, np.bool_)
     marked[hashed(some)] = True
     found = np.concatenate(
         [np.empty(0, np.intp)]
