@@ -5,7 +5,7 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,8 +18,8 @@ from kalla.reconcile.evidence import identity, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
 from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
-from kalla.reconcile.matching.fates import numbers
-from kalla.reconcile.matching.values import literal
+from kalla.reconcile.matching.fates import OPEN, SETTLED, numbers
+from kalla.reconcile.matching.values import enum, literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
@@ -30,6 +30,7 @@ DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 _LARGE = 500_000
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
+_REASONS = ("not_attempted", "no_candidate", "taken", "condition_failed")
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
 _PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
@@ -140,43 +141,55 @@ class Evidence:
         names = _names(self._bench.plan)
         for side in SIDES:
             key, join = self._bench.keyed(side, "t", "t.rid")
-            rows = (
-                f"SELECT {key} AS record_key, '{side}' AS side, {names}[rule + 1] AS rule,"
-                " candidates, candidate_count, reason"
-                f" FROM {side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
-            )
-            self._write_whole("ambiguous", side, rows)
+            columns = {
+                "record_key": key,
+                "side": literal(side),
+                "rule": f"{names}[rule + 1]",
+                "candidates": "candidates",
+                "candidate_count": "candidate_count",
+                "reason": "reason",
+            }
+            rows = f"{side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
+            self._write_whole("ambiguous", side, columns, rows)
 
     def unmatched(self, side: Side) -> None:
         bench = self._bench
         other: Side = "right" if side == "left" else "left"
-        names = _names(bench.plan)
         attempted, nobody = _attempted(bench.plan, side)
         key, join = bench.keyed(side, "t", "t.rid")
-        gone = bench.gone(other, f"SELECT DISTINCT other FROM {side}_near")
-        status = (
-            "CASE WHEN g.status IS NOT NULL THEN g.status"
-            " WHEN a.rid IS NOT NULL THEN 'ambiguous' WHEN n.other IS NOT NULL THEN 'unmatched' END"
-        )
-        reason = (
-            f"CASE WHEN {nobody} THEN 'not_attempted'"
-            " WHEN n.rid IS NULL THEN 'no_candidate'"
-            " WHEN n.failing IS NULL THEN 'taken' ELSE 'condition_failed' END"
+        gone = bench.gone(other, f"SELECT other FROM {side}_near")
+        statuses, reasons = enum([*SETTLED, *OPEN]), enum(_REASONS)
+        ambiguous, unmatched = (f"{literal(each)}::{statuses}" for each in OPEN)
+        no_attempt, no_candidate, taken, failed = (
+            f"{literal(each)}::{reasons}" for each in _REASONS
         )
         amount = bench.plan.sides[side].amount
-        shown_amount = amount.sql if amount else "NULL"
+        columns = {
+            "record_key": key,
+            "amount": amount.sql if amount else "NULL",
+            "attempted_rules": attempted,
+            "closest_candidate": "n.candidate",
+            "candidate_status": "CASE WHEN g.status IS NOT NULL THEN g.status"
+            f" WHEN a.rid IS NOT NULL THEN {ambiguous}"
+            f" WHEN n.other IS NOT NULL THEN {unmatched} END",
+            "rule": "n.rule",
+            "failing_condition": "n.failing",
+            "left_value": "n.left_value",
+            "right_value": "n.right_value",
+            "difference": "n.difference",
+            "rejection_reason": f"CASE WHEN {nobody} THEN {no_attempt}"
+            f" WHEN n.rid IS NULL THEN {no_candidate}"
+            f" WHEN n.failing IS NULL THEN {taken} ELSE {failed} END",
+        }
         self._write_whole(
             f"unmatched_{side}",
             "rows",
-            f"SELECT {key} AS record_key, {shown_amount} AS amount,"
-            f" {attempted} AS attempted_rules, n.candidate AS closest_candidate,"
-            f" {status} AS candidate_status, {names}[n.rule + 1] AS rule,"
-            " n.failing AS failing_condition, n.left_value, n.right_value, n.difference,"
-            f" {reason} AS rejection_reason"
-            f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
+            columns,
+            f"{side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
             f" LEFT JOIN {side}_near n ON n.rid = u.rid"
             f" LEFT JOIN {gone} g ON g.rid = n.other"
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
+            same=["attempted_rules"] if attempted == _names(bench.plan) else [],
         )
 
     def _matched(self, rule: RulePlan, rows: str) -> None:
@@ -195,10 +208,28 @@ class Evidence:
             lambda path: _digest_of_matches(self._bench, path),
         )
 
-    def _write_whole(self, dataset: str, name: str, rows: str) -> None:
-        """Rows of which every column counts; few enough to be held, and computed once."""
-        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS {rows}")
-        self._write(dataset, name, "SELECT * FROM written", lambda _: _digest(self._bench))
+    def _write_whole(
+        self,
+        dataset: str,
+        name: str,
+        columns: Mapping[str, str],
+        rows: str,
+        same: Sequence[str] = (),
+    ) -> None:
+        """Rows of which every column counts; few enough to be held, and computed once.
+
+        What is the `same` for all rows is not held.
+        """
+        held = ", ".join(f"{sql} AS {each}" for each, sql in columns.items() if each not in same)
+        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS SELECT {held} FROM {rows}")
+        said = {each: sql if each in same else each for each, sql in columns.items()}
+        listed = ", ".join(f"{sql} AS {each}" for each, sql in said.items())
+        self._write(
+            dataset,
+            name,
+            f"SELECT {listed} FROM written",
+            lambda _: _digest(self._bench, said.values()),
+        )
 
     def _write(self, dataset: str, name: str, rows: str, digest: Callable[[Path], int]) -> None:
         path = self._path(dataset, name)
@@ -246,12 +277,9 @@ def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = Fals
     return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
 
 
-def _digest(bench: Workbench) -> int:
+def _digest(bench: Workbench, columns: Iterable[str]) -> int:
     """The sum of the md5 of every row's text, of the rows in `written`."""
-    columns = bench.rows("SELECT column_name FROM (DESCRIBE written)")
-    said = f", {SEPARATOR}, ".join(
-        f"coalesce(CAST({column} AS VARCHAR), '∅')" for (column,) in columns
-    )
+    said = f", {SEPARATOR}, ".join(f"coalesce(CAST({each} AS VARCHAR), '∅')" for each in columns)
     high, low = bench.row(
         f"SELECT sum(high), sum(low) FROM (SELECT {_halves('h')}"
         f" FROM (SELECT md5_number(concat({said})) AS h FROM written))"

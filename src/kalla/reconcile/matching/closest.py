@@ -201,27 +201,33 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
             " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
         )
         chosen = f" SEMI JOIN {side}_best b ON b.rid = t.rid AND b.rule = "
-    told = [_told(each) + (f"{chosen}{each.rule.number}" if chosen else "") for each in found]
+    rules = bench.plan.rules
+    names = values.enum(rule.name for rule in rules)
+    labels = values.enum(check.label for rule in rules for check in rule.checks)
+    told = [
+        _told(each, names, labels) + (f"{chosen}{each.rule.number}" if chosen else "")
+        for each in found
+    ]
     nothing = (
-        "SELECT NULL::BIGINT AS rid, NULL::INTEGER AS rule, NULL::BIGINT AS other,"
+        "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
         " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
         " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
     )
     bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_near AS {' UNION ALL '.join(told) or nothing}")
 
 
-def _told(near: Near) -> str:
+def _told(near: Near, names: str, labels: str) -> str:
     checks = near.rule.checks
     spelled = {
-        "failing": [literal(check.label) for check in checks],
+        "failing": [f"{literal(check.label)}::{labels}" for check in checks],
         "left_value": [values.shown(check.left, f"l{n}") for n, check in enumerate(checks)],
         "right_value": [values.shown(check.right, f"r{n}") for n, check in enumerate(checks)],
         "difference": [_difference(check, n) for n, check in enumerate(checks)],
     }
     said = ", ".join(
-        "CAST(CASE t.failing "
+        "CASE t.failing "
         + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
-        + f" END AS VARCHAR) AS {name}"
+        + f" END AS {name}"
         for name, texts in spelled.items()
     )
     # As conditions see them.
@@ -230,14 +236,15 @@ def _told(near: Near) -> str:
         for letter in "lr"
     )
     return (
-        f"SELECT t.rid, {near.rule.number} AS rule, t.other, t.key AS candidate, {said}"
+        f"SELECT t.rid, {literal(near.rule.name)}::{names} AS rule, t.other, t.key AS candidate,"
+        f" {said}"
         f" FROM (SELECT *, {rows} FROM {near.table}) t"
     )
 
 
 def _difference(check: Check, place: int) -> str:
     if check.is_key:
-        return "NULL"
+        return "NULL::VARCHAR"
     both = f"l{place} IS NOT NULL AND r{place} IS NOT NULL"
     return f"CASE WHEN {both} THEN {check.difference} END"
 

@@ -18,6 +18,7 @@ from kalla.errors import Permanent
 Rids = npt.NDArray[np.int64]
 
 SETTLED = ("matched", "suggested")
+OPEN = ("ambiguous", "unmatched")
 _OPEN = 0
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _EXACT_ROWS = 2**21
@@ -52,6 +53,12 @@ class Fates:
         """All that left in this way."""
         return self.settled(np.arange(len(self._codes)), status)
 
+    def distinct(self, rids: Rids) -> Rids:
+        """Each row once, in order."""
+        named = np.zeros(len(self._codes), np.bool_)
+        named[rids] = True
+        return np.flatnonzero(named).astype(np.int64)
+
     def settled(self, rids: Rids, status: str) -> Rids:
         """Those of the rows that left in this way."""
         codes = self._codes[rids]
@@ -61,16 +68,21 @@ class Fates:
     def count(self, amounts: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], tuple[int, int]]:
         """Rows and the sum of their amounts, by status and rule, from rows of (rid, amount).
 
-        Amounts are decimals of 38 digits; a sum is in units of their last place.
+        Amounts are decimals; a sum is in units of their last place.
         """
         found: dict[int, tuple[int, int]] = {}
-        for batch in amounts:
-            codes = self._codes[numbers(batch.column(0))]
-            counts = np.bincount(codes)
-            sums = _sums(codes, _halves(batch.column(1)))
-            for code in np.flatnonzero(counts):
-                rows, total = found.get(int(code), (0, 0))
-                found[int(code)] = (rows + int(counts[code]), total + sums[code])
+        for batch in filter(len, amounts):
+            codes, halves = self._codes[numbers(batch.column(0))], _halves(batch.column(1))
+            # One by one only those that most rows are not like: the rest is what is left of all.
+            usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
+            others = np.flatnonzero(codes != usual)
+            counts = np.bincount(codes[others])
+            sums = _sums(codes[others], halves[others])
+            told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
+            told[usual] = (len(codes) - len(others), _total(halves) - sum(sums))
+            for code, (rows, total) in told.items():
+                before = found.get(code, (0, 0))
+                found[code] = (before[0] + rows, before[1] + total)
         return {
             ("open", 0)
             if code == _OPEN
@@ -114,6 +126,14 @@ def _halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     words: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
     first = 2 * amounts.offset
     return np.asarray(words[first : first + 2 * len(amounts)]).reshape(-1, 2)
+
+
+def _total(halves: npt.NDArray[np.uint64]) -> int:
+    low, high = np.ascontiguousarray(halves[:, 0]).view(np.int64), halves[:, 1].view(np.int64)
+    most = 2**63 // len(low) - 1
+    if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
+        return int(low.sum())
+    return _sums(np.zeros(len(low), np.uint16), halves)[0]
 
 
 def _sums(codes: npt.NDArray[np.uint16], halves: npt.NDArray[np.uint64]) -> list[int]:

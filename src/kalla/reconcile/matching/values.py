@@ -6,7 +6,7 @@ Everything here is an SQL expression over one row of one side, made from names a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -63,6 +63,11 @@ def held(column: str) -> str:
 
 def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def enum(texts: Iterable[str]) -> str:
+    """The type of a column of few texts: it is held as numbers, and written with its dictionary."""
+    return f"ENUM ({', '.join(map(literal, dict.fromkeys(texts)))})"
 
 
 def value(columns: Columns, column: str, derivations: tuple[Derivation, ...] = ()) -> Value:

@@ -24,7 +24,15 @@ from duckdb.func import PythonUDFType
 from kalla.reconcile import complaints
 from kalla.reconcile.matching import ordinals, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
-from kalla.reconcile.matching.fates import SETTLED, Fates, Rids, as_column, as_decimal, numbers
+from kalla.reconcile.matching.fates import (
+    OPEN,
+    SETTLED,
+    Fates,
+    Rids,
+    as_column,
+    as_decimal,
+    numbers,
+)
 from kalla.reconcile.matching.values import Value, held, literal
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan
@@ -308,8 +316,9 @@ class Workbench:
 
     def gone(self, side: Side, rids: str) -> str:
         """A table of rid and status: those of the rows (a query of rids) that are settled."""
-        asked = self.column(rids)
-        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_gone (rid BIGINT, status VARCHAR)")
+        asked = self.fates[side].distinct(self.column(rids))
+        kind = values.enum([*SETTLED, *OPEN])
+        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_gone (rid BIGINT, status {kind})")
         for status in SETTLED:
             found = self.fates[side].settled(asked, status)
             self.add(f"{side}_gone", found, f"SELECT given, {literal(status)}")
@@ -327,7 +336,9 @@ class Workbench:
         if side not in self._tallied:
             amount = self.plan.sides[side].amount
             scale = amount.scale if amount else 0
-            exact = f"CAST({amount.sql if amount else 0} AS {values.amount_type(scale)})"
+            exact = amount.sql if amount else "0"
+            if not scale:  # whole numbers are no decimals yet
+                exact = f"CAST({exact} AS {values.amount_type(0)})"
             rows = self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows")
             self._tallied[side] = {
                 place: (count, as_decimal(units, scale) if amount else None)
