@@ -149,6 +149,7 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buckets, "_ASKING", 20)  # so that several tasks explain
+    monkeypatch.setattr(buckets, "_FEW_KEYS", 290 if name.startswith("one") else 1_000)
     given: Mapping[Side, list[Row]] = {"left": rows(300, 1), "right": rows(300, 2)}
     first: dict[str, Any] = {}
     for count, files in ((1, 1), (3, 4), (7, 2)):
@@ -243,7 +244,8 @@ def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None
         found = one_after_the_other(run, tasks)
         for each in found:
             if isinstance(each, exchange.Spread) and each.side == "left":
-                next(Path(each.folder).glob("rows/*/*.parquet")).unlink()
+                batches = Path(each.folder) / "buckets.npy"
+                np.save(batches, np.load(batches)[:-1])
         return found
 
     resources = Resources("500MB", 1, tmp_path / "temp")

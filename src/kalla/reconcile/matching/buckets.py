@@ -42,6 +42,9 @@ Found = TypeVar("Found")
 # Each task looks at all of the other side, so that few rows are not worth a second one.
 _ASKING = 200_000
 
+# So many rows of a side have their keys looked at sooner here than by tasks.
+_FEW_KEYS = 10_000_000
+
 
 class Place(Protocol):
     """Runs a kernel on every task, somewhere; gives back what each found."""
@@ -97,10 +100,9 @@ def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
 
 
 def tasks_expected(rules: Sequence[RulePlan], buckets: int) -> int:
-    """How many tasks a match has: each side is read by as many as there are buckets, its keys are
-    looked at, then each stage is matched and each side explained."""
-    found = stages(rules, buckets)
-    return 2 * buckets + found[0].buckets + sum(stage.buckets for stage in found) + 2
+    """How many tasks a match has: each side is read by as many as there are buckets, then each
+    stage is matched and each side explained. Who looks at keys of many rows is found out later."""
+    return 2 * buckets + sum(stage.buckets for stage in stages(rules, buckets)) + 2
 
 
 class _Match:
@@ -170,13 +172,17 @@ class _Match:
 
     def _ordinals(self, place: Place, read: Sequence[Spread]) -> dict[Side, Ordinals]:
         folders = _by_side((each.side, each.folder) for each in read)
-        tasks = [KeyTask(number, folders) for number in range(self.stages[0].buckets)]
         work = self.work / "keys"
 
         def find(task: KeyTask) -> dict[Side, str]:
             return exchange.find_doubled(task, work)
 
-        found = place(_told(find), tasks)
+        rows = max(sum(each.loaded.rows for each in read if each.side == side) for side in SIDES)
+        if rows <= _FEW_KEYS:
+            found: Sequence[dict[Side, str]] = [find(KeyTask(0, 1, folders))]
+        else:
+            tasks = [KeyTask(number, self.buckets, folders) for number in range(self.buckets)]
+            found = place(_told(find), tasks)
         doubled = {side: [each[side] for each in found if side in each] for side in SIDES}
         nulls = {each.side for each in read if each.null_keys}
         sides = [side for side in SIDES if doubled[side] or side in nulls]
@@ -192,12 +198,12 @@ class _Match:
         """One bucket of one stage."""
         stage, is_last = self.stages[number], number + 1 == len(self.stages)
         sides = {
-            side: stored(self.plan, side, task.folders[side], task.number, fresh=number == 0)
-            for side in SIDES
+            side: stored(self.plan, side, task.folders[side], fresh=number == 0) for side in SIDES
         }
         bench = Workbench(replace(self.plan, sides=sides), self.own())
         try:
             for side in SIDES:
+                exchange.lay_out(bench, sides[side].input, task.number)
                 recalling.restore(bench, side, kept(self.plan, side), ordinals.get(side))
             evidence = self._evidence(bench)
             carried = kernel.carry_out(bench, stage.rules)
@@ -288,6 +294,8 @@ class _Match:
         own = replace(own, input=nearby.only(own.input, " AND ".join(asking)))
         bench = Workbench(replace(self.plan, sides={side: own, other: everyone}), self.own())
         try:
+            for each in (*open_sides.values(), everyone):
+                exchange.lay_out(bench, each.input)
             recalling.restore(bench, side, kept(self.plan, side), None)
             near = nearby.around(bench, side, everyone, by_key=by_key)
             bench.plan = replace(
@@ -311,13 +319,13 @@ class _Match:
         """Write the rows that are left, with what is known of them, for the next stage."""
         path = self.work / "stages" / uuid4().hex
         bucket = to.key.bucket(side, bench.plain_key(side, ""), to.buckets)
-        self._write_open(bench, side, path, bucket)
+        self._write_open(bench, side, path, bucket, to.buckets)
         return str(path)
 
     def _set_aside(self, bench: Workbench, side: Side) -> str:
         """Write the rows that are open at the end, for the search among all."""
         path = self.work / "stages" / uuid4().hex
-        self._write_open(bench, side, path, exchange.ALL)
+        self._write_open(bench, side, path, exchange.ALL, 1)
         return str(path)
 
     def _write_suggested(self, bench: Workbench) -> dict[Side, str]:
@@ -334,7 +342,9 @@ class _Match:
                 found[side] = str(path)
         return found
 
-    def _write_open(self, bench: Workbench, side: Side, path: Path, bucket: str) -> None:
+    def _write_open(
+        self, bench: Workbench, side: Side, path: Path, bucket: str, count: int
+    ) -> None:
         state = {
             "kalla:ordinal": recalling.ordinal(bench, side),
             "kalla:rule": "a.rule",
@@ -344,8 +354,7 @@ class _Match:
             "kalla:explained": f"rid IN (SELECT rid FROM {side}_explained) OR NULL",
         }
         rows = f"{bench.left_over(side)} t LEFT JOIN {side}_ambiguous a USING (rid)"
-        names = self.plan.sides[side].columns
-        exchange.write(bench, side, state, bucket, path, rows, names)
+        exchange.write(bench, side, state, bucket, count, path, rows)
 
     def _evidence(self, bench: Workbench) -> Evidence:
         return Evidence(bench, self.work / "evidence" / uuid4().hex, self.matched_at)

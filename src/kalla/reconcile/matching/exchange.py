@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from kalla.reconcile.matching import values
+from kalla.reconcile.matching import parcels, values
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part
@@ -42,10 +42,9 @@ Thing = TypeVar("Thing")
 
 ALL = "0"  # the bucket of rows that stay together
 
-# Read once: what makes files small takes longer than it saves.
-_PARQUET = "FORMAT parquet, COMPRESSION uncompressed, DICTIONARY_SIZE_LIMIT 100"
 _PIECE_ROWS = 1_000_000
 _WINDOW = "file_row_number"
+_KEYS = "keys.npy"
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,10 @@ def spread(
         loaded = bench.load(side, whole=False)
         own = _own(folder)
         own_key = bench.plain_key(side, "")
-        write(bench, side, {}, key.bucket(side, own_key, count), own)
+        write(bench, side, {}, key.bucket(side, own_key, count), count, own)
         named = [f"p{place}" for place in range(len(part.primary_key))]
         hashes = bench.column(f"SELECT {_key_hash(part, named)} FROM {side}_rows")
-        _write_hashes(hashes, count, own / "keys")
+        np.save(own / _KEYS, np.sort(hashes))
         nulls = " OR ".join(f"p{place} IS NULL" for place in range(len(part.primary_key)))
         (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
     finally:
@@ -178,66 +177,46 @@ def write(
     side: Side,
     state: Mapping[str, str],
     bucket: str,
+    count: int,
     folder: Path,
     source: str = "",
-    names: Sequence[str] | None = None,
 ) -> None:
-    """Rows by bucket below the folder, and a file without rows that has all columns there can be.
+    """Rows into the folder, by bucket, and what is known of them, if anything is.
 
-    `source` is what they and their state are selected from, unless it is the rows alone; `names`
-    are their columns, unless it is all that the workbench holds.
+    `source` is what they and their state are selected from, unless it is the rows alone.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    held_names = bench.plan.sides[side].columns if names is None else names
-    columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in held_names)
-    known = "".join(f", {sql} AS {quote(name)}" for name, sql in state.items())
-    could_be = "".join(f", NULL::{kind} AS {quote(name)}" for name, kind in STATE.items())
-    empty = literal(str(folder / "empty.parquet"))
-    bench.run(
-        f"COPY (SELECT {columns}{could_be if state else ''} FROM {side}_rows LIMIT 0)"
-        f" TO {empty} (FORMAT parquet)"
-    )
-    rows = f"SELECT {columns}{known}"
-    _by_bucket(bench, rows, f"FROM {source or f'{side}_rows'}", bucket, folder / "rows")
+    part = bench.plan.sides[side]
+    names = [name for name in part.columns if name not in STATE]
+    # Of some files alone, a column may have another type than of all.
+    columns = [f"CAST({held(name)} AS {part.input.types[name]}) AS {quote(name)}" for name in names]
+    if state:
+        columns += [
+            f"CAST({state.get(name, 'NULL')} AS {kind}) AS {quote(name)}"
+            for name, kind in STATE.items()
+        ]
+    columns.append(f"{bucket} AS bucket")
+    rows = f"SELECT {', '.join(columns)} FROM {source or f'{side}_rows'}"
+    parcels.write(bench, rows, count, folder)
 
 
-def _by_bucket(bench: Workbench, selected: str, source: str, bucket: str, folder: Path) -> None:
-    if bucket == ALL:  # rows that stay together need not be sorted out
-        own = folder / f"bucket={ALL}"
-        own.mkdir(parents=True, exist_ok=True)
-        path = literal(str(own / f"{uuid4().hex}.parquet"))
-        bench.run(f"COPY ({selected} {source}) TO {path} ({_PARQUET})")
-    else:
-        rows = f"{selected}, {bucket} AS bucket {source}"
-        bench.run(f"COPY ({rows}) TO {literal(str(folder))} ({_PARQUET}, PARTITION_BY (bucket))")
-
-
-def stored(
-    plan: Plan,
-    side: Side,
-    folders: Iterable[str],
-    bucket: int | None = None,
-    *,
-    fresh: bool = False,
-) -> SidePlan:
-    """The rows in these folders as a side to load: of one bucket, or all; `fresh` ones have no
-    state."""
+def stored(plan: Plan, side: Side, folders: Iterable[str], *, fresh: bool = False) -> SidePlan:
+    """The rows in these folders as a side to load; `fresh` ones have no state."""
     part = plan.sides[side]
-    where = "*" if bucket is None else str(bucket)
-    files = tuple(
-        str(file)
-        for folder in map(Path, folders)
-        for file in (folder / "empty.parquet", *sorted(folder.glob(f"rows/bucket={where}/*")))
-    )
     state = {} if fresh else dict(STATE)
     types = {name: part.input.types[name] for name in part.columns} | state
+    table = f"{side}_fresh" if fresh else f"{side}_known"
     return replace(
         part,
-        input=Input("parquet", files, types),
+        input=Input("arrow", tuple(folders), types, table=table),
         columns=(*part.columns, *state),
         filters=None,
         unreadable=(),
     )
+
+
+def lay_out(bench: Workbench, given: Input, bucket: int | None = None) -> None:
+    """Let stored rows be read, of one bucket or all."""
+    bench.connection.register(given.table, parcels.read(given.files, bucket))
 
 
 def kept(plan: Plan, side: Side) -> list[str]:
@@ -256,9 +235,10 @@ def key_of_source(part: SidePlan) -> str:
 
 @dataclass(frozen=True)
 class KeyTask:
-    """One bucket of the hashes of both sides' own keys."""
+    """One of so many ranges of the hashes of both sides' own keys."""
 
     number: int
+    of: int
     folders: Mapping[Side, tuple[str, ...]]
 
 
@@ -266,8 +246,9 @@ def find_doubled(task: KeyTask, folder: Path) -> dict[Side, str]:
     """A kernel: hashes of keys that occur more than once, as a file for each side that has any."""
     found: dict[Side, str] = {}
     for side in SIDES:
-        files = [Path(each) / "keys" / f"{task.number}.npy" for each in task.folders[side]]
-        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *map(np.load, files)]))
+        ranges = [_range(np.load(Path(each) / _KEYS, "r"), task) for each in task.folders[side]]
+        # Each is in order already, so that they are merged.
+        hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *ranges]), kind="stable")
         doubled = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
         if len(doubled):
             path = _own(folder) / "doubled.parquet"
@@ -276,14 +257,11 @@ def find_doubled(task: KeyTask, folder: Path) -> dict[Side, str]:
     return found
 
 
-def _write_hashes(hashes: npt.NDArray[np.uint64], count: int, folder: Path) -> None:
-    """By bucket, a file each."""
-    folder.mkdir(parents=True)
-    buckets = (hashes % np.uint64(count)).astype(np.uint16)
-    in_order = hashes[np.argsort(buckets, kind="stable")]
-    ends = np.cumsum(np.bincount(buckets, minlength=count))
-    for number, part in enumerate(np.split(in_order, ends[:-1])):
-        np.save(folder / f"{number}.npy", part)
+def _range(hashes: npt.NDArray[np.uint64], task: KeyTask) -> npt.NDArray[np.uint64]:
+    first, end = ((2**64 * number) // task.of for number in (task.number, task.number + 1))
+    low = int(np.searchsorted(hashes, np.uint64(first)))
+    high = len(hashes) if end == 2**64 else int(np.searchsorted(hashes, np.uint64(end)))
+    return hashes[low:high]
 
 
 def _key_hash(part: SidePlan, parts: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ _HELPING = 2_000_000  # values
 def only(given: Input, where: str) -> Input:
     """The rows of an input that a condition over them admits; nobody counts the others."""
     columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in given.types)
-    return replace(given, relation=f"(SELECT {columns} FROM {reader(given)} WHERE {where})")
+    relation = f"(SELECT {columns} FROM {reader(given)} WHERE {where})"
+    return replace(given, relation=relation, table="")
 
 
 def around(bench: Workbench, side: Side, rows: SidePlan, *, by_key: bool) -> str:
