@@ -254,6 +254,24 @@ def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None
         check_conservation(found.sides)
 
 
+def test_a_file_that_cannot_be_read_is_told_of_as_in_one_bucket(tmp_path: Path) -> None:
+    lines = ["id,ref,note", *(f"{number},R{number},x" for number in range(5_000)), "1,2,3,4"]
+    (tmp_path / "ragged.csv").write_text("\n".join(lines) + "\n")
+    types = dict.fromkeys(("id", "ref", "note"), "VARCHAR")
+    given = Input("csv", (str(tmp_path / "ragged.csv"),), types)
+    sides = {side: {"uri": "-", "primary_key": ["id"]} for side in SIDES}
+    document = {"name": "test", "sources": sides, "rules": [{"name": "r", "conditions": [REF]}]}
+    made = plan.make(Recipe.model_validate(document), {"left": given, "right": given})
+    said = []
+    for count in (1, 3):
+        with pytest.raises(
+            Permanent, match=r"the left source .*ragged.csv.* cannot be read"
+        ) as why:
+            match(made, tmp_path / str(count), count)
+        said.append(str(why.value))
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize(
     ("megabytes", "cores", "expected"), [(1, 8, 1), (200, 8, 8), (8_000, 8, 16)]
 )

@@ -14,10 +14,12 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from kalla.reconcile import complaints
 from kalla.reconcile.matching import parcels, values
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.values import Value, held, literal, quote
@@ -25,7 +27,7 @@ from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct
-from kalla.reconcile.sources.scans import listed
+from kalla.reconcile.sources.scans import listed, reader
 
 # What is known of a row so far, beside the columns of its source.
 STATE: Mapping[str, str] = {
@@ -158,18 +160,35 @@ def spread(
     try:
         if piece.input.connector is not None:
             direct.fetch(bench.connection, piece.input, resources.threads)
-        loaded = bench.load(side, whole=False)
         own = _own(folder)
-        own_key = bench.plain_key(side, "")
-        write(bench, side, {}, key.bucket(side, own_key, count), count, own)
+        bucket = key.bucket(side, key_of_source(part), count)
+        where = f" WHERE {part.filters}" if part.filters else ""
+        try:
+            write(bench, side, {}, bucket, count, own, f"{reader(part.input)}{where}")
+        except duckdb.Error as error:
+            raise complaints.of_reading(error, f"the {side} source", part.input.files) from None
+        _read_back(bench, side, own)
         named = [f"p{place}" for place in range(len(part.primary_key))]
         hashes = bench.column(f"SELECT {_key_hash(part, named)} FROM {side}_rows")
         np.save(own / _KEYS, np.sort(hashes))
-        nulls = " OR ".join(f"p{place} IS NULL" for place in range(len(part.primary_key)))
+        nulls = " OR ".join(f"{each} IS NULL" for each in named)
         (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
+        loaded = bench.count(side)
     finally:
         bench.close()
     return Spread(side, str(own), loaded, bool(null_keys))
+
+
+def _read_back(bench: Workbench, side: Side, folder: Path) -> None:
+    """`{side}_rows`: what was written, where it lies."""
+    part = bench.plan.sides[side]
+    bench.connection.register(f"{side}_written", parcels.read([str(folder)]))
+    keys = [f"{value.sql} AS p{place}" for place, value in enumerate(part.primary_key)]
+    columns = ", ".join(f"{quote(name)} AS {held(name)}" for name in part.columns)
+    bench.run(
+        f"CREATE TEMP VIEW {side}_rows AS SELECT *, {', '.join(keys)}"
+        f" FROM (SELECT {columns} FROM {side}_written)"
+    )
 
 
 def write(

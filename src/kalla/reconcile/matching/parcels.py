@@ -36,7 +36,7 @@ def write(bench: Workbench, rows: str, count: int, folder: Path) -> None:
     reader = given.to_arrow_reader(min(max(_BATCH, count * _BATCH_OF_BUCKET), _LARGEST_BATCH))
     found: list[int] = []
     with pa.ipc.new_file(str(folder / _ROWS), pa.schema(list(reader.schema)[:-1])) as file:
-        for batch in reader:
+        for batch in _told(bench, reader, rows):
             for number, part in _sorted_out(batch):
                 file.write_batch(part)
                 found.append(number)
@@ -56,6 +56,15 @@ def read(folders: Iterable[str], bucket: int | None = None) -> pa.Table:
         wanted = np.ones(len(buckets), np.bool_) if bucket is None else buckets == bucket
         batches += [file.get_batch(int(place)) for place in np.flatnonzero(wanted)]
     return pa.Table.from_batches(batches, schema)
+
+
+def _told(bench: Workbench, reader: pa.RecordBatchReader, rows: str) -> Iterator[pa.RecordBatch]:
+    """Batches; what DuckDB says of rows that it cannot read, it says itself."""
+    try:
+        yield from reader
+    except OSError:  # all that Arrow makes of it
+        bench.run(f"CREATE TEMP TABLE refused AS {rows}")
+        raise
 
 
 def _sorted_out(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,16 @@ class Workbench:
             ("ordinals", "ordinal BIGINT"),
         ):
             self.run(f"CREATE TABLE {side}_{name} (rid BIGINT, {extra})")
+        loaded = self.count(side)
+        self.fates[side] = Fates(side, loaded.rows)
+        if whole:
+            doubled = ordinals.number(self, plan, f"{reader(plan.input)} {where}")
+            loaded = replace(loaded, doubled_keys=doubled)
+        return loaded
+
+    def count(self, side: Side) -> Loaded:
+        """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
+        plan = self.plan.sides[side]
         amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
         filtered, filtered_amount = 0, None
         if plan.filters:
@@ -198,9 +208,7 @@ class Workbench:
                 f"SELECT count(*), {amount} FROM {reader(plan.input)} WHERE NOT ({plan.filters})"
             )
         rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
-        self.fates[side] = Fates(side, rows)
-        doubled = ordinals.number(self, plan, f"{reader(plan.input)} {where}") if whole else 0
-        return Loaded(rows, filtered, total, filtered_amount, doubled, self._unreadable(plan))
+        return Loaded(rows, filtered, total, filtered_amount, 0, self._unreadable(plan))
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
