@@ -16,6 +16,7 @@ from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
+from kalla.reconcile.matching import subsets
 from kalla.reconcile.matching.workbench import Loaded, Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
@@ -143,6 +144,26 @@ def test_a_range_that_a_hot_key_shares_is_no_way_to_search_it(
     if state == "ambiguous":
         found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "left.parquet")
         assert set(found.column("reason").to_pylist()) == {"too_large"}
+
+
+@pytest.mark.parametrize("ones", [1, 25])
+def test_groups_that_are_too_large_are_known_by_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ones: int
+) -> None:
+    """Of many keys of some hundred rows, all pairs would not fit into memory."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("a key that is too large was looked into")
+
+    monkeypatch.setattr(subsets, "for_one", never)
+    monkeypatch.setattr(subsets, "for_several", never)
+    (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
+    left = [(number, f"R{number % 3}", Decimal(7)) for number in range(3 * ones)]
+    right = [(number, f"R{number % 3}", Decimal(number)) for number in range(78)]
+    facts = match(tmp_path, left, right, wanted=recipe(rules=[rule | {"cardinality": "1:N"}]))
+    assert facts.sides["left"].states["ambiguous"].rows == 3 * ones
+    # An amount of nothing adds nothing: its row is in no doubt.
+    assert facts.sides["right"].states["ambiguous"].rows == 77
 
 
 def many_to_many(check: dict[str, str]) -> Recipe:

@@ -1,0 +1,317 @@
+"""Rules that match one row with several: whole groups, then subsets that add up.
+
+Whole groups are decided by DuckDB, and so is which keys are too large to look into; only the others
+come to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
+
+import pyarrow as pa
+
+from kalla.reconcile.matching import subsets
+from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
+from kalla.reconcile.matching.workbench import (
+    Workbench,
+    conjunction,
+    key_columns,
+    same_key,
+    unscaled,
+)
+from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.plan import RulePlan
+
+# More pairs than this under one key with several rows on the one side are not looked into.
+_HOT_PAIRS = 1_000_000
+_FETCHED = 10_000  # rows at a time
+
+
+def match(bench: Workbench, rule: RulePlan, groups: str, one: Side) -> None:
+    """Carry the rule out for keys whose rows of side `one` are matched with several each."""
+    many: Side = "right" if one == "left" else "left"
+    _number_keys(bench, rule, one, many)
+    _find_large(bench, rule, one, many)
+    _find_admissible(bench, rule, one, many)
+    shape = f"CASE WHEN n = 1 THEN '1:1' ELSE '{rule.cardinality}' END"
+    for side, rid in ((one, "one"), (many, "many")):
+        source = "whole" if rid == "one" else "whole JOIN admissible USING (one)"
+        bench.run(
+            f"INSERT INTO {groups} SELECT one, '{side}', {rid}, 'confirmed', {shape}"
+            f" FROM {source} WHERE fits"
+        )
+    findings = _Findings()
+    if rule.sums:
+        _search_subsets(bench, rule, one, many, findings)
+    _search_together(bench, rule, one, many, findings)
+    _write(bench, rule, groups, findings)
+    _doubt_large(bench, rule, one, many)
+
+
+@dataclass
+class _Findings:
+    """What the searches in Python found, to be written at once."""
+
+    groups: list[tuple[int, str, int]] = field(default_factory=list)  # gid (its one row), side, rid
+    doubts: dict[Side, list[tuple[int, str, list[int]]]] = field(
+        default_factory=lambda: {"left": [], "right": []}
+    )
+    too_large: dict[Side, list[int]] = field(default_factory=lambda: {"left": [], "right": []})
+
+
+def _number_keys(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
+    """`kids` (the keys of both sides, their rows, whether these make too many pairs, kid), and
+    `ones`: the rows of the one side that have such a key."""
+    keys = key_columns(rule)
+    shared = "".join(f"{name}, " for name in keys)
+    both = " AND ".join(f"a.{name} = b.{name}" for name in keys) or "true"
+    listed = f"a.{', a.'.join(keys)}, " if keys else ""
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE kids AS SELECT *, row_number() OVER () AS kid,"
+        f" ones > 1 AND ones * many > {_HOT_PAIRS} AS hot"
+        f" FROM (SELECT {listed}a.n AS ones, b.n AS many"
+        f" FROM (SELECT {shared}count(*) AS n FROM {one}_rule GROUP BY ALL) a"
+        f" JOIN (SELECT {shared}count(*) AS n FROM {many}_rule GROUP BY ALL) b"
+        f" ON {both})"
+    )
+    same = conjunction([f"t.{name} = k.{name}" for name in keys])
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE ones AS SELECT k.kid, k.ones = 1 AS alone, k.hot, t.*"
+        f" FROM {one}_rule t JOIN kids k ON {same}"
+    )
+
+
+def _find_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
+    """`large_kids`: keys with several one rows that are too large to be solved together, known by
+    counting; `crowded` (kid, rid): the rows of the many side that count."""
+    m, o = _letter(many), _letter(one)
+    same = conjunction([f"{m}.{name} = k.{name}" for name in key_columns(rule)])
+    counts = f"{m}.amount <> 0" if rule.sums else "true"
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE crowded AS SELECT k.kid, {m}.rid"
+        f" FROM {many}_rule {m} JOIN kids k ON {same} AND k.ones > 1 AND NOT k.hot"
+        f" SEMI JOIN {one}_rule {o} ON {_admits(rule)} WHERE {counts}"
+    )
+    bounds = bench.plan.bounds
+    sized = bench.rows(
+        "SELECT kid, any_value(ones), count(*) FROM crowded JOIN kids USING (kid) GROUP BY kid"
+    )
+    large = [
+        kid
+        for kid, ones, rows in sized
+        if rows > bounds.subset_rows or (ones + 1) ** rows > bounds.subset_sums
+    ]
+    bench.table("large_kids", pa.table({"kid": pa.array(large, pa.int64())}))
+
+
+def _find_admissible(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
+    """`admissible` (kid, alone, one, many, both amounts): pairs that satisfy all but the sum; and
+    `whole` (one, n, n that count, fits): what all of them together are to a row that is alone."""
+    # Without a sum every row counts as one, and every number of them fits.
+    m, o = _letter(many), _letter(one)
+    amounts = [
+        f"{unscaled(f'{alias}.amount', rule.sum_scale) if rule.sums else '1'} AS {name}"
+        for alias, name in ((o, "one_amount"), (m, "many_amount"))
+    ]
+    looked_at = "SELECT * FROM ones WHERE NOT hot AND kid NOT IN (SELECT kid FROM large_kids)"
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE admissible AS"
+        f" SELECT {o}.kid, {o}.alone, {o}.rid AS one, {m}.rid AS many, {', '.join(amounts)}"
+        f" FROM ({looked_at}) {o} JOIN {many}_rule {m} ON {_admits(rule)}"
+    )
+    bench.run(
+        "CREATE OR REPLACE TEMP TABLE whole AS SELECT one, count(*) AS n,"
+        f" count(*) FILTER (many_amount <> 0) AS counting, {_whole_fits(rule, one)} AS fits"
+        " FROM admissible WHERE alone GROUP BY one"
+    )
+
+
+def _admits(rule: RulePlan) -> str:
+    """Over a pair `l` and `r`: whether all but the sum holds."""
+    checks = [rule.checks[place].holds for place in rule.pair_checks if place != rule.sum_check]
+    return conjunction([*same_key(rule), *checks])
+
+
+def _letter(side: Side) -> str:
+    return "l" if side == "left" else "r"
+
+
+def _whole_fits(rule: RulePlan, one: Side) -> str:
+    """Over the admissible rows of one row: whether their sum fits it."""
+    if rule.sum_bound is None:
+        return "true"
+    exact = f"DECIMAL(38, {rule.sum_scale})"
+    row = f"({_scaled('any_value(one_amount)', rule.sum_scale)})::{exact}"
+    total = f"({_scaled('sum(many_amount)', rule.sum_scale)})::{exact}"
+    return rule.sum_bound.holds(row, total) if one == "left" else rule.sum_bound.holds(total, row)
+
+
+def _scaled(sql: str, scale: int) -> str:
+    """A whole number of last places as the decimal it is; a power of ten as a decimal is exact."""
+    if scale == 0:
+        return f"CAST({sql} AS HUGEINT)"
+    return f"CAST({sql} AS DECIMAL(38, 0)) * 0.{'0' * (scale - 1)}1::DECIMAL(38, {scale})"
+
+
+def _search_subsets(
+    bench: Workbench, rule: RulePlan, one: Side, many: Side, findings: _Findings
+) -> None:
+    """One row on the one side, and its whole group does not fit."""
+    bounds = bench.plan.bounds
+    fit = _Fit(rule, one)
+    todo = (
+        "SELECT one, one_amount, many, many_amount FROM admissible JOIN whole USING (one)"
+        f" WHERE NOT fits AND n > 1 AND counting <= {bounds.subset_rows} AND many_amount <> 0"
+        " ORDER BY one, many"
+    )
+    for rows in _grouped(bench, todo):
+        owner, wanted = rows[0][0], rows[0][1]
+        manys = [row[2] for row in rows]
+        found = subsets.for_one(
+            [row[3] for row in rows],
+            partial(fit, wanted),
+            bounds.subset_rows,
+            bounds.subset_sums,
+        )
+        _note(findings, found, [owner], manys, one, many)
+
+
+def _search_together(
+    bench: Workbench, rule: RulePlan, one: Side, many: Side, findings: _Findings
+) -> None:
+    """Several rows on the one side."""
+    bounds = bench.plan.bounds
+    fit = _Fit(rule, one)
+    counting = "FROM admissible WHERE NOT alone AND many_amount <> 0"
+    todo = f"SELECT kid, one, one_amount, many, many_amount {counting} ORDER BY kid, one, many"
+    members = f"SELECT kid, rid FROM ones WHERE kid IN (SELECT kid {counting}) ORDER BY kid, rid"
+    by_key = {rows[0][0]: [row[1] for row in rows] for rows in _grouped(bench, members)}
+    for rows in _grouped(bench, todo):
+        owners = list(dict.fromkeys(row[1] for row in rows))
+        wanted = {row[1]: row[2] for row in rows}
+        amounts = {row[3]: row[4] for row in rows}
+        # Every one row of the key counts towards the bound, also those that nothing is left for.
+        everyone = by_key[rows[0][0]]
+        owners += [rid for rid in everyone if rid not in wanted]
+        manys = list(amounts)
+        place = {rid: number for number, rid in enumerate(owners)}
+        may: dict[int, list[int]] = {rid: [] for rid in manys}
+        for row in rows:
+            may[row[3]].append(place[row[1]])
+        found = subsets.for_several(
+            len(owners),
+            [amounts[rid] for rid in manys],
+            [may[rid] for rid in manys],
+            partial(fit.one_of, [wanted.get(rid, 0) for rid in owners]),
+            bounds.subset_rows,
+            bounds.subset_sums,
+        )
+        _note(findings, found, owners, manys, one, many)
+
+
+class _Fit:
+    """Whether a one row's amount and a sum of the many side agree."""
+
+    def __init__(self, rule: RulePlan, one: Side) -> None:
+        self._bound, self._scale, self._one = rule.sum_bound, rule.sum_scale, one
+
+    def __call__(self, row: int, total: int) -> bool:
+        if self._bound is None:
+            return True
+        left, right = (row, total) if self._one == "left" else (total, row)
+        return self._bound.fits(left, right, self._scale)
+
+    def one_of(self, rows: Sequence[int], number: int, total: int) -> bool:
+        return self(rows[number], total)
+
+
+def _grouped(bench: Workbench, sql: str) -> Iterator[list[tuple[int, ...]]]:
+    """The rows of a query by its first column, as they come. Nothing else is asked meanwhile."""
+    found = bench.connection.execute(sql)
+    batches = iter(lambda: found.fetchmany(_FETCHED), [])
+    for _, rows in groupby(chain.from_iterable(batches), key=itemgetter(0)):
+        yield list(rows)
+
+
+def _note(
+    findings: _Findings,
+    found: subsets.Found,
+    ones: list[int],
+    manys: list[int],
+    one: Side,
+    many: Side,
+) -> None:
+    for owner, places in found.groups:
+        findings.groups.append((ones[owner], one, ones[owner]))
+        findings.groups += [(ones[owner], many, manys[place]) for place in places]
+    if found.reason == "too_large":
+        findings.too_large[one] += ones
+        findings.too_large[many] += manys
+    elif found.reason:
+        users = {manys[place]: [ones[user] for user in used] for place, used in found.users}
+        for place in found.ones:
+            candidates = [rid for rid, used in users.items() if ones[place] in used]
+            findings.doubts[one].append((ones[place], found.reason, candidates))
+        for rid, used in users.items():
+            findings.doubts[many].append((rid, found.reason, used))
+
+
+def _write(bench: Workbench, rule: RulePlan, groups: str, findings: _Findings) -> None:
+    status = "confirmed" if rule.confirm_subset else "suggested"
+    gids, sides, rids = zip(*findings.groups, strict=True) if findings.groups else ((), (), ())
+    bench.table(
+        "found",
+        pa.table(
+            {
+                "gid": pa.array(gids, pa.int64()),
+                "side": pa.array(sides, pa.string()),
+                "rid": pa.array(rids, pa.int64()),
+            }
+        ),
+    )
+    bench.run(
+        f"INSERT INTO {groups} SELECT gid, side, rid, '{status}',"
+        f" CASE WHEN count(*) OVER (PARTITION BY gid) = 2 THEN '1:1' ELSE '{rule.cardinality}' END"
+        " FROM found"
+    )
+    for side, other in (SIDES, SIDES[::-1]):
+        if findings.too_large[side]:
+            rids = pa.array(findings.too_large[side], pa.int64())
+            bench.table("large", pa.table({"rid": rids}))
+            doubt_whole_keys(bench, rule, side, other, "m.rid IN (SELECT rid FROM large)")
+        doubts = findings.doubts[side]
+        if not doubts:
+            continue
+        rids, reasons, candidates = zip(*doubts, strict=True)
+        bench.table(
+            "doubts",
+            pa.table(
+                {
+                    "rid": pa.array(rids, pa.int64()),
+                    "reason": pa.array(reasons, pa.string()),
+                    "candidates": pa.array(candidates, pa.list_(pa.int64())),
+                }
+            ),
+        )
+        doubt_pairs(
+            bench, rule, side, other, "SELECT rid, reason, unnest(candidates) AS other FROM doubts"
+        )
+
+
+def _doubt_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
+    """What was too large to be looked into; only rows that count are in doubt, but for hot keys."""
+    hot = "m.kid IN (SELECT kid FROM kids WHERE hot)"
+    large = "SELECT kid FROM large_kids"
+    whole = f"NOT fits AND n > 1 AND counting > {bench.plan.bounds.subset_rows}"
+    alone = f"SELECT one FROM whole WHERE {whole}"
+    added = f"SELECT many FROM admissible JOIN whole USING (one) WHERE {whole} AND many_amount <> 0"
+    crowd = f"SELECT rid FROM crowded WHERE kid IN ({large})"
+    for side, other, which in (
+        (one, many, f"{hot} OR m.kid IN ({large}) OR m.rid IN ({alone})"),
+        (many, one, f"{hot} OR m.rid IN ({crowd}) OR m.rid IN ({added})"),
+    ):
+        doubt_whole_keys(bench, rule, side, other, which)
