@@ -14,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Permanent
+from kalla.reconcile.matching import statement
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources.origins import Limits
@@ -230,3 +231,13 @@ def test_a_value_that_the_sql_cannot_use_fails_the_run_with_a_sentence(desk: Des
     sql += " ON CAST(l.ref AS INT) = CAST(r.ref AS INT)"
     with pytest.raises(Permanent, match=r"match_sql failed: .*CAST_INVALID_INPUT"):
         desk.run(desk.csv("left", [("L1", "a", "1")]), desk.csv("right", [("R1", "1", "1")]), sql)
+
+
+def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = desk.parquet("hot", [(str(number), "HOT", "1") for number in range(40)])
+    assert len(desk.run(hot, hot, BY_REFERENCE).matched()) == 80  # as one group, each of its keys
+    monkeypatch.setattr(statement, "_MOST_PAIRS", 1_000)
+    with pytest.raises(Permanent, match=r"more than 1,000 pairs .* tells them apart"):
+        desk.run(hot, hot, BY_REFERENCE)

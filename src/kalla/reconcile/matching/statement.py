@@ -37,6 +37,9 @@ _WIDER = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT",
           "TIMESTAMP_NS": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
           "TIMESTAMP_S": "TIMESTAMP"}  # fmt: skip
 
+_MOST_PAIRS = 50_000_000  # of one task
+_TOO_MANY = "KALLA_TOO_MANY_PAIRS"
+
 
 def find_pairs(
     session: SparkSession,
@@ -59,12 +62,16 @@ def find_pairs(
             frame = session.sql(f"WITH {sources} SELECT * FROM ({plan.statement})")
             pairs = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
             chosen = key_places(recipe, frame.columns)
-            pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items())).write.parquet(
-                str(folder / "pairs"), mode="overwrite"
-            )
+            keys = pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items()))
+            keys.where(_few_enough()).write.parquet(str(folder / "pairs"), mode="overwrite")
     except AnalysisException as error:
         raise InvalidInput(Problem("match_sql", _said(error))) from None
     except PySparkException as error:
+        if _TOO_MANY in str(error):
+            raise Permanent(
+                f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
+                " of both sides share what it joins by; add a condition that tells them apart"
+            ) from None
         if said := _of_the_data(error):
             raise Permanent(f"match_sql failed: {said}") from None
         raise
@@ -177,6 +184,15 @@ def copy(plan: Plan, side: Side, path: Path, resources: Resources) -> str:
         bench.close()
         unfinished.unlink(missing_ok=True)
     return str(path)
+
+
+def _few_enough() -> str:
+    """Over a row of the result: true, or an error where a task has made too many.
+
+    A hot key would fill the disk otherwise; a limit would send all rows through one task.
+    """
+    place = "(monotonically_increasing_id() & 8589934591L)"  # in its partition: the lower 33 bits
+    return f"{place} < {_MOST_PAIRS} OR raise_error('{_TOO_MANY}') IS NULL"
 
 
 def _said(error: Exception) -> str:
