@@ -34,7 +34,7 @@ from kalla.reconcile.model import SIDES, Recipe, Source
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.run import Run, carry_out
-from kalla.reconcile.sources import origins
+from kalla.reconcile.sources import inspection, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.redaction import scrub
 from kalla.secrets import Vault
@@ -158,6 +158,9 @@ def _print_plan(recipe: Recipe, style: str) -> None:
         else origins.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
+    for side, given in inputs.items():
+        if given.rows is None:
+            inputs[side] = replace(given, rows=inspection.estimate(given, limits.storage))
     document = _plan_document(recipe, plan.make(recipe, inputs), limits)
     if style == "json":
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
@@ -184,6 +187,7 @@ def _plan_document(recipe: Recipe, made: Plan, limits: Limits) -> dict[str, Any]
             "uri": source.uri,
             "kind": f"{source.read if staged else 'native'} {given.format}",
             "rows": "rows unknown" if given.rows is None else f"about {given.rows:,} rows",
+            "estimated_rows": given.rows,
             "bytes": given.bytes,
             "chunks": chunks if staged else len(given.files),
             "columns": list(given.types),

@@ -87,7 +87,7 @@ def inspect(
     if is_database(source):
         return _inspect_table(_table(source, resolve, bounds))
     seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
-    rows, exact = (seen.rows, True) if seen.rows is not None else (_estimate(seen, storage), False)
+    rows, exact = estimate(seen, storage), seen.rows is not None
     with _sampled(seen, storage, bounds) as connection:
         key, note = _guess(connection, seen)
     columns = tuple(Column(name, word_of(type_), type_) for name, type_ in seen.types.items())
@@ -147,6 +147,21 @@ def reach(
         return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:
         return Reach(False, str(error))
+
+
+def estimate(seen: Input, storage: Storage) -> int | None:
+    """How many rows files have: as they say themselves, else by the lines at the beginning of the
+    first; of compressed ones nobody knows."""
+    if seen.rows is not None:
+        return seen.rows
+    first = seen.files[0]
+    if first.lower().endswith(tuple(COMPRESSIONS)):
+        return None
+    with storage.open(first) as opened:
+        head = opened.read(_HEAD_BYTES)
+    lines = head.count(b"\n") or 1
+    headers = len(seen.files) if seen.format == "csv" and seen.csv.header else 0
+    return max(0, round(seen.bytes * lines / len(head)) - headers)
 
 
 def is_database(source: Source) -> bool:
@@ -215,18 +230,6 @@ def _word_of_arrow(column: ColumnType) -> str:
 
 
 # Files
-
-
-def _estimate(seen: Input, storage: Storage) -> int | None:
-    """By the lines at the beginning of the first file; compressed, nobody knows how many."""
-    first = seen.files[0]
-    if first.lower().endswith(tuple(COMPRESSIONS)):
-        return None
-    with storage.open(first) as opened:
-        head = opened.read(_HEAD_BYTES)
-    lines = head.count(b"\n") or 1
-    headers = len(seen.files) if seen.format == "csv" and seen.csv.header else 0
-    return max(0, round(seen.bytes * lines / len(head)) - headers)
 
 
 @contextmanager
