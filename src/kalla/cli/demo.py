@@ -48,7 +48,7 @@ def command(
             recipe_file.write_text(RECIPE.format(invoices=file, payments=place))
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
             recipe = reading.read(recipe_file.read_text())
-            run = reconcile.reconcile(recipe, _unused(folder / "evidence"), console)
+            run = reconcile.reconcile(recipe, _unused(folder / "evidence"))
         finally:
             os.environ.pop(_VARIABLE, None)
             postgres.stop()

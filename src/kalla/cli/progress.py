@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-def bar(shown: bool = True) -> Progress:
+def bar(shown: bool = True, words: int = 48) -> Progress:
     """A few words, how much of it is done, and since when; nothing where nobody looks."""
     console = Console(stderr=True, highlight=False)
     return Progress(
-        TextColumn("  {task.description:<48}"),
+        TextColumn(f"  {{task.description:<{words}}}"),
         BarColumn(),
         TimeElapsedColumn(),
         console=console,

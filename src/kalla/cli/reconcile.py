@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import SecretStr
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kalla.cli.client import Style
+from kalla.cli.progress import bar
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report
 from kalla.errors import InvalidInput, KallaError, Problem
@@ -65,7 +64,7 @@ def command(
         if dry_run:
             _print_plan(recipe, style)
             return
-        run = reconcile(recipe, output, Console(stderr=True, highlight=False))
+        run = reconcile(recipe, output)
         made = report.of_evidence(str(run.folder))
     except KallaError as error:
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
@@ -82,7 +81,7 @@ def command(
     raise typer.Exit(1 if run.has_exceptions else 0)
 
 
-def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
+def reconcile(recipe: Recipe, output: Path | None) -> Run:
     """Start a Spark, carry the recipe out, and stop it again."""
     folder = _folder(recipe, output)
     settings = load().settings
@@ -90,7 +89,7 @@ def reconcile(recipe: Recipe, output: Path | None, console: Console) -> Run:
     for side in SIDES:  # what is wrong with a source is said before Spark takes its time to start
         if not origins.is_staged(recipe.sources[side]):
             origins.look(recipe.sources[side], side, storage=limits.storage)
-    with _bar(console) as progress:
+    with bar(words=12) as progress:
         start = progress.add_task("start Spark", total=1)
         with private_spark(brief=recipe.match_sql is None) as session:
             progress.update(start, completed=1)
@@ -135,17 +134,6 @@ def _folder(recipe: Recipe, output: Path | None) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("  {task.description:<12}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def _print_plan(recipe: Recipe, style: str) -> None:

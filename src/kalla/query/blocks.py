@@ -16,7 +16,7 @@ from kalla.query.frames import Floats, Frame, Steps, Whole, merged
 from kalla.query.labels import Labels
 from kalla.query.nodes import ExecNode
 
-# Cells of each result in a block. Many are no slower than all at once: some tenths of a second.
+# Cells of each result in a block: some tenths of a second, too few blocks to slow the whole.
 _CELLS = 1 << 23
 # Few, for who waits for the first points.
 _EARLY_CELLS = 1 << 20

@@ -30,7 +30,7 @@ class Keys:
     """It only grows. Who calls it sees to it that no two threads do at the same time."""
 
     def __init__(self) -> None:
-        # Nobody who sends can know which bytes meet at the same place.
+        # Which bytes meet at the same place is another matter in every process.
         self._seed = secrets.randbits(62)
         self._slots = np.full(1 << 10, _EMPTY, np.int64)
         self._entries = np.empty((1 << 9, 4), np.int64)

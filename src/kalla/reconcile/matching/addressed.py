@@ -20,7 +20,7 @@ from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
 # Numbers lie close together if there are no more than so many places for each of them.
-_PLACES = 4
+_PLACES = 8
 _NOBODY = -1
 _SHORT = 18  # digits of a decimal that fits into a word
 _FAR = 2**62
