@@ -21,8 +21,9 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence import spelling, writing
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import closest, pairs, steps
+from kalla.reconcile.matching import closest, pairs, steps, values
 from kalla.reconcile.matching.fates import Fates, as_decimal
+from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
@@ -326,6 +327,19 @@ def mixed(recipe: str, rule: str, left: int, right: int) -> int:
         product = (words[1 - turn % 2] ^ seed) * 0x9E3779B97F4A7C15
         words[turn % 2] ^= (product >> 64) ^ (product % 2**64)
     return (words[0] << 64) + words[1]
+
+
+def test_texts_are_trimmed_of_all_white_whatever_stands_at_their_ends() -> None:
+    white = ["", " ", "\t", "\x1f", "\x85", "\xa0", "\u2003", "\u3000"]
+    inner = ["", "a", "~!", "a b", "é", "e\u0301", "\u0301", "\u200b", "\x00", "a\xa0b", "😀"]
+    texts = [before + text + after for before in white for text in inner for after in white]
+    trimmed = values.value(Columns({"x": "VARCHAR"}), "x", ("trim",))
+    with duckdb.connect() as database:
+        given = f"SELECT unnest(?::VARCHAR[]) AS {values.held('x')}"
+        found = database.execute(
+            f"SELECT {trimmed.sql} FROM ({given})", [[*texts, None]]
+        ).fetchall()
+    assert found == [(text.strip(),) for text in texts] + [(None,)]
 
 
 def test_a_row_settled_twice_fails_the_match() -> None:

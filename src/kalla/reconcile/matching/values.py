@@ -24,6 +24,7 @@ _WHITE = "".join(
                   (0x2028, 0x2029, 0x202F, 0x205F, 0x3000))
     for code in codes
 )  # fmt: skip
+_ENDS = ("left", "right")
 WHOLE_64 = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 }  # fmt: skip
@@ -218,7 +219,11 @@ def _derived(given: Value, derivation: Derivation) -> Value:
         )
         return Value(f"({sql})", "text", column=given.column)
     if derivation == "trim":
-        return Value(f"trim({given.sql}, {literal(_WHITE)})", "text", column=given.column)
+        # To look for all kinds of white takes twenty times as long as to see that there is none.
+        plain = " AND ".join(f"{end}({given.sql}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
+        trimmed = f"trim({given.sql}, {literal(_WHITE)})"
+        sql = f"(CASE WHEN {plain} THEN {given.sql} ELSE {trimmed} END)"
+        return Value(sql, "text", column=given.column)
     if derivation == "digits":
         return Value(f"regexp_replace({given.sql}, '[^0-9]', '', 'g')", "text", column=given.column)
     return Value(f"{derivation}({given.sql})", "text", column=given.column)
