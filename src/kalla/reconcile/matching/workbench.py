@@ -74,6 +74,7 @@ class Workbench:
         self._left_over: dict[Side, str] = {side: f"{side}_rows" for side in SIDES}
         self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
         self._kinds: dict[str, str] = {}
+        self._admitted: dict[str, str] = {}  # by what query, as long as it would find the same
         self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
         # DuckDB would make the folder when it spills, but not the one above it.
         resources.temp.mkdir(parents=True, exist_ok=True)
@@ -106,7 +107,7 @@ class Workbench:
         found = copy(self)
         found._left_over = {side: self.left_over(side) for side in SIDES}
         found._stale = dict(self._stale)
-        found._kinds = {}
+        found._kinds, found._admitted = {}, {}
         found.connection = self.connection.cursor()
         return found
 
@@ -291,8 +292,10 @@ class Workbench:
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         bare = all(value.sql.startswith('"=') for value in found) and not where
-        kind = "TEMP VIEW" if bare else "TEMP TABLE"
-        self._make(kind, name, f"SELECT * FROM ({inner}) WHERE {outer}")
+        sql = f"SELECT * FROM ({inner}) WHERE {outer}"
+        if self._admitted.get(name) != sql:  # values may take long to derive
+            self._make("TEMP VIEW" if bare else "TEMP TABLE", name, sql)
+            self._admitted[name] = sql
         return name
 
     def left_over(self, side: Side) -> str:
@@ -310,6 +313,7 @@ class Workbench:
                 f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)",
             )
             self._left_over[side] = f"{side}_open"
+            self._admitted.pop(f"{side}_rule", None)
         return self._left_over[side]
 
     def settle(self, side: Side, rids: str, status: str, rule: int = 0) -> None:
