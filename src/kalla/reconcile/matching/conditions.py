@@ -180,7 +180,7 @@ def _tolerance(
 def _within(difference: str, left: str, bound: Decimal | None, percent: Decimal | None) -> str:
     if percent is not None:  # multiplied out, so that nothing is rounded
         return f"{difference} * 100 <= abs({left}) * {_plain(percent)}"
-    return f"{difference} <= {_plain(bound or Decimal(0))}"
+    return f"{difference} <= {_short(bound or Decimal(0))}"
 
 
 def _less(
@@ -235,6 +235,13 @@ def _units(number: Decimal, scale: int) -> int:
     """How many units of the last place fit into it."""
     much, of = number.as_integer_ratio()
     return int(much * 10**scale // of)
+
+
+def _short(number: Decimal) -> str:
+    """A decimal literal to compare with, of no more digits than it has: wide ones are slow."""
+    text = format(number, "f")
+    whole, _, places = text.lstrip("-0").partition(".")
+    return f"{text}::DECIMAL({max(1, len(whole) + len(places))}, {len(places)})"
 
 
 def _plain(number: Decimal) -> str:
