@@ -24,6 +24,7 @@ from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.model import SIDES
 from kalla.storage import Storage
+from kalla.web.words import money
 
 _RUN = "A run's number, or the folder of its evidence."
 _PATIENCE_SECONDS = 900  # an answer over millions of rows is made before its first byte comes
@@ -125,7 +126,7 @@ def _print(found: Difference) -> None:
     console.print(table)
     for change, rows in found.examples.items():
         if rows:
-            console.print(Text(f"\n{WORDS[change].capitalize()}:", style="bold"))
+            console.print(Text(f"\n{WORDS[change][0].upper()}{WORDS[change][1:]}:", style="bold"))
         for row in rows:
-            amount = "" if row.amount is None else f" {row.amount:,f}"
+            amount = "" if row.amount is None else f" {money(row.amount)}"
             console.print(f"  {row.side} {row.record_key}{amount}: {row.sentence()}", markup=False)

@@ -191,6 +191,7 @@ def test_folders_are_compared_and_exported_by_command(
     text = runner.invoke(app, ["runs", "diff", *runs], catch_exceptions=False).output
     assert "newly matched" in text
     assert "left late 100.00: was unmatched" in text
+    assert "\nOnly in B:\n" in text
     answer = runner.invoke(app, ["runs", "diff", *runs, "--format", "json"], catch_exceptions=False)
     assert json.loads(answer.output)["counts"]["left"]["newly_matched"] == 2
 
