@@ -19,7 +19,7 @@ _ROWS, _BUCKETS = "rows.arrow", "buckets.npy"
 
 # A batch is sorted out at once: within a processor's cache, unless each bucket would get too few.
 _BATCH = 122_880
-_LARGEST_BATCH = 2_000_000
+_LARGEST_BATCH = 300_000
 _BATCH_OF_BUCKET = 8_192
 
 _VIEWED = ("BLOB", "BIT")  # which a newer Arrow has in a way that cannot be sorted out
@@ -30,9 +30,13 @@ def write(bench: Workbench, rows: str, count: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     given = bench.connection.sql(f"SELECT * REPLACE (bucket::USMALLINT AS bucket) FROM ({rows})")
     is_plain = not any(each in str(kind) for kind in given.types for each in _VIEWED)
-    # Newer: decimals of 64 bits where these hold them. Lossless: types as they were.
-    bench.run(f"SET arrow_output_version = '{'1.5' if is_plain else '1.0'}'")
-    bench.run("SET arrow_lossless_conversion = true")
+    settings = {
+        "arrow_output_version": "'1.5'" if is_plain else "'1.0'",  # 1.5 has decimals of 64 bits
+        "arrow_lossless_conversion": "true",  # types as they were
+        "arrow_large_buffer_size": "true",  # texts of a batch may be more than 2 GB
+    }
+    for name, setting in settings.items():
+        bench.run(f"SET {name} = {setting}")
     reader = given.to_arrow_reader(min(max(_BATCH, count * _BATCH_OF_BUCKET), _LARGEST_BATCH))
     found: list[int] = []
     with pa.ipc.new_file(str(folder / _ROWS), pa.schema(list(reader.schema)[:-1])) as file:
@@ -41,8 +45,8 @@ def write(bench: Workbench, rows: str, count: int, folder: Path) -> None:
                 file.write_batch(part)
                 found.append(number)
     np.save(folder / _BUCKETS, np.array(found, np.int64))
-    bench.run("RESET arrow_output_version")
-    bench.run("RESET arrow_lossless_conversion")
+    for name in settings:
+        bench.run(f"RESET {name}")
 
 
 def read(folders: Iterable[str], bucket: int | None = None) -> pa.Table:
