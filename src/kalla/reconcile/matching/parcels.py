@@ -66,7 +66,7 @@ def _told(bench: Workbench, reader: pa.RecordBatchReader, rows: str) -> Iterator
     """Batches; what DuckDB says of rows that it cannot read, it says itself."""
     try:
         yield from reader
-    except OSError:  # all that Arrow makes of it
+    except (OSError, pa.ArrowException):  # all that is left of it on its way through Arrow
         bench.run(f"CREATE TEMP TABLE refused AS {rows}")
         raise
 
