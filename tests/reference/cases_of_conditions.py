@@ -9,6 +9,7 @@ from tests.reference.case import (
     eq,
     expect,
     fuzzy,
+    group,
     left,
     missed,
     pair,
@@ -24,6 +25,7 @@ from tests.reference.case import (
 
 CHECKS = "the rest are **checks** (tolerance, date window, contains, fuzzy, comparisons)"
 DISTANCE = "Its **distance** is a tuple, one entry per check in the rule's order"
+SMALL = "A rule without a key is allowed (…) when the leftovers are small"
 FILTERED = "Null passes `is_null` alone."
 
 CONDITIONS = [
@@ -222,6 +224,30 @@ CONDITIONS = [
         left("id amount", ("L1", "10"), ("L2", "20")),
         right("id amount", ("R1", "21"), ("R2", "9")),
         expect(pair("L1", "R2", "-1"), pair("L2", "R1", "1")),
+    ),
+    Case(
+        "a rule for what little is left may have neither key nor bound",
+        SMALL,
+        recipe(rule(eq(), name="first"), rule(text("contains"), name="last")),
+        left("id ref note", ("L1", "a", "x"), ("L2", "b", "paid by Smith"), ("L3", "c", "y")),
+        right("id ref note", ("R1", "a", "z"), ("R2", "d", "Smith")),
+        expect(
+            pair("L1", "R1", rule="first"),
+            pair("L2", "R2", "0", rule="last"),
+            alone("left", "L3", "first last"),
+        ),
+    ),
+    Case(
+        "of groups without key and bound all rows are one",
+        SMALL,
+        recipe(rule(text("contains"), cardinality="M:N")),
+        left("id note", ("L1", "ab"), ("L2", "b"), ("L3", "c")),
+        right("id note", ("R1", "b"), ("R2", "d")),
+        expect(
+            group("L1 L2", "R1", "N:1"),
+            alone("left", "L3"),
+            alone("right", "R2"),
+        ),
     ),
 ]  # fmt: skip
 

@@ -10,8 +10,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from kalla.errors import Unavailable
-from kalla.reconcile.model import Recipe, Source
+from kalla.errors import InvalidInput, Unavailable
+from kalla.reconcile import plan
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import checking
 from kalla.reconcile.recipes.checking import check
 
@@ -183,10 +185,25 @@ def test_first_in_first_out_needs_both_dates_and_pairs() -> None:
         ({"left": "a", "op": "gt", "right": "b"}, False),
     ],
 )
-def test_a_rule_without_a_key_is_bounded_otherwise(
+def test_a_rule_without_a_key_is_bounded_otherwise_or_for_few_rows(
     condition: dict[str, Any], is_bounded: bool
 ) -> None:
-    assert list(told(with_rule(condition))) == ([] if is_bounded else ["rules[0].conditions"])
+    wanted = with_rule(condition)
+    assert told(wanted) == {}
+
+    def sources(rows: int | None) -> dict[Side, Input]:
+        types = dict.fromkeys(("id", "a", "b", "amount"), "VARCHAR")
+        return {side: Input("csv", (), types, rows=rows) for side in SIDES}
+
+    later = recipe(rules=[{"name": "first", "conditions": [KEY]}, *wanted.model_dump()["rules"]])
+    for possible, rows in ((wanted, 1_000), (wanted, None), (later, 1_001)):
+        plan.make(possible, sources(rows))
+    if is_bounded:
+        plan.make(wanted, sources(1_001))
+        return
+    with pytest.raises(InvalidInput, match=r"each of 1,001 rows .* add an `eq`") as caught:
+        plan.make(wanted, sources(1_001))
+    assert [each.field for each in caught.value.problems] == ["rules[0].conditions"]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Pariss", "", "/etc/passwd", "../UTC", "Europe", "a\0b"])

@@ -162,7 +162,7 @@ def test_a_recipe_of_sound_structure_may_make_no_sense() -> None:
     told = problems(sample("senseless.yaml"))
     assert set(told) == {
         "match_sql", "time_zone", "sources.left.uri", "sources.left.primary_key[1]",
-        "sources.right.uri", "sources.right.currency", "rules[0].conditions", "rules[1].name",
+        "sources.right.uri", "sources.right.currency", "rules[1].name",
         "rules[1].conditions[0].derive[0].regex", "rules[1].conditions[1].days",
         "rules[1].conditions[2].threshold", "rules[1].left_sum", "rules[1].right_sum",
         "rules[1].ties", "rules[1].left_order", "rules[1].right_order",

@@ -30,6 +30,7 @@ from kalla.spark.connectors.connector import Connector, Slice
 
 MATCH_SQL = "match_sql"  # the name of the one rule that a recipe with SQL of its own has
 
+_UNBOUNDED_PAIRS = 1_000_000  # that a rule may look at, one by one
 _UNPACKED = 4  # how much larger rows are in memory than in a file
 _TOGETHER = 256 * 1024 * 1024
 
@@ -120,6 +121,8 @@ def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
         _rule(number, rule, recipe, (columns["left"], columns["right"]))
         for number, rule in enumerate(recipe.rules_in_order)
     )
+    if rules:
+        _demand_bounded(recipe, rules[0], inputs)
     statement = None
     if recipe.match_sql is not None:
         statement = held_sql(recipe.match_sql, {side: inputs[side].types for side in SIDES})
@@ -236,6 +239,25 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         sum_bound,
         rule.subset == "confirm",
     )
+
+
+def _demand_bounded(recipe: Recipe, first: RulePlan, inputs: Mapping[Side, Input]) -> None:
+    """A rule without a key, a tolerance or a window is for what little others leave: the first one
+    may only have it where both sources are small. Of a later one that is seen when its turn comes.
+    """
+    if first.key or any(check.band for check in first.checks) or any(first.filters):
+        return
+    sizes = [inputs[side].rows for side in SIDES if not recipe.sources[side].filters]
+    known = [rows for rows in sizes if rows is not None]
+    if len(known) == len(SIDES) and known[0] * known[1] > _UNBOUNDED_PAIRS:
+        place = recipe.rules.index(recipe.rules_in_order[0])
+        raise InvalidInput(
+            Problem(
+                f"rules[{place}].conditions",
+                f"would compare each of {known[0]:,} rows with each of {known[1]:,}: add an `eq`, a"
+                " tolerance with `absolute` or a date_window, or put rules that have one before it",
+            )
+        )
 
 
 def _order(columns: Columns, name: str | None) -> Value | None:

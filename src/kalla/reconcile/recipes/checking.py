@@ -251,10 +251,6 @@ def _rule(rule: Rule, path: Path) -> Iterator[Finding]:
             if column is None:
                 yield Finding((*path, name), "is missing: it says which row came first",
                               suggestion="name the column with the date")  # fmt: skip
-    if not rule.key and not any(_bounds_pairs(each) for each in rule.conditions):
-        yield Finding((*path, "conditions"), "would compare every row with every other",
-                      suggestion="add an `eq`, a tolerance with `absolute`, or a date_window",
-        )  # fmt: skip
 
 
 def _sums(rule: Rule, path: Path) -> Iterator[Finding]:
@@ -270,13 +266,6 @@ def _sums(rule: Rule, path: Path) -> Iterator[Finding]:
     if len(given) == 1:
         other = "right_sum" if given == ["left_sum"] else "left_sum"
         yield Finding((*path, other), f"is missing: it is compared with {given[0]}")
-
-
-def _bounds_pairs(condition: Condition) -> bool:
-    if isinstance(condition, Tolerance):
-        both = condition.below is not None and condition.above is not None
-        return condition.absolute is not None or both
-    return isinstance(condition, DateWindow)
 
 
 def _condition(condition: Condition, path: Path) -> Iterator[Finding]:
