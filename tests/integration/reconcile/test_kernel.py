@@ -180,13 +180,20 @@ def test_a_hot_key_of_many_to_many_is_compared_by_kinds_of_rows(tmp_path: Path) 
     assert facts.rules[0].matches == 1
 
 
-def test_a_hot_key_of_many_to_many_with_too_many_kinds_says_so(tmp_path: Path) -> None:
-    hot = [(number, "HOT", Decimal(1)) for number in range(100_000)]
-    others = [(100_000 + number, "COOL", Decimal(1)) for number in range(5)]
-    check = {"left": "id", "op": "lte", "right": "id"}
-    facts = match(tmp_path, hot + others, hot + others, wanted=many_to_many(check))
+@pytest.mark.parametrize(
+    ("count", "check"),
+    [(100_000, {"op": "lte"}), (2_000, {"op": "fuzzy", "threshold": "1"})],
+    ids=["in order", "alike"],
+)
+def test_a_hot_key_of_many_to_many_with_too_many_kinds_says_so(
+    tmp_path: Path, count: int, check: dict[str, str]
+) -> None:
+    hot = [(number, "HOT", Decimal(1)) for number in range(count)]
+    others = [(count + number, "COOL", Decimal(1)) for number in range(5)]
+    wanted = many_to_many({"left": "id", "right": "id"} | check)
+    facts = match(tmp_path, hot + others, hot + others, wanted=wanted)
     for side in SIDES:
-        assert facts.sides[side].states["ambiguous"].rows == 100_000
+        assert facts.sides[side].states["ambiguous"].rows == count
         assert facts.sides[side].states["matched"].rows == 5
     found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "right.parquet")
     assert set(found.column("reason").to_pylist()) == {"too_large"}

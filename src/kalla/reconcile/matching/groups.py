@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kalla.reconcile.matching import splits
+from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.doubts import doubt_whole_keys
 from kalla.reconcile.matching.workbench import (
     Workbench,
@@ -15,6 +16,7 @@ from kalla.reconcile.plan import RulePlan
 
 # More pairs than this of kinds of rows under one key of an M:N rule are not compared.
 _HOT_KINDS = 20_000_000
+_HOT_TEXTS = 2_000_000  # where texts are compared by similarity, which takes twenty times as long
 
 
 def match(bench: Workbench, rule: RulePlan) -> str:
@@ -100,6 +102,8 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
             f"CREATE OR REPLACE TEMP TABLE {side}_kinds AS"
             f" SELECT DISTINCT {', '.join(['1 AS kind', *names])} FROM {side}_rule"
         )
+    holds = [rule.checks[place].holds for place in compared]
+    most = _HOT_TEXTS if any(FUZZY in each for each in holds) else _HOT_KINDS
     shared = "".join(f"{name}, " for name in keys)
     both = conjunction([f"a.{name} = b.{name}" for name in keys])
     listed = "".join(f"a.{name}, " for name in keys)
@@ -108,10 +112,10 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
         f" SELECT {listed}row_number() OVER () AS kid"
         f" FROM (SELECT {shared}count(*) AS n FROM left_kinds GROUP BY ALL) a"
         f" JOIN (SELECT {shared}count(*) AS n FROM right_kinds GROUP BY ALL) b"
-        f" ON {both} WHERE a.n * b.n > {_HOT_KINDS}"
+        f" ON {both} WHERE a.n * b.n > {most}"
     )
     (hot,) = bench.row("SELECT count(*) FROM kids")
-    condition = conjunction([*same_key(rule), *(rule.checks[place].holds for place in compared)])
+    condition = conjunction([*same_key(rule), *holds])
     for side, alias, other in (("left", "l", "right_kinds r"), ("right", "r", "left_kinds l")):
         kinds = f"SELECT {alias}.* FROM {side}_kinds {alias}"
         if hot:
