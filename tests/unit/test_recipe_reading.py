@@ -269,6 +269,11 @@ def test_a_flood_of_problems_is_cut() -> None:
     told = problems("\n".join(f"field{number}: 1" for number in range(5000)))
     assert len(told) == 201
     assert told[""].message == "there are more problems; these are the first 200"
+    conditions = [{"left": f"c{number}", "op": "date_window", "right": "d"} for number in range(50)]
+    rules = [{"name": f"r{number}", "conditions": conditions} for number in range(100)]
+    source = {"uri": "a.csv", "primary_key": ["id"]}
+    document = {"name": "x", "sources": {"left": source, "right": source}, "rules": rules}
+    assert len(problems(json.dumps(document))) == 201
 
 
 def with_parameters(declared: str, uri: str = "left.csv") -> str:

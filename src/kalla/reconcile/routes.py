@@ -205,7 +205,7 @@ async def _looking(connection: Connection) -> AsyncIterator[None]:
     global _lookers
     if _lookers >= _MOST_LOOKERS:
         raise Unavailable("too many recipes are being looked at: try again in a moment")
-    await connection.execute(store.sql.be_patient)
+    await entries.be_patient(connection)
     _lookers += 1
     try:
         async with asyncio.timeout(_LOOK_SECONDS):

@@ -1,10 +1,6 @@
 -- Statements about reconciliations. While kalla.runs has the run, its status is the truth; the row
 -- here keeps a copy of how it ended, which `conclude` writes.
 
--- name: be_patient
--- Sources are looked at inside the command's transaction, which is idle meanwhile.
-SET LOCAL idle_in_transaction_session_timeout = '60s';
-
 -- name: create
 INSERT INTO kalla.reconciliations
     (run_id, name, recipe_id, recipe_version, recipe_hash, recipe, sources, submitted_by, callback)

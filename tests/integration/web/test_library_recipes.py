@@ -259,6 +259,15 @@ async def test_a_run_finds_the_version_it_names(site: Site) -> None:
     assert (first.text, first.created_by) == (RECIPE, "ann")
 
 
+async def test_the_transaction_that_saves_a_recipe_outlasts_its_reading(site: Site) -> None:
+    """The longest takes longer to read than a transaction may be idle otherwise."""
+    name = "idle_in_transaction_session_timeout"
+    async with site.database.transaction() as connection:
+        await entries.save_recipe(connection, RECIPE, by="ann")
+        row = await (await connection.execute(f"SHOW {name}")).fetchone()
+    assert row == {name: "1min"}
+
+
 async def test_recipes_are_never_read_on_the_event_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

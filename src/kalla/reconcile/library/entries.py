@@ -136,12 +136,18 @@ async def remove_source(connection: Connection, name: str) -> RegisteredSource:
     return await asyncio.to_thread(_registered, row)
 
 
+async def be_patient(connection: Connection) -> None:
+    """Let a transaction be idle for longer than others may, while a recipe is read."""
+    await connection.execute(sql.be_patient)
+
+
 async def save_recipe(connection: Connection, text: str, by: str) -> SavedRecipe:
     """Keep a recipe under its id: as a new version, unless the latest has the same text.
 
     Going back to an earlier text makes a new version too: the latest one is what counts.
     """
     known = await known_sources(connection)
+    await be_patient(connection)
     text, name, recipe_id, digest = await asyncio.to_thread(_fit_to_save, text, known)
     await connection.execute(sql.serialise_recipe, {"recipe_id": recipe_id})
     latest = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)

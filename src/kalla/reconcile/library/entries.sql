@@ -1,5 +1,10 @@
 -- Statements about registered sources, saved recipes and destinations of callbacks.
 
+-- name: be_patient
+-- Long recipes are read, and their sources looked at, inside the command's transaction, which is
+-- idle meanwhile.
+SET LOCAL idle_in_transaction_session_timeout = '60s';
+
 -- name: add_source
 INSERT INTO kalla.sources (name, document, created_by, changed_by)
 VALUES (%(name)s, %(document)s, %(by)s, %(by)s)

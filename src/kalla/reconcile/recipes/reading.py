@@ -126,6 +126,8 @@ def _judge(
     unsaid = {("rules",), ("match_sql",)} if any(len(path) == 1 for path in faults) else set()
     seen = columns(found.recipe, found.readable) if columns else {}
     for each in checking.findings(found.recipe, seen, found.altered):
+        if len(told) > _MOST_PROBLEMS:
+            break
         there = place(each.path)
         above = any(other[: len(there)] == there for other in spoiled)
         within = any(there[:length] in spoiled for length in range(1, len(there) + 1))
