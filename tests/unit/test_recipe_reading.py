@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.recipe import app
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Filter, Fuzzy, Parameter, Recipe, Side, Tolerance
+from kalla.reconcile.model import SIDES, Filter, Fuzzy, Parameter, Recipe, Side, Tolerance
 from kalla.reconcile.recipes import checking, reading
 from kalla.reconcile.recipes.reading import RecipeProblem
 
@@ -522,6 +522,9 @@ def test_a_recipe_written_and_read_again_is_equal(document: dict[str, Any]) -> N
     recipe = Recipe.model_validate(document)
     assume(not checking.check(recipe))
     assert reading.read(reading.write(recipe)) == recipe
+    for side in SIDES:
+        source = recipe.sources[side]
+        assert reading.read_source(reading.write_source(source)) == source
 
 
 # The command line

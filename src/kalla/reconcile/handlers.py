@@ -1,13 +1,13 @@
 """A run as jobs: plan a side's staging, stage a chunk, match. What moves rows is `run`'s.
 
-A payload holds the recipe as it was submitted, so that `run` needs no database; passwords are in it
-by name only, and are looked up at the last moment.
+A payload holds the recipe as it was submitted (of a chunk: its source), so that `run` needs no
+database; passwords are in it by name only, and are looked up at the last moment.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,7 +53,14 @@ class AskedSide(Asked):
     side: Side
 
 
-class AskedChunk(AskedSide):
+class AskedChunk(BaseModel):
+    """A range of one source: there may be thousands of them, so that none holds the recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    side: Side
+    source: str  # as YAML
+    time_zone: str
     part: dict[str, Any]
     columns: tuple[str, ...] | None = None
 
@@ -117,7 +124,13 @@ class StagePlan(Stateless):
                 "chunks": len(parts),
             }
             if source.consistency != "snapshot":
-                jobs = (_chunk_job(job, each, columns, at_once) for each in parts)
+                asks = {
+                    "side": asked.side,
+                    "source": reading.write_source(source),
+                    "time_zone": recipe.time_zone,
+                    "columns": columns,
+                }
+                jobs = (_chunk_job(job, asks, each, at_once) for each in parts)
                 return Outcome(result, tuple(jobs))
             kernel = _stager(ground, job, connector, asked.side, columns)
             return self._stage_all(job, context, kernel, parts, min(_AT_ONCE, at_once), result)
@@ -152,10 +165,10 @@ class StageChunk(Stateless):
 
     def run(self, job: Job, context: Context) -> Outcome:
         asked = AskedChunk.model_validate(job.payload)
-        recipe = reading.read(asked.recipe)
+        source = reading.read_source(asked.source)
         part = Slice.from_json(asked.part)
         with origins.connector(
-            recipe.sources[asked.side], asked.side, recipe.time_zone, resolve=self._ground.secret
+            source, asked.side, asked.time_zone, resolve=self._ground.secret
         ) as connector:
             kernel = _stager(self._ground, job, connector, asked.side, asked.columns)
             with self._ground.spark.session(job, context) as session:
@@ -233,8 +246,8 @@ class Exec:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
 
 
-def _chunk_job(plan: Job, part: Slice, columns: Sequence[str] | None, at_once: int) -> NewJob:
-    payload = plan.payload | {"part": part.as_json(), "columns": columns}
+def _chunk_job(plan: Job, asks: Mapping[str, Any], part: Slice, at_once: int) -> NewJob:
+    payload = {**asks, "part": part.as_json()}
     # Chunks of one lane never run at the same time, so that no more do than there are lanes.
     lane = f"{plan.run_id}-{plan.job_id}-{part.number % at_once}" if part.of > at_once else None
     return NewJob("stage_chunk", payload, priority=plan.priority, gate=STAGED, running_key=lane)

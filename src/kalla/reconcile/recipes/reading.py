@@ -14,16 +14,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import (
-    Recipe,
-    Side,
-)
+from kalla.reconcile.model import Recipe, Side, Source
 from kalla.reconcile.recipes import checking, notation, older, parameters, salvage, sql, structure
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem
 from kalla.reconcile.recipes.salvage import Salvage
 
-__all__ = ["Look", "RecipeProblem", "json_schema", "read", "write"]
+__all__ = ["Look", "RecipeProblem", "json_schema", "read", "read_source", "write", "write_source"]
 
 _MOST_PROBLEMS = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -92,6 +89,16 @@ def write(recipe: Recipe) -> str:
     return notation.write(
         {key: item if key == "parameters" else _writable(item) for key, item in document.items()}
     )
+
+
+def write_source(source: Source) -> str:
+    """A source by itself, without what is there by default; no parameter is left in it."""
+    return notation.write(_listed(source.model_dump(exclude_defaults=True)))
+
+
+def read_source(text: str) -> Source:
+    """What `write_source` has written; numbers and dates of its filters stay what they are."""
+    return Source.model_validate(notation.parse(text).value)
 
 
 def json_schema() -> dict[str, Any]:
@@ -170,6 +177,12 @@ def _invalid(told: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ())
             RecipeProblem("", f"there are more problems; these are the first {_MOST_PROBLEMS}")
         )
     return InvalidInput(*problems)
+
+
+def _listed(item: object) -> object:
+    if isinstance(item, dict):
+        return {key: _listed(below) for key, below in item.items()}
+    return [_listed(below) for below in item] if isinstance(item, tuple | list) else item
 
 
 def _writable(item: object) -> object:
