@@ -133,8 +133,8 @@ def test_no_bytes_make_it_crash_hang_or_read_elsewhere(version: int, data: st.Da
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([1, 2]))
 def test_any_body_at_all_is_columns_or_a_refusal(content: bytes, version: int) -> None:
-    for body in (content, packed(content)):
-        assert _outcome(body, version) == _outcome(body, version)  # and nothing else is raised
+    for each in (content, packed(content)):
+        assert _outcome(each, version) == _outcome(each, version)  # and nothing else is raised
 
 
 def _outcome(content: bytes, version: int) -> object:

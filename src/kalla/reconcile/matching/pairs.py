@@ -179,7 +179,7 @@ def _number_keys(bench: Workbench, rule: RulePlan) -> None:
         numbered = f"SELECT *, row_number() OVER () AS kid FROM ({both})"
     else:
         numbered = "SELECT 0::BIGINT AS kid"
-    bench.run(f"CREATE TEMP TABLE crowded AS {numbered}")
+    bench.run(f"CREATE OR REPLACE TEMP TABLE crowded AS {numbered}")
 
 
 def _solve_crowded(bench: Workbench, rule: RulePlan) -> pa.Table:

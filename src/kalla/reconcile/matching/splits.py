@@ -87,18 +87,18 @@ def _number_keys(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> Non
 
 def _find_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
     """`large_kids`: keys with several one rows that are too large to be solved together, known by
-    counting; `crowded` (kid, rid): the rows of the many side that count."""
+    counting; `many_rows` (kid, rid): the rows of the many side that count."""
     m, o = _letter(many), _letter(one)
     same = conjunction([f"{m}.{name} = k.{name}" for name in key_columns(rule)])
     counts = f"{m}.amount <> 0" if rule.sums else "true"
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE crowded AS SELECT k.kid, {m}.rid"
+        f"CREATE OR REPLACE TEMP TABLE many_rows AS SELECT k.kid, {m}.rid"
         f" FROM {many}_rule {m} JOIN kids k ON {same} AND k.ones > 1 AND NOT k.hot"
         f" SEMI JOIN {one}_rule {o} ON {_admits(rule)} WHERE {counts}"
     )
     bounds = bench.plan.bounds
     sized = bench.rows(
-        "SELECT kid, any_value(ones), count(*) FROM crowded JOIN kids USING (kid) GROUP BY kid"
+        "SELECT kid, any_value(ones), count(*) FROM many_rows JOIN kids USING (kid) GROUP BY kid"
     )
     large = [
         kid
@@ -309,7 +309,7 @@ def _doubt_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> Non
     whole = f"NOT fits AND n > 1 AND counting > {bench.plan.bounds.subset_rows}"
     alone = f"SELECT one FROM whole WHERE {whole}"
     added = f"SELECT many FROM admissible JOIN whole USING (one) WHERE {whole} AND many_amount <> 0"
-    crowd = f"SELECT rid FROM crowded WHERE kid IN ({large})"
+    crowd = f"SELECT rid FROM many_rows WHERE kid IN ({large})"
     for side, other, which in (
         (one, many, f"{hot} OR m.kid IN ({large}) OR m.rid IN ({alone})"),
         (many, one, f"{hot} OR m.rid IN ({crowd}) OR m.rid IN ({added})"),
