@@ -35,6 +35,8 @@ def place(
     """
     if not tasks:
         return []
+    from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
     described = [pickle.dumps(task) for task in tasks]
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
@@ -47,7 +49,9 @@ def place(
                     result = error
                 yield _answer(batch.column("id").slice(place, 1), pickle.dumps(result))
 
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, "id long, facts binary")
+    # As types, not as text, which the server would be asked to read.
+    told = StructType([StructField("id", LongType()), StructField("facts", BinaryType())])
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, told)
     found = {row["id"]: pickle.loads(row["facts"]) for row in frame.collect()}  # noqa: S301 -- ours
     facts = [found[number] for number in range(len(tasks))]
     for each in facts:
