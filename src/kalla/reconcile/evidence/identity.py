@@ -22,7 +22,7 @@ Words = npt.NDArray[np.uint64]
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SIGN = np.uint64(2**63)
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
-_IN_CACHE = 1 << 14  # as many rows at once
+_ROWS = 1 << 16  # at once: fewer wait for each other where several threads work
 
 
 def of_keys(recipe: str, rule: str, keys: str) -> str:
@@ -40,8 +40,8 @@ def of_numbers(recipe: str, rule: str, left: Numbers, right: Numbers) -> tuple[W
     """From two whole numbers each: the high and the low word of each id."""
     high, low = np.empty(len(left), np.uint64), np.empty(len(left), np.uint64)
     seeds = _seeds(recipe, rule)
-    for first in range(0, len(left), _IN_CACHE):
-        here = slice(first, first + _IN_CACHE)
+    for first in range(0, len(left), _ROWS):
+        here = slice(first, first + _ROWS)
         a, b = left[here].view(np.uint64) ^ _SIGN, right[here].view(np.uint64) ^ _SIGN
         for turn in (0, 2):
             a = a ^ _folded(b ^ seeds[turn])
