@@ -104,8 +104,6 @@ def test_problems_have_the_paths_of_the_older_document() -> None:
 
 
 def test_problems_of_sense_have_the_older_paths_too() -> None:
-    unkeyed = with_rule(conditions=[{"left": "a", "op": "gt", "right": "b"}])
-    assert list(problems(unkeyed)) == ["match_rules[0].conditions"]
     too_fine = with_condition(op="fuzzy", threshold=0.91234)
     assert list(problems(too_fine)) == ["match_rules[0].conditions[1].threshold"]
     both_ends = with_filter(op="between", value=["a", ["b"]])
