@@ -137,15 +137,15 @@ def _load(bench: Workbench) -> dict[Side, Loaded]:
 def _write(
     bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
 ) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...]]:
-    """All evidence. What is left of each side is explained at the same time: its statements are too
-    small to use more than one core each."""
+    """All evidence: what matched, and what is left of each side, at the same time, for most of the
+    work is too small to use more than one core."""
 
-    def matched() -> tuple[RuleFacts, ...]:
-        facts = write_matched(bench, evidence, carried)
+    def matched() -> None:
+        _write_matched(evidence, carried)
         evidence.ambiguous()
-        return facts
 
     def unmatched(own: Workbench, side: Side) -> list[Written]:
+        own.tallies(side)  # for all who ask later
         closest.search(own, side)
         explained = evidence.beside(own)
         explained.unmatched(side)
@@ -155,10 +155,12 @@ def _write(
         benches = {side: bench.beside() for side in SIDES}
         for own in benches.values():
             stack.callback(own.close)
-        pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, 3)))
+        pool = stack.enter_context(ThreadPoolExecutor(1 if bench.threads == 1 else 1 + len(SIDES)))
+        pairs_written = pool.submit(matched)
         asked = [pool.submit(unmatched, own, side) for side, own in benches.items()]
-        facts = pool.submit(matched).result()
+        pairs_written.result()
         rest = [written for each in asked for written in each.result()]
+    facts = tuple(_rule_facts(bench, each) for each in carried)
     return facts, (*evidence.written, *rest)
 
 
@@ -192,14 +194,16 @@ def write_matched(
     bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
 ) -> tuple[RuleFacts, ...]:
     """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
-    facts = []
+    _write_matched(evidence, carried)
+    return tuple(_rule_facts(bench, each) for each in carried)
+
+
+def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
     for each in carried:
         if isinstance(each.found, str):
             evidence.groups(each.rule, each.found)
         else:
             evidence.pairs(each.rule, each.found)
-        facts.append(_rule_facts(bench, each))
-    return tuple(facts)
 
 
 def _rule_facts(bench: Workbench, carried: Carried) -> RuleFacts:

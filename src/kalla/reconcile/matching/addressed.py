@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ _FEW = 2**15  # differences that can be told by their numbers
 _BATCH = 122_880
 
 Numbers = npt.NDArray[np.integer[Any]]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 def join(
@@ -89,14 +91,26 @@ class _Addresses:
         wanted = ", ".join(["rid", *(f"v{place}" for place in (key, *rule.pair_checks))])
         places, rids = np.full(high - low + 1, _NOBODY, np.int32), np.empty(rows, np.int32)
         checked: dict[int, Numbers] = {}
-        first = 0
-        for batch in bench.batches(f"SELECT {wanted} FROM {view}", _BATCH):
-            here = slice(first, first := first + len(batch))
+
+        def lay(given: tuple[int, pa.RecordBatch]) -> None:
+            first, batch = given
+            here = slice(first, first + len(batch))
             rids[here] = _words(batch.column(0))
             places[_words(batch.column(1)) - low] = np.arange(here.start, here.stop)
             for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
-                words = _words(column)
-                checked.setdefault(place, np.empty(rows, words.dtype))[here] = words
+                checked[place][here] = _words(column)
+
+        def numbered() -> Iterator[tuple[int, pa.RecordBatch]]:
+            first = 0
+            for batch in bench.batches(f"SELECT {wanted} FROM {view}", _BATCH):
+                for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
+                    if place not in checked:
+                        checked[place] = np.empty(rows, _words(column).dtype)
+                yield first, batch
+                first += len(batch)
+
+        for _ in _spread(lay, numbered(), bench.threads):
+            pass
         return cls(low, places, rids, checked)
 
 
@@ -184,17 +198,13 @@ def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
     return values.take(places, mode="clip")
 
 
-def _spread(
-    work: Callable[[pa.RecordBatch], pa.RecordBatch],
-    batches: Iterable[pa.RecordBatch],
-    threads: int,
-) -> Iterator[pa.RecordBatch]:
-    """The work on each batch, by several hands; few batches wait for them."""
-    waiting: deque[Future[pa.RecordBatch]] = deque()
+def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:
+    """The work on each of them, by several hands; few wait for these."""
+    waiting: deque[Future[Made]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for batch in batches:
+        for each in given:
             if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
-            waiting.append(pool.submit(work, batch))
-        for each in waiting:
-            yield each.result()
+            waiting.append(pool.submit(work, each))
+        for asked in waiting:
+            yield asked.result()
