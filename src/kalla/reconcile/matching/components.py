@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.matching import values
-from kalla.reconcile.matching.pairs import SHOWN_CANDIDATES
+from kalla.reconcile.matching.doubts import SHOWN_CANDIDATES
 from kalla.reconcile.matching.values import Columns, literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side

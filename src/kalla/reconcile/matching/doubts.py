@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching.pairs import SHOWN_CANDIDATES
 from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import RulePlan
+
+SHOWN_CANDIDATES = 20
 
 
 def doubt_pairs(bench: Workbench, rule: RulePlan, side: Side, other: Side, pairs: str) -> None:
