@@ -33,6 +33,8 @@ MATCH_SQL = "match_sql"  # the name of the one rule that a recipe with SQL of it
 _UNBOUNDED_PAIRS = 1_000_000  # that a rule may look at, one by one
 _UNPACKED = 4  # how much larger rows are in memory than in a file
 _TOGETHER = 256 * 1024 * 1024
+_ROW = 50  # bytes in a file, where nobody counted the rows
+_HELD = 64  # bytes of a row in memory: its pair, and what became of it
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,21 @@ def buckets(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
     size = sum(given.bytes for given in inputs.values()) * _UNPACKED
     if size <= _TOGETHER:
         return 1
+    return max(cores, -(-size // _room(memory)))
+
+
+def buckets_alone(inputs: Mapping[Side, Input], memory: str) -> int:
+    """Over how many on one machine: one has all its cores, as long as what is held of each row
+    besides DuckDB's tables, which spill, takes no more than these."""
+    rows = max(
+        given.bytes // _ROW if given.rows is None else given.rows for given in inputs.values()
+    )
+    return max(1, -(-rows * _HELD // _room(memory)))
+
+
+def _room(memory: str) -> int:
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
-    room = int(Decimal(memory[:-2]) * units[memory[-2:]])
-    return max(cores, -(-size // room))
+    return int(Decimal(memory[:-2]) * units[memory[-2:]])
 
 
 def needed(recipe: Recipe, side: Side) -> tuple[str, ...] | None:

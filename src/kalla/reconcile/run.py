@@ -154,14 +154,14 @@ def _match(
 
 
 def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
-    """One on one machine, which has all its cores and memory in one task."""
+    """Few on one machine, which has all its cores in one task."""
     if limits.buckets is not None:
         return limits.buckets
     inputs = {side: made.sides[side].input for side in SIDES}
     if plan.buckets(inputs, limits.memory, 2) == 1:
         return 1
     if (session.conf.get("spark.master") or "").startswith("local"):
-        return 1
+        return plan.buckets_alone(inputs, limits.memory)
     # A partition a core, unless told otherwise: counted by the first row of each, unshuffled.
     rows = session.range(100_000).selectExpr("monotonically_increasing_id() AS place")
     cores = len(rows.where(f"place % {_PLACES} = 0").collect())

@@ -281,3 +281,15 @@ def test_buckets_follow_the_data_the_cores_and_the_memory(
     given = Input("parquet", ("-",), TYPES, bytes=megabytes * 10**6 // 2)
     inputs: dict[Side, Input] = {"left": given, "right": given}
     assert plan.buckets(inputs, "2GB", cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "megabytes", "expected"),
+    [(20_000_000, 4_000, 1), (100_000_000, 4_000, 4), (None, 100, 1), (None, 5_000, 4)],
+)
+def test_on_one_machine_the_rows_are_spread_when_their_pairs_would_not_fit(
+    rows: int | None, megabytes: int, expected: int
+) -> None:
+    few = Input("parquet", ("-",), TYPES, rows=1, bytes=100)
+    many = Input("parquet", ("-",), TYPES, rows=rows, bytes=megabytes * 10**6)
+    assert plan.buckets_alone({"left": few, "right": many}, "2GB") == expected
