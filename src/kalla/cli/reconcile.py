@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from kalla.local import ports
 from kalla.local.spark import Spark
 from kalla.reconcile import plan
 from kalla.reconcile.evidence import report
-from kalla.reconcile.model import SIDES, Recipe, Source
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.run import Run, carry_out
@@ -146,10 +146,8 @@ def _print_plan(recipe: Recipe, style: str) -> None:
         else origins.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
-    for side, given in inputs.items():
-        if given.rows is None:
-            inputs[side] = replace(given, rows=inspection.estimate(given, limits.storage))
-    document = _plan_document(recipe, plan.make(recipe, inputs), limits)
+    rows = {side: inspection.estimate(inputs[side], limits.storage) for side in SIDES}
+    document = _plan_document(recipe, plan.make(recipe, inputs), rows, limits)
     if style == "json":
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
@@ -167,15 +165,17 @@ def _print_plan(recipe: Recipe, style: str) -> None:
         typer.echo(f"         checks: {', '.join(rule['checks']) or 'none'}")
 
 
-def _plan_document(recipe: Recipe, made: Plan, limits: Limits) -> dict[str, Any]:
-    def described(source: Source, given: Input) -> dict[str, Any]:
+def _plan_document(
+    recipe: Recipe, made: Plan, rows: Mapping[Side, int | None], limits: Limits
+) -> dict[str, Any]:
+    def described(source: Source, given: Input, rows: int | None) -> dict[str, Any]:
         staged = origins.is_staged(source)
-        chunks = origins.chunks_wanted(source, given.rows or 0, limits)
+        chunks = origins.chunks_wanted(source, rows or 0, limits)
         return {
             "uri": source.uri,
             "kind": f"{source.read if staged else 'native'} {given.format}",
-            "rows": "rows unknown" if given.rows is None else f"about {given.rows:,} rows",
-            "estimated_rows": given.rows,
+            "rows": "rows unknown" if rows is None else f"about {rows:,} rows",
+            "estimated_rows": rows,
             "bytes": given.bytes,
             "chunks": chunks if staged else len(given.files),
             "columns": list(given.types),
@@ -186,7 +186,8 @@ def _plan_document(recipe: Recipe, made: Plan, limits: Limits) -> dict[str, Any]
         "recipe": recipe.name,
         "recipe_hash": made.recipe_hash,
         "sources": {
-            side: described(recipe.sources[side], made.sides[side].input) for side in SIDES
+            side: described(recipe.sources[side], made.sides[side].input, rows[side])
+            for side in SIDES
         },
         "rules": [
             {

@@ -152,13 +152,20 @@ def buckets(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
     return max(cores, -(-size // _room(memory)))
 
 
-def buckets_alone(inputs: Mapping[Side, Input], memory: str) -> int:
+def buckets_alone(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
     """Over how many on one machine: one has all its cores, as long as what is held of each row
-    besides DuckDB's tables, which spill, takes no more than these."""
+    besides DuckDB's tables, which spill, takes no more than these; of several, each core has one at
+    a time."""
     rows = max(
         given.bytes // _ROW if given.rows is None else given.rows for given in inputs.values()
     )
-    return max(1, -(-rows * _HELD // _room(memory)))
+    held = rows * _HELD
+    return 1 if held <= _room(memory) else -(-held * cores // _room(memory))
+
+
+def share(memory: str, cores: int) -> str:
+    """Of the memory of one machine, what each of its cores has."""
+    return f"{_room(memory) // cores // 10**6}MB"
 
 
 def _room(memory: str) -> int:

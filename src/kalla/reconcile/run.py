@@ -136,7 +136,9 @@ def _match(
     mark.touch()
     if count > 1:
         told = _Told(session, progress, mark, buckets.tasks_expected(made.rules, count))
-        narrow = dataclasses.replace(resources, threads=1)  # as many tasks as cores
+        # As many tasks as cores; on one machine they share its memory.
+        memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
+        narrow = dataclasses.replace(resources, threads=1, memory=memory)
         return buckets.match(made, count, work / "evidence", narrow, when, told)
     progress("match", 0, 1)
     pairs = None
@@ -160,12 +162,16 @@ def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
     inputs = {side: made.sides[side].input for side in SIDES}
     if plan.buckets(inputs, limits.memory, 2) == 1:
         return 1
-    if (session.conf.get("spark.master") or "").startswith("local"):
-        return plan.buckets_alone(inputs, limits.memory)
+    if _is_local(session):
+        return plan.buckets_alone(inputs, limits.memory, limits.threads)
     # A partition a core, unless told otherwise: counted by the first row of each, unshuffled.
     rows = session.range(100_000).selectExpr("monotonically_increasing_id() AS place")
     cores = len(rows.where(f"place % {_PLACES} = 0").collect())
     return plan.buckets(inputs, limits.memory, cores)
+
+
+def _is_local(session: SparkSession) -> bool:
+    return (session.conf.get("spark.master") or "").startswith("local")
 
 
 def _seeing(mark: Path, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:

@@ -29,7 +29,7 @@ TOLERANCES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kinds", [("BIGINT", "BIGINT"), ("INTEGER", "UBIGINT")])
+@pytest.mark.parametrize("kinds", [("BIGINT", "BIGINT"), ("SMALLINT", "UBIGINT")])
 @pytest.mark.parametrize("named", TOLERANCES)
 def test_rows_found_by_address_or_by_a_join_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, kinds: tuple[str, str]
@@ -67,6 +67,40 @@ def test_what_was_found_by_address_can_be_spelled_row_by_row(
     assert digests(by_row) == digests(once)
 
 
+def test_keys_of_few_bits_are_found_from_the_lowest_to_the_highest(tmp_path: Path) -> None:
+    keys = range(-128, 128)
+    side = {"uri": "-", "primary_key": ["id"]}
+    rule = {"name": "by id", "conditions": [{"left": "id", "op": "eq", "right": "of"}]}
+    document = {"name": "test", "sources": {"left": side, "right": side}, "rules": [rule]}
+    columns = {
+        "left": {"id": pa.array(keys, pa.int8())},
+        "right": {"id": pa.array(range(1000, 1256)), "of": pa.array(keys)},
+    }
+    inputs = {}
+    for name in SIDES:
+        pq.write_table(pa.table(columns[name]), tmp_path / f"{name}.parquet")
+        types = {"id": "BIGINT", "of": "BIGINT"} if name == "right" else {"id": "TINYINT"}
+        inputs[name] = Input("parquet", (str(tmp_path / f"{name}.parquet"),), types)
+    made = plan.make(Recipe.model_validate(document), inputs)
+    resources = Resources("500MB", 2, tmp_path / "temp")
+    kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    found = pq.read_table(tmp_path / "evidence" / "matched").to_pylist()
+    assert {(row["left_key"], row["right_key"]) for row in found} == {
+        (str(key), str(key + 1128)) for key in keys
+    }
+
+
+def test_differences_by_many_checks_are_those_of_a_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More ways to differ than a whole number of 64 bits counts."""
+    kinds, wide = ("BIGINT", "BIGINT"), {"absolute": "5"}
+    found = match_by_id(tmp_path / "address", wide, kinds, "left", crowded=False, checks=8)
+    monkeypatch.setattr(addressed, "_PLACES", 0)
+    joined = match_by_id(tmp_path / "join", wide, kinds, "left", crowded=False, checks=8)
+    assert digests(found) == digests(joined)
+
+
 def match_by_id(
     folder: Path,
     tolerance: dict[str, Any],
@@ -74,6 +108,7 @@ def match_by_id(
     primary: Side,
     *,
     crowded: bool = True,
+    checks: int = 1,
 ) -> Facts:
     """Invoices against payments that name them, whichever side the invoices are."""
     chance = random.Random(3)
@@ -109,7 +144,8 @@ def match_by_id(
                     "name": "by number",
                     "conditions": [
                         {"left": names["left"], "op": "eq", "right": names["right"]},
-                        {"left": "amount", "op": "tolerance", "right": "amount", **tolerance},
+                        *[{"left": "amount", "op": "tolerance", "right": "amount", **tolerance}]
+                        * checks,
                         {"left": "day", "op": "date_window", "right": "day", "days": 30},
                     ],
                 }
@@ -121,7 +157,7 @@ def match_by_id(
     for name, rows, kind in ((primary, invoices, kinds[0]), (other, payments, kinds[1])):
         path = folder / f"{name}.parquet"
         key = names[name]
-        whole = {"BIGINT": pa.int64(), "INTEGER": pa.int32(), "UBIGINT": pa.uint64()}
+        whole = {"BIGINT": pa.int64(), "SMALLINT": pa.int16(), "UBIGINT": pa.uint64()}
         columns = {each: pa.array([row[each] for row in rows]) for each in rows[0]}
         columns[key] = columns[key].cast(whole[kind])
         columns["amount"] = pa.array(

@@ -34,16 +34,16 @@ SCHEMA = pa.schema(
         ("day", pa.date32()),
         ("cur", pa.string()),
         ("amount", pa.decimal128(12, 2)),
-        ("note", pa.string()),
+        ("bucket", pa.string()),
     ]
 )
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "day": "DATE", "cur": "VARCHAR",
-         "amount": "DECIMAL(12,2)", "note": "VARCHAR"}  # fmt: skip
+         "amount": "DECIMAL(12,2)", "bucket": "VARCHAR"}  # fmt: skip
 WHEN = "2026-01-01 00:00:00Z"
 REF = {"left": "ref", "op": "eq", "right": "ref"}
 LOOSE = {"left": "ref", "op": "eq", "right": "ref", "derive": ["digits"]}
 DAY = {"left": "day", "op": "eq", "right": "day"}
-UNLIKE = {"left": "note", "op": "ne", "right": "note"}
+UNLIKE = {"left": "bucket", "op": "ne", "right": "bucket"}
 CENTS = {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "0.02"}
 
 Row = tuple[Any, ...]
@@ -75,7 +75,7 @@ RECIPES = {
             "ties": "first_in_first_out",
             "left_order": "id",
             "right_order": "id",
-            "left_filters": [{"column": "note", "op": "eq", "value": "x"}],
+            "left_filters": [{"column": "bucket", "op": "eq", "value": "x"}],
         },
         {"conditions": [{"left": "day", "op": "date_window", "right": "day", "days": 1}, UNLIKE]},
     ),
@@ -257,7 +257,7 @@ def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_read_is_told_of_as_in_one_bucket(tmp_path: Path) -> None:
     lines = ["id,ref,note", *(f"{number},R{number},x" for number in range(5_000)), "1,2,3,4"]
     (tmp_path / "ragged.csv").write_text("\n".join(lines) + "\n")
-    types = dict.fromkeys(("id", "ref", "note"), "VARCHAR")
+    types = dict.fromkeys(("id", "ref", "bucket"), "VARCHAR")
     given = Input("csv", (str(tmp_path / "ragged.csv"),), types)
     sides = {side: {"uri": "-", "primary_key": ["id"]} for side in SIDES}
     document = {"name": "test", "sources": sides, "rules": [{"name": "r", "conditions": [REF]}]}
@@ -285,11 +285,12 @@ def test_buckets_follow_the_data_the_cores_and_the_memory(
 
 @pytest.mark.parametrize(
     ("rows", "megabytes", "expected"),
-    [(20_000_000, 4_000, 1), (100_000_000, 4_000, 4), (None, 100, 1), (None, 5_000, 4)],
+    [(20_000_000, 4_000, 1), (100_000_000, 4_000, 7), (None, 100, 1), (None, 5_000, 7)],
 )
 def test_on_one_machine_the_rows_are_spread_when_their_pairs_would_not_fit(
     rows: int | None, megabytes: int, expected: int
 ) -> None:
     few = Input("parquet", ("-",), TYPES, rows=1, bytes=100)
     many = Input("parquet", ("-",), TYPES, rows=rows, bytes=megabytes * 10**6)
-    assert plan.buckets_alone({"left": few, "right": many}, "2GB") == expected
+    assert plan.buckets_alone({"left": few, "right": many}, "2GB", 2) == expected
+    assert plan.share("2GB", 2) == "1000MB"

@@ -140,6 +140,12 @@ def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path
     assert found("larger") == found("small")
 
 
+def test_whole_numbers_are_in_sight_of_a_number_too_large_to_be_one() -> None:
+    offered = steps.Measured(np.arange(4), np.array([10, 20, 30, 40]))
+    wanted = steps.Measured(np.arange(2), np.array([21.0, 2.0**70]))
+    assert sorted(steps.in_sight(offered, wanted)) == [1, 2, 3]
+
+
 @pytest.mark.parametrize("failing", SIDES)
 def test_a_side_that_cannot_be_explained_fails_the_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str

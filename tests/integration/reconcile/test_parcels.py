@@ -70,7 +70,8 @@ def test_values_of_every_type_arrive_as_they_were(
     bench.run(f"INSERT INTO sent VALUES (0, {', '.join(VALUES[kind] for kind in kinds)})")
     bench.run(f"INSERT INTO sent VALUES (1, {', '.join('NULL' for _ in kinds)})")
     bench.run("INSERT INTO sent SELECT place + 2, * EXCLUDE (place) FROM sent")
-    parcels.write(bench, "SELECT *, place % 2 AS bucket FROM sent", 2, tmp_path / "rows")
+    rows = f"SELECT *, place % 2 AS {parcels.BUCKET} FROM sent"
+    parcels.write(bench, rows, 2, tmp_path / "rows")
     for bucket in range(2):
         bench.connection.register("came", parcels.read([str(tmp_path / "rows")], bucket))
         bench.run(f"CREATE TABLE got_{bucket} AS SELECT * FROM came")
@@ -86,7 +87,8 @@ def test_rows_of_many_batches_and_tasks_are_found_by_their_bucket(
     folders = [str(tmp_path / name) for name in ("first", "second", "without rows")]
     for folder, rows in zip(folders, ("range(400_000)", "range(50, 90)", "range(0)"), strict=True):
         selected = (
-            f"SELECT range AS n, repeat('x', range % 5) AS t, range % 7 AS bucket FROM {rows}"
+            f"SELECT range AS n, repeat('x', range % 5) AS t, range % 7 AS {parcels.BUCKET}"
+            f" FROM {rows}"
         )
         parcels.write(bench, selected, 7, Path(folder))
     for bucket in (0, 3, 6, None):

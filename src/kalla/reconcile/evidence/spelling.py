@@ -6,6 +6,7 @@ Pairs of rows differ in few ways, so that each way is spelled once, and rows ref
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -43,6 +44,8 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
         if coded is None:
             return pairs, None
         parts.append(coded.dictionary)
+        if math.prod(map(len, parts)) >= 2**63:
+            return pairs, None
         codes *= len(coded.dictionary)
         codes += numbers(coded.indices)
     found = _coded(as_column(codes).column(0))

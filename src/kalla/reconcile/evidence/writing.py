@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -69,23 +70,25 @@ class Evidence:
         said = Said(rule, datetime.fromisoformat(self._matched_at), texts)
         count = max(1, min(self._bench.threads, len(pairs) // _LARGE))
         size = -(-len(pairs) // count)
-        with ThreadPoolExecutor(count) as pool:
+        names = [
+            f"rule-{rule.number}" + (f"-{part + 1}" if count > 1 else "") for part in range(count)
+        ]
+        with ExitStack() as stack:
+            benches = [self._bench.beside() for _ in names]
+            for own in benches:
+                stack.callback(own.close)
+            pool = stack.enter_context(ThreadPoolExecutor(count))
             written = [
-                pool.submit(self._pairs, said, coded.slice(part * size, size), name)
-                for part in range(count)
-                for name in [f"rule-{rule.number}" + (f"-{part + 1}" if count > 1 else "")]
+                pool.submit(self._pairs, own, said, coded.slice(part * size, size), name)
+                for part, (own, name) in enumerate(zip(benches, names, strict=True))
             ]
-        self.written += [each.result() for each in written]
+            self.written += [each.result() for each in written]
 
-    def _pairs(self, said: Said, pairs: pa.Table, name: str) -> Written:
+    def _pairs(self, bench: Workbench, said: Said, pairs: pa.Table, name: str) -> Written:
         path = self._path("matched", name)
-        bench = self._bench.beside()
-        try:
-            digest = write_pairs(bench, said, pairs, path)
-            if digest is None:
-                digest = _digest_of_matches(bench, path, pairs_alone=True)
-        finally:
-            bench.close()
+        digest = write_pairs(bench, said, pairs, path)
+        if digest is None:
+            digest = _digest_of_matches(bench, path, pairs_alone=True)
         return Written("matched", str(path), len(pairs), path.stat().st_size, digest)
 
     def groups(self, rule: RulePlan, groups: str) -> None:

@@ -25,7 +25,7 @@ _NOBODY = -1
 _SHORT = 18  # digits of a decimal that fits into a word
 _FAR = 2**62
 _MOST_ROWS = 2**31
-_FEW = 2**15  # differences that can be told by their numbers
+_FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
 _BATCH = 122_880
 
 Numbers = npt.NDArray[np.integer[Any]]
@@ -96,7 +96,8 @@ class _Addresses:
             first, batch = given
             here = slice(first, first + len(batch))
             rids[here] = _words(batch.column(0))
-            places[_words(batch.column(1)) - low] = np.arange(here.start, here.stop)
+            keys = _words(batch.column(1)).astype(np.int64, copy=False)
+            places[keys - low] = np.arange(here.start, here.stop)
             for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
                 checked[place][here] = _words(column)
 

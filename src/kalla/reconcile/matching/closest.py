@@ -219,15 +219,16 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
 def _told(near: Near, names: str, labels: str) -> str:
     checks = near.rule.checks
     spelled = {
-        "failing": [f"{literal(check.label)}::{labels}" for check in checks],
+        "failing": [literal(check.label) for check in checks],
         "left_value": [values.shown(check.left, f"l{n}") for n, check in enumerate(checks)],
         "right_value": [values.shown(check.right, f"r{n}") for n, check in enumerate(checks)],
         "difference": [_difference(check, n) for n, check in enumerate(checks)],
     }
+    kinds = {"failing": labels}
     said = ", ".join(
-        "CASE t.failing "
+        "CAST(CASE t.failing "
         + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
-        + f" END AS {name}"
+        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
         for name, texts in spelled.items()
     )
     # As conditions see them.

@@ -213,7 +213,7 @@ def write(
             f"CAST({state.get(name, 'NULL')} AS {kind}) AS {quote(name)}"
             for name, kind in STATE.items()
         ]
-    columns.append(f"{bucket} AS bucket")
+    columns.append(f"{bucket} AS {parcels.BUCKET}")
     rows = f"SELECT {', '.join(columns)} FROM {source or f'{side}_rows'}"
     parcels.write(bench, rows, count, folder)
 

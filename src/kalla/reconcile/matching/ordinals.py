@@ -46,9 +46,10 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     A collision of hashes is taken for a repetition, which the asker then looks into.
     """
     low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
-    if type(low) is int and high - low < 8 * count:  # whole numbers, few of them left out
+    whole = type(low) is int and -(2**63) <= low <= high < 2**63
+    if whole and high - low < 8 * count:  # few of them left out
         seen = np.zeros(high - low + 1, np.bool_)
-        for batch in bench.batches(f"SELECT CAST({sql} - ({low}) AS BIGINT) FROM {rows}"):
+        for batch in bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {rows}"):
             seen[numbers(batch.column(0))] = True
         return bool(np.count_nonzero(seen) == count)
     hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))

@@ -17,7 +17,7 @@ from kalla.reconcile.plan import RulePlan
 _MOST_BITS = 22
 _BUCKET_PAIRS = 10_000
 # More pairs than so many times the rows are not joined row by row either, however they are spread.
-_PAIRS_A_ROW = 50
+_PAIRS_A_ROW = 4
 
 
 def match(bench: Workbench, rule: RulePlan) -> pa.Table:

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from kalla.reconcile.matching.fates import as_column, numbers
 from kalla.reconcile.matching.workbench import Workbench
 
+BUCKET = '"kalla:bucket"'
+
 _ROWS, _BUCKETS = "rows.arrow", "buckets.npy"
 
 # A batch is sorted out at once: within a processor's cache, unless each bucket would get too few.
@@ -26,9 +28,11 @@ _VIEWED = ("BLOB", "BIT")  # which a newer Arrow has in a way that cannot be sor
 
 
 def write(bench: Workbench, rows: str, count: int, folder: Path) -> None:
-    """Write the rows of a query; their last column is which of so many buckets each is in."""
+    """Write the rows of a query, whose last column, BUCKET, is which of so many each is in."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = bench.connection.sql(f"SELECT * REPLACE (bucket::USMALLINT AS bucket) FROM ({rows})")
+    given = bench.connection.sql(
+        f"SELECT * REPLACE ({BUCKET}::USMALLINT AS {BUCKET}) FROM ({rows})"
+    )
     is_plain = not any(each in str(kind) for kind in given.types for each in _VIEWED)
     settings = {
         "arrow_output_version": "'1.5'" if is_plain else "'1.0'",  # 1.5 has decimals of 64 bits

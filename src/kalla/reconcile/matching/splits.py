@@ -98,7 +98,9 @@ def _find_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None
     )
     bounds = bench.plan.bounds
     sized = bench.rows(
-        "SELECT kid, any_value(ones), count(*) FROM many_rows JOIN kids USING (kid) GROUP BY kid"
+        "SELECT kid, any_value(ones) AS ones, count(*) AS n FROM many_rows JOIN kids USING (kid)"
+        f" GROUP BY kid HAVING n > {bounds.subset_rows}"
+        f" OR n * ln(ones + 1) >= ln({bounds.subset_sums}) - 0.001"  # roughly; exactly below
     )
     large = [
         kid

@@ -164,6 +164,8 @@ def _in_one_line(rows: Measured, low: int, span: int, codes: int) -> npt.NDArray
 
 
 def _beside_some(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Places:
+    if values.dtype != wanted.dtype:  # of one side some are too large
+        values, wanted = values.astype(np.float64), wanted.astype(np.float64)
     ordered, sought = np.sort(values), np.sort(wanted)
     below = np.searchsorted(ordered, sought) - 1
     above = np.searchsorted(ordered, sought, "right")

@@ -159,6 +159,8 @@ def estimate(seen: Input, storage: Storage) -> int | None:
         return None
     with storage.open(first) as opened:
         head = opened.read(_HEAD_BYTES)
+    if not head:
+        return None
     lines = head.count(b"\n") or 1
     headers = len(seen.files) if seen.format == "csv" and seen.csv.header else 0
     return max(0, round(seen.bytes * lines / len(head)) - headers)
