@@ -253,7 +253,7 @@ def test_nats_asks_for_its_password(tmp_path: Path) -> None:
             stranger.sendall(b'CONNECT {"verbose": false}\r\nPING\r\n')
             told = stranger.makefile("rb").read()
         assert b"Authorization Violation" in told
-        assert b"PONG" not in told
+        assert b"\r\nPONG" not in told
     finally:
         server.stop()
 
