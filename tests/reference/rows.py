@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from kalla.reconcile.model import Side, Source
 from tests.reference.evidence import Table, Value
@@ -40,5 +41,10 @@ def _key_text(source: Source, values: Mapping[str, Value]) -> str:
 
 
 def _all_values(values: Mapping[str, Value]) -> tuple[tuple[bool, str], ...]:
-    """Each column as text, null first, columns in name order."""
-    return tuple((values[name] is not None, as_text(values[name]) or "") for name in sorted(values))
+    """Each column as text, null first, columns in name order; of two points in time in the same
+    second, the one without a fraction first."""
+    return tuple(
+        (value is not None, text.replace("Z", "+00") if isinstance(value, datetime) else text)
+        for value in (values[name] for name in sorted(values))
+        for text in [as_text(value) or ""]
+    )
