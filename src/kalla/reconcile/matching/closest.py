@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import as_column
+from kalla.reconcile.matching.phrases import conjunction, key_columns
 from kalla.reconcile.matching.steps import Measured
 from kalla.reconcile.matching.values import literal
-from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

@@ -17,13 +17,8 @@ import pyarrow as pa
 from kalla.reconcile.matching import assignment
 from kalla.reconcile.matching.assignment import Component
 from kalla.reconcile.matching.doubts import SHOWN_CANDIDATES
-from kalla.reconcile.matching.workbench import (
-    Workbench,
-    conjunction,
-    key_columns,
-    unscaled,
-    value_columns,
-)
+from kalla.reconcile.matching.phrases import conjunction, key_columns, unscaled, value_columns
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns
+from kalla.reconcile.matching.phrases import conjunction, key_columns
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import RulePlan
 

@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 from kalla.reconcile import complaints
 from kalla.reconcile.matching import parcels, values
 from kalla.reconcile.matching.fates import as_column
+from kalla.reconcile.matching.phrases import key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
-from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench, key_part
+from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct

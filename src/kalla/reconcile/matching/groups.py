@@ -5,12 +5,8 @@ from __future__ import annotations
 from kalla.reconcile.matching import splits
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.doubts import doubt_whole_keys
-from kalla.reconcile.matching.workbench import (
-    Workbench,
-    conjunction,
-    key_columns,
-    same_key,
-)
+from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

@@ -13,8 +13,9 @@ import numpy as np
 from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.exchange import Key
 from kalla.reconcile.matching.fates import numbers
+from kalla.reconcile.matching.phrases import conjunction
 from kalla.reconcile.matching.values import held, literal, quote
-from kalla.reconcile.matching.workbench import Workbench, conjunction
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, RulePlan, SidePlan
 from kalla.reconcile.sources.scans import reader

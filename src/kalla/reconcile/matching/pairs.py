@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from kalla.reconcile.matching import addressed, crowds
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
-from kalla.reconcile.matching.workbench import Workbench, conjunction, key_columns, same_key
+from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

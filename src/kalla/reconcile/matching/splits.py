@@ -16,13 +16,8 @@ import pyarrow as pa
 
 from kalla.reconcile.matching import subsets
 from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
-from kalla.reconcile.matching.workbench import (
-    Workbench,
-    conjunction,
-    key_columns,
-    same_key,
-    unscaled,
-)
+from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key, unscaled
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

@@ -1,9 +1,9 @@
 """The DuckDB that a match runs in: both sides loaded once, and what became of each row so far.
 
-Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs), `{side}_open` (those
-that are not settled, once some are), `{side}_ambiguous`, `{side}_ordinals` (keys that are not
-unique). A rid is a number from zero; nothing that leaves the kernel depends on
-it.
+Tables: `{side}_rows` (rid, p0… the primary key, the columns the plan needs; a view of
+`{side}_held`), `{side}_open` (those that are not settled, once some are), `{side}_ambiguous`,
+`{side}_ordinals` (keys that are not unique). A rid is a number from zero; nothing that leaves the
+kernel depends on it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from kalla.reconcile.matching.fates import (
     as_decimal,
     numbers,
 )
-from kalla.reconcile.matching.values import Value, held, literal
+from kalla.reconcile.matching.phrases import conjunction, key_part
+from kalla.reconcile.matching.values import held, literal
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan
 from kalla.reconcile.sources.scans import reader
@@ -364,38 +365,3 @@ class Workbench:
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         self._kinds[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
-
-
-def same_key(rule: RulePlan, left: str = "l", right: str = "r") -> list[str]:
-    """The equalities of a rule's key between two of its views."""
-    found = [f"{left}.v{place} = {right}.v{place}" for place in rule.key]
-    return found + ([f"{left}.cur = {right}.cur"] if rule.currency else [])
-
-
-def key_columns(rule: RulePlan) -> list[str]:
-    return [f"v{place}" for place in rule.key] + (["cur"] if rule.currency else [])
-
-
-def value_columns(rule: RulePlan) -> list[str]:
-    """All that a rule compares: rows alike in these are interchangeable."""
-    found = [f"v{place}" for place in range(len(rule.checks))]
-    return found + (["cur"] if rule.currency else [])
-
-
-def unscaled(sql: str, scale: int) -> str:
-    """A decimal as a whole number of its last place."""
-    if scale == 0:
-        return f"CAST({sql} AS HUGEINT)"
-    exact = f"CAST(CAST({sql} AS {values.amount_type(scale)}) AS VARCHAR)"
-    return f"CAST(replace({exact}, '.', '') AS HUGEINT)"
-
-
-def conjunction(parts: Iterable[str]) -> str:
-    return " AND ".join(parts) or "true"
-
-
-def key_part(value: Value, sql: str) -> str:
-    text = values.shown(value, sql)
-    if value.kind == "text":
-        text = f"replace({text}, '#', '##')"
-    return f"coalesce({text}, '∅')"

@@ -1,0 +1,44 @@
+"""What all the matching says in SQL of a rule, its views, and a row's key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kalla.reconcile.matching import values
+from kalla.reconcile.matching.values import Value
+from kalla.reconcile.plan import RulePlan
+
+
+def same_key(rule: RulePlan, left: str = "l", right: str = "r") -> list[str]:
+    """The equalities of a rule's key between two of its views."""
+    found = [f"{left}.v{place} = {right}.v{place}" for place in rule.key]
+    return found + ([f"{left}.cur = {right}.cur"] if rule.currency else [])
+
+
+def key_columns(rule: RulePlan) -> list[str]:
+    return [f"v{place}" for place in rule.key] + (["cur"] if rule.currency else [])
+
+
+def value_columns(rule: RulePlan) -> list[str]:
+    """All that a rule compares: rows alike in these are interchangeable."""
+    found = [f"v{place}" for place in range(len(rule.checks))]
+    return found + (["cur"] if rule.currency else [])
+
+
+def unscaled(sql: str, scale: int) -> str:
+    """A decimal as a whole number of its last place."""
+    if scale == 0:
+        return f"CAST({sql} AS HUGEINT)"
+    exact = f"CAST(CAST({sql} AS {values.amount_type(scale)}) AS VARCHAR)"
+    return f"CAST(replace({exact}, '.', '') AS HUGEINT)"
+
+
+def conjunction(parts: Iterable[str]) -> str:
+    return " AND ".join(parts) or "true"
+
+
+def key_part(value: Value, sql: str) -> str:
+    text = values.shown(value, sql)
+    if value.kind == "text":
+        text = f"replace({text}, '#', '##')"
+    return f"coalesce({text}, '∅')"
