@@ -288,7 +288,7 @@ class _Match:
     ) -> Outcome:
         """Some open rows of one side against those of the other that may be closest to them."""
         side, other, by_key = task.side, everyone.side, len(self.stages) > 1
-        asking = [f"{held(f'kalla:{name}')} IS NULL" for name in ("status", "rule", "explained")]
+        asking = [f"{held(f'kalla:{name}')} IS NULL" for name in ("rule", "explained")]
         asking.append(f"hash({key_of_source(open_sides[side])}) % {task.of} = {task.number}")
         own = open_sides[side]
         own = replace(own, input=nearby.only(own.input, " AND ".join(asking)))

@@ -33,7 +33,6 @@ from kalla.reconcile.sources.scans import listed, reader
 # What is known of a row so far, beside the columns of its source.
 STATE: Mapping[str, str] = {
     "kalla:ordinal": "BIGINT",
-    "kalla:status": "VARCHAR",  # of a row that is settled
     "kalla:rule": "INTEGER",  # and so on, of one that is ambiguous
     "kalla:reason": "VARCHAR",
     "kalla:candidates": "VARCHAR[]",

@@ -18,7 +18,7 @@ def restore(
     """A side's rows and their states, as they were when they were written."""
     bench.load(side, whole=False)
     bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
-    if "kalla:status" in bench.plan.sides[side].columns:
+    if "kalla:rule" in bench.plan.sides[side].columns:
         _restore_states(bench, side)
     if ordinals is not None:
         same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept_columns)
@@ -61,17 +61,11 @@ def ordinal(bench: Workbench, side: Side) -> str:
 
 
 def _restore_states(bench: Workbench, side: Side) -> None:
-    known = {name: held(f"kalla:{name}") for name in ("ordinal", "status", "rule")}
+    known = {name: held(f"kalla:{name}") for name in ("ordinal", "rule")}
     bench.run(
         f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {side}_rows"
         f" WHERE {known['ordinal']} IS NOT NULL"
     )
-    for status in ("matched", "suggested"):
-        bench.settle(
-            side,
-            f"SELECT rid FROM {side}_rows WHERE {known['status']} = {literal(status)}",
-            status,
-        )
     doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
     bench.doubt(
         side,
