@@ -13,13 +13,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.reconcile.evidence import identity, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
-from kalla.reconcile.matching.fates import numbers
+from kalla.reconcile.matching.fates import numbers, sums_by_code
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import RulePlan
@@ -27,7 +26,6 @@ from kalla.reconcile.plan import RulePlan
 # Rows of a row group, which are made at once.
 _ROWS = 1 << 18
 _PAGE = 1 << 23  # bytes; small pages take longer
-_HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
@@ -196,7 +194,8 @@ def _digest(said: Said, block: _Block) -> int:
     )
     codes = codes + np.where(interchangeable, 1, np.where(fifo, 2, 0))
     total = 0
-    for code, summed in enumerate(_sums(codes, block.high, block.low)):
+    ids = np.stack([block.low, block.high], axis=1)
+    for code, summed in enumerate(sums_by_code(codes, ids)):  # a sign is lost in the modulus
         if summed:
             way, mark = divmod(code, len(_MARKS))
             how = (said.rule.name, _CONFIRMED, _ONE_TO_ONE, (said.texts or [])[way])
@@ -204,13 +203,3 @@ def _digest(said: Said, block: _Block) -> int:
             digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
             total += summed * (int.from_bytes(digest, "little") | 1)
     return total
-
-
-def _sums(codes: npt.NDArray[np.int64], high: Words, low: Words) -> list[int]:
-    """Of numbers of two words, by code. Exact: of so few rows a double holds the sums of halves."""
-    parts = (low & _HALF, low >> _BITS, high & _HALF, high >> _BITS)
-    summed = [np.bincount(codes, part).tolist() for part in parts]
-    return [
-        sum(int(half) << (32 * place) for place, half in enumerate(halves))
-        for halves in zip(*summed, strict=True)
-    ]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching.fates import numbers
+from kalla.reconcile.matching.fates import words
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -95,18 +95,18 @@ class _Addresses:
         def lay(given: tuple[int, pa.RecordBatch]) -> None:
             first, batch = given
             here = slice(first, first + len(batch))
-            rids[here] = _words(batch.column(0))
-            keys = _words(batch.column(1)).astype(np.int64, copy=False)
+            rids[here] = words(batch.column(0))
+            keys = words(batch.column(1)).astype(np.int64, copy=False)
             places[keys - low] = np.arange(here.start, here.stop)
             for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
-                checked[place][here] = _words(column)
+                checked[place][here] = words(column)
 
         def numbered() -> Iterator[tuple[int, pa.RecordBatch]]:
             first = 0
             for batch in bench.batches(f"SELECT {wanted} FROM {view}", _BATCH):
                 for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
                     if place not in checked:
-                        checked[place] = np.empty(rows, _words(column).dtype)
+                        checked[place] = np.empty(rows, words(column).dtype)
                 yield first, batch
                 first += len(batch)
 
@@ -126,12 +126,12 @@ class _Meeting:
     kind: pa.DataType  # of this side's
 
     def pairs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = _words(batch.column(1)).astype(np.int64, copy=False)
+        keys = words(batch.column(1)).astype(np.int64, copy=False)
         places = _taken(self.addresses.places, keys - self.addresses.low)
         fits = places != _NOBODY
         deltas = {}
         for place in self.rule.pair_checks:
-            deltas[place] = self._delta(place, places, _words(batch.column(f"v{place}")))
+            deltas[place] = self._delta(place, places, words(batch.column(f"v{place}")))
             lowest, highest = self._window(place)
             fits &= (deltas[place] >= lowest) & (deltas[place] <= highest)
         chosen = np.flatnonzero(fits)
@@ -140,7 +140,7 @@ class _Meeting:
         return pa.RecordBatch.from_pydict(
             {
                 f"{own}rid": pa.array(_taken(self.addresses.rids, places[chosen])),
-                f"{other}rid": pa.array(_words(batch.column(0))[chosen].astype(np.int32)),
+                f"{other}rid": pa.array(words(batch.column(0))[chosen].astype(np.int32)),
                 f"{own}p0": pa.array(keys[chosen]).cast(self.kind),
                 **{f"{other}{part}": batch.column(part).take(rows) for part in self.parts},
                 **{
@@ -181,17 +181,9 @@ def _told(deltas: npt.NDArray[np.int64], window: tuple[int, int], compared: pa.A
 def _typed(deltas: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal128(kind):
         return pa.array(deltas)
-    words = np.stack([deltas, deltas >> 63], axis=1)
+    halves = np.stack([deltas, deltas >> 63], axis=1)
     wide = pa.decimal128(_SHORT + 1, kind.scale)
-    return pa.Array.from_buffers(wide, len(deltas), [None, pa.py_buffer(words)])
-
-
-def _words(column: pa.Array) -> Numbers:
-    """Whole numbers, dates as days, and decimals in units of their last place."""
-    if pa.types.is_decimal128(column.type):
-        words: npt.NDArray[np.int64] = np.frombuffer(column.buffers()[1], np.int64)
-        return words[2 * column.offset : 2 * (column.offset + len(column)) : 2]
-    return numbers(column.view(pa.int32()) if pa.types.is_date32(column.type) else column)
+    return pa.Array.from_buffers(wide, len(deltas), [None, pa.py_buffer(halves)])
 
 
 def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:

@@ -72,14 +72,14 @@ class Fates:
         """
         found: dict[int, tuple[int, int]] = {}
         for batch in filter(len, amounts):
-            codes, halves = self._codes[numbers(batch.column(0))], _halves(batch.column(1))
+            codes, amount = self._codes[numbers(batch.column(0))], halves(batch.column(1))
             # One by one only those that most rows are not like: the rest is what is left of all.
             usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
             others = np.flatnonzero(codes != usual)
             counts = np.bincount(codes[others])
-            sums = _sums(codes[others], halves[others])
+            sums = sums_by_code(codes[others], amount[others])
             told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
-            told[usual] = (len(codes) - len(others), _total(halves) - sum(sums))
+            told[usual] = (len(codes) - len(others), _total(amount) - sum(sums))
             for code, (rows, total) in told.items():
                 before = found.get(code, (0, 0))
                 found[code] = (before[0] + rows, before[1] + total)
@@ -97,6 +97,16 @@ def numbers(given: pa.Array) -> npt.NDArray[Any]:
         return np.empty(0, given.type.to_pandas_dtype())
     whole: npt.NDArray[Any] = np.frombuffer(given.buffers()[1], given.type.to_pandas_dtype())
     return np.asarray(whole[given.offset : given.offset + len(given)])
+
+
+def words(column: pa.Array) -> npt.NDArray[Any]:
+    """Whole numbers of a word each, as narrow as they lie there: dates as days, points in time as
+    microseconds, decimals (of at most 18 digits) in units of their last place."""
+    if pa.types.is_decimal128(column.type):
+        return halves(column)[:, 0].view(np.int64)
+    if pa.types.is_integer(column.type):
+        return numbers(column)
+    return numbers(column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()))
 
 
 def as_column(values: npt.NDArray[Any], name: str = "rid") -> pa.Table:
@@ -121,11 +131,13 @@ def as_decimal(units: int, scale: int) -> Decimal:
         return Decimal(units).scaleb(-scale)
 
 
-def _halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
+def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     """The two words of each 128-bit decimal, low one first."""
-    words: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
+    if not len(amounts):  # of nothing there is not even a buffer
+        return np.empty((0, 2), np.uint64)
+    flat: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
     first = 2 * amounts.offset
-    return np.asarray(words[first : first + 2 * len(amounts)]).reshape(-1, 2)
+    return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
 
 
 def _total(halves: npt.NDArray[np.uint64]) -> int:
@@ -133,11 +145,12 @@ def _total(halves: npt.NDArray[np.uint64]) -> int:
     most = 2**63 // len(low) - 1
     if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
         return int(low.sum())
-    return _sums(np.zeros(len(low), np.uint16), halves)[0]
+    return sums_by_code(np.zeros(len(low), np.uint16), halves)[0]
 
 
-def _sums(codes: npt.NDArray[np.uint16], halves: npt.NDArray[np.uint64]) -> list[int]:
-    """By code. Exact: a double holds the sum of two million numbers of 32 bits."""
+def sums_by_code(codes: npt.NDArray[Any], halves: npt.NDArray[np.uint64]) -> list[int]:
+    """Of signed numbers of two words, low one first. Exact: a double holds the sum of two million
+    numbers of 32 bits."""
     sums = [0] * (int(codes.max()) + 1 if len(codes) else 0)
     for first in range(0, len(codes), _EXACT_ROWS):
         here = codes[first : first + _EXACT_ROWS]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching.fates import Rids, as_table, numbers
+from kalla.reconcile.matching.fates import Rids, as_table, halves, numbers, words
 from kalla.reconcile.matching.values import Kind
 from kalla.reconcile.plan import RulePlan
 
@@ -214,15 +214,12 @@ def _among(values: npt.NDArray[Any], some: npt.NDArray[Any]) -> tuple[Places, Pl
 def _units(column: pa.Array) -> npt.NDArray[Any]:
     """Numbers as whole ones of their last place; as doubles, which never fall as the number rises,
     where 64 bits do not hold them."""
-    if not len(column):
-        return np.empty(0, np.int64)
-    here = slice(column.offset, column.offset + len(column))
-    if not pa.types.is_decimal128(column.type):
-        width = np.int32 if column.type.bit_width == 32 else np.int64
-        return np.frombuffer(column.buffers()[1], width)[here].astype(np.int64, copy=False)
-    words = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)[here]
-    low, high = words[:, 0], words[:, 1]
-    if column.type.precision <= 18 or (fits := high == low >> 63).all():
+    if not pa.types.is_decimal128(column.type) or column.type.precision <= 18:
+        return words(column).astype(np.int64, copy=False)
+    both: npt.NDArray[np.int64] = halves(column).view(np.int64)
+    low, high = both[:, 0], both[:, 1]
+    fits = high == low >> 63
+    if fits.all():
         return low
     rest = np.where(abs(high) < _EXACT, low.view(np.uint64), np.uint64(0))
     return np.where(fits, low, high * _WORD + rest)
