@@ -177,8 +177,15 @@ def test_postgres_starts_although_a_stranger_has_the_pid_in_its_lock(tmp_path: P
     lock = server.data / "postmaster.pid"
     lines = lock.read_text().splitlines()
     lock.write_text("\n".join([str(_stranger()), *lines[1:]]) + "\n")
+    _start_and_stop(server)
+
+
+def _start_and_stop(server: Postgres) -> None:
     server.start()
-    server.stop()
+    try:
+        assert server.probe()
+    finally:
+        server.stop()
 
 
 def test_postgres_is_not_started_on_files_another_one_works_on(
@@ -221,11 +228,9 @@ def test_root_can_start_postgres_in_either_way_and_change_between_them(
     begin(server)
     server.stop()
     monkeypatch.setattr(postgres, "identity_for_root", lambda: identity)
-    server.start()
-    server.stop()
+    _start_and_stop(server)
     monkeypatch.undo()
-    server.start()
-    server.stop()
+    _start_and_stop(server)
 
 
 async def test_nats_keeps_its_streams_through_a_kill(tmp_path: Path) -> None:

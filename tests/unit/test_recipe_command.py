@@ -1,0 +1,92 @@
+"""`kalla recipe`: what it says of good and bad recipes, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from kalla.cli.recipe import app
+from kalla.errors import InvalidInput
+from kalla.reconcile.recipes import reading
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "tests" / "recipes"
+
+SMALL = """
+name: Small
+sources:
+  left: {uri: left.csv, primary_key: [id]}
+  right: {uri: right.csv, primary_key: [id]}
+rules:
+  - name: only
+    conditions:
+      - {left: a, op: eq, right: b}
+"""
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(app, list(arguments))
+    return outcome.exit_code, outcome.output
+
+
+def test_the_command_sums_up_a_good_recipe() -> None:
+    nobody = ("--right", "postgresql://reader@127.0.0.1:1/bank")
+    code, output = run(
+        "check", str(RECIPES / "invoices.yaml"), "--set", "month=2026-01-01", *nobody
+    )
+    assert code == 0
+    assert "Invoices against payments is a valid recipe." in output
+    assert "by reference (1:1): invoice eq reference" in output
+    assert "Note: the left source's columns were not checked" in output
+    assert "Note: the right source's columns were not checked: Postgres at 127.0.0.1:1" in output
+
+
+def test_the_command_tells_every_problem_and_exits_with_2() -> None:
+    code, output = run("check", str(RECIPES / "broken.yaml"))
+    assert code == 2
+    assert "has 19 problems" in output
+    assert "rules[0].conditions[0].op = eqal: is not an operation (did you mean eq?)" in output
+    assert "hunter2" not in output
+
+
+def test_the_command_tells_programs_in_json() -> None:
+    code, output = run("check", str(RECIPES / "broken.yaml"), "--format", "json")
+    assert code == 2
+    told = json.loads(output)
+    assert told["valid"] is False
+    assert {
+        "field": "rules[0].conditions[4].percent",
+        "message": "must be at least 0",
+        "value": -1,
+        "suggestion": "",
+    } in told["problems"]
+
+
+def test_the_command_reads_the_columns_of_files_that_are_here(tmp_path: Path) -> None:
+    (tmp_path / "left.csv").write_text("id,a\n1,2\n")
+    (tmp_path / "right.csv").write_text("id,bb\n1,2\n")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(SMALL)
+    sides = ("--left", str(tmp_path / "left.csv"), "--right", str(tmp_path / "right.csv"))
+    code, output = run("check", str(recipe), *sides)
+    assert code == 2
+    assert (
+        "rules[0].conditions[0].right = b: is not a column of the right source (did you mean bb?)"
+        in output
+    )
+    (tmp_path / "right.csv").write_text("id,b\n1,2\n")
+    assert run("check", str(recipe), *sides)[0] == 0
+
+
+def test_the_command_refuses_a_value_without_a_name(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(app, ["check", str(RECIPES / "invoices.yaml"), "--set", "month"])
+    assert isinstance(outcome.exception, InvalidInput)
+    outcome = CliRunner().invoke(app, ["check", str(tmp_path / "none.yaml")])
+    assert "cannot be read" in str(outcome.exception)
+
+
+def test_the_command_prints_the_schema() -> None:
+    code, output = run("schema")
+    assert (code, json.loads(output)) == (0, reading.json_schema())
