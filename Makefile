@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv
-INSTALL := UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --require-hashes --build-constraints lock/build.lock
+# A cache of its own, which goes when the packages are in place: in the user's, each .venv would leave Spark's gigabyte.
+PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
+INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
 .PHONY: help setup dev up demo test mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-promql
@@ -24,12 +26,14 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 .venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock pyproject.toml
 	@echo "  packages      lock/requirements.lock"
 	@$(INSTALL) -r lock/requirements.lock
-	@UV_LINK_MODE=copy $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@rm -rf .venv/.cache
 	@touch $@
 
 .venv/.dev: .venv/.ready lock/dev.lock
 	@echo "  tools         lock/dev.lock"
 	@$(INSTALL) -r lock/dev.lock
+	@rm -rf .venv/.cache
 	@touch $@
 
 up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
