@@ -78,8 +78,12 @@ def test_a_match_in_buckets_tells_rate_and_time_left() -> None:
     assert progress == Progress("matching", (), 4, 1, 250_000.0, 30.0, 0.25)
     assert "Time left 30 s" in shown(progress)
     assert progress_line(asdict(progress)).endswith("Spark tasks, 250,000 rows/s, 30 s left")
-    alone = store._progress([match | {"progress": told | {"parts": 1, "parts_done": 0}}])
-    assert (alone.rows_per_second, alone.seconds_left, alone.share) == (None, None, 0.25)
+
+
+def test_a_match_that_has_made_no_headway_has_no_rate() -> None:
+    told = {"parts": 100, "parts_done": 0, "tasks": 1, "tasks_done": 0, "rows": 10_000_000}
+    job = {"type": "exec", "side": None, "progress": told, "now": NOW, "claimed_at": NOW}
+    assert store._progress([job]) == Progress("matching", (), 1, 0, None, None, 0.0)
 
 
 def test_a_run_that_waits_says_so() -> None:

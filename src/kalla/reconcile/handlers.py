@@ -7,6 +7,7 @@ database; passwords are in it by name only, and are looked up at the last moment
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -200,15 +201,19 @@ class Exec:
         folder.mkdir(parents=True)
 
         known: dict[str, Any] = {}
+        telling = threading.Lock()  # Spark and the match tell from threads of their own
+
+        def told(**facts: Any) -> None:
+            with telling:
+                known.update(facts)
+                context.progress(**known)
 
         def tell(stage: str, done: int, of: int) -> None:
             context.check()
-            known.update(stage=stage, parts=of, parts_done=done)
-            context.progress(**known)
+            told(stage=stage, parts=of, parts_done=done)
 
         def tell_tasks(done: int, of: int) -> None:
-            known.update(tasks=of, tasks_done=done)
-            context.progress(**known)
+            told(tasks=of, tasks_done=done)
 
         with ExitStack() as held:
             if is_s3(url):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kalla.reconcile import complaints
 from kalla.reconcile.evidence.writing import Evidence, Written
+from kalla.reconcile.headway import Headway, Told, unheard
 from kalla.reconcile.matching import closest, components, groups, pairs
 from kalla.reconcile.matching.components import PairFacts
 from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
@@ -71,38 +72,43 @@ def match(
     resources: Resources,
     matched_at: str,
     found_pairs: str | None = None,
+    told: Told = unheard,
 ) -> Facts:
     """Match both sides by the plan's rules, or by pairs that are found already (a pattern of their
     files), and write the evidence into the folder."""
     bench = Workbench(plan, resources)
+    headway = Headway(told)
     try:
         for side in SIDES:
             if plan.sides[side].input.connector is not None:
                 direct.fetch(bench.connection, plan.sides[side].input, resources.threads)
-        return _match(bench, Evidence(bench, folder, matched_at), found_pairs)
+        return _match(bench, Evidence(bench, folder, matched_at), found_pairs, headway)
     except duckdb.Error as error:  # the same again: it would fail in the same way
         raise complaints.of_matching(error) from error
     finally:
         bench.close()
 
 
-def _match(bench: Workbench, evidence: Evidence, found_pairs: str | None) -> Facts:
+def _match(
+    bench: Workbench, evidence: Evidence, found_pairs: str | None, headway: Headway
+) -> Facts:
     clock = Clock()
-    loaded = _load(bench)
+    loaded = _load(bench, headway)
     for side in SIDES:
         direct.drop(bench.connection, bench.plan.sides[side].input)
     clock.lap("load")
     if found_pairs is None:
-        tables = carry_out(bench, bench.plan.rules)
+        tables = carry_out(bench, bench.plan.rules, headway)
     else:
         began = time.monotonic()
         (rule,) = bench.plan.rules
         table, statement = components.match(bench, rule, found_pairs)
         tables = [Carried(rule, table, time.monotonic() - began)]
+        headway.made("match", 1)
     clock.lap("match")
     for side in SIDES:
         find_unmatched(bench, side)
-    facts, written = _write(bench, evidence, tables)
+    facts, written = _write(bench, evidence, tables, headway)
     clock.lap("evidence")
     states = {
         side: SideFacts(
@@ -123,19 +129,25 @@ def _match(bench: Workbench, evidence: Evidence, found_pairs: str | None) -> Fac
     )
 
 
-def _load(bench: Workbench) -> dict[Side, Loaded]:
+def _load(bench: Workbench, headway: Headway) -> dict[Side, Loaded]:
     """Both sides at the same time: what is counted of each uses a single core."""
+
+    def load(own: Workbench, side: Side) -> Loaded:
+        loaded = own.load(side)
+        headway.made("load", 1 / len(SIDES))
+        return loaded
+
     with ExitStack() as stack:
         benches = {side: bench.beside() for side in SIDES}
         for own in benches.values():
             stack.callback(own.close)
         pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, len(SIDES))))
-        asked = {side: pool.submit(own.load, side) for side, own in benches.items()}
+        asked = {side: pool.submit(load, own, side) for side, own in benches.items()}
         return {side: each.result() for side, each in asked.items()}
 
 
 def _write(
-    bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
+    bench: Workbench, evidence: Evidence, carried: Sequence[Carried], headway: Headway
 ) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...]]:
     """All evidence: what matched, and what is left of each side, at the same time, for most of the
     work is too small to use more than one core."""
@@ -143,12 +155,15 @@ def _write(
     def matched() -> None:
         _write_matched(evidence, carried)
         evidence.ambiguous()
+        headway.made("evidence", 0.4)
 
     def unmatched(own: Workbench, side: Side) -> list[Written]:
         own.tallies(side)  # for all who ask later
         closest.search(own, side)
+        headway.made("evidence", 0.2)
         explained = evidence.beside(own)
         explained.unmatched(side)
+        headway.made("evidence", 0.1)
         return explained.written
 
     with ExitStack() as stack:
@@ -173,13 +188,17 @@ class Carried:
     seconds: float
 
 
-def carry_out(bench: Workbench, rules: Sequence[RulePlan]) -> list[Carried]:
+def carry_out(
+    bench: Workbench, rules: Sequence[RulePlan], headway: Headway | None = None
+) -> list[Carried]:
     """The rules in turn, each on what the ones before it left."""
     found = []
     for rule in rules:
         began = time.monotonic()
         room = pairs if rule.cardinality == "1:1" else groups
         found.append(Carried(rule, room.match(bench, rule), time.monotonic() - began))
+        if headway is not None:
+            headway.made("match", 1 / len(rules))
     return found
 
 

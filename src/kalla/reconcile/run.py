@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kalla.errors import Permanent
-from kalla.reconcile import kernel, plan
+from kalla.reconcile import headway, kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.matching import buckets, statement
@@ -131,7 +131,7 @@ def _match(
     resources = Resources(limits.memory, limits.threads, work / "temp", limits.storage)
     when = began.isoformat(timespec="seconds")
     count = 1 if made.statement is not None else _buckets(session, made, limits)
-    mark = work / "seen"
+    mark, reached = work / "seen", work / "reached"
     work.mkdir(parents=True, exist_ok=True)
     mark.touch()
     if count > 1:
@@ -140,7 +140,8 @@ def _match(
         memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
         narrow = dataclasses.replace(resources, threads=1, memory=memory)
         return buckets.match(made, count, work / "evidence", narrow, when, told)
-    progress("match", 0, 1)
+    parts = sum(headway.STAGES.values())
+    progress("match", 0, parts)
     pairs = None
     if made.statement is not None:
         pairs = statement.find_pairs(session, recipe, made, work, resources)
@@ -148,10 +149,11 @@ def _match(
     def kernel_of(task: Plan) -> Facts:
         own = uuid4().hex  # a task may run twice, even at once
         temp = dataclasses.replace(resources, temp=resources.temp / own)
-        return kernel.match(task, work / "evidence" / own, temp, when, pairs)
+        told = headway.told_in(reached)
+        return kernel.match(task, work / "evidence" / own, temp, when, pairs, told)
 
-    (facts,) = place(session, _seeing(mark, kernel_of), [made])
-    progress("match", 1, 1)
+    with headway.followed(reached, lambda done: progress("match", round(done), parts)):
+        (facts,) = place(session, _seeing(mark, kernel_of), [made])
     return facts
 
 

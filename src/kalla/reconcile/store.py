@@ -273,19 +273,16 @@ def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) 
 
 
 def _matched(current: Mapping[str, Any]) -> float:
-    """How much of a match is done: by all its tasks if it has buckets, else by those of a query."""
-    parts, done = current.get("parts", 0), current.get("parts_done", 0)
-    if parts <= 1:
-        parts, done = current.get("tasks", 0), current.get("tasks_done", 0)
-    return done / parts if parts else 0.0
+    """How much of a match is done."""
+    parts = current.get("parts", 0)
+    return current.get("parts_done", 0) / parts if parts else 0.0
 
 
 def _match_rate(
     match: Mapping[str, Any], current: Mapping[str, Any]
 ) -> tuple[float | None, float | None]:
-    """Only buckets tell how far the match is: of one task nothing is known before its end."""
     share = _matched(current)
-    if not match["claimed_at"] or current.get("parts", 0) <= 1 or not share:
+    if not match["claimed_at"] or not share:
         return None, None
     seconds = max((match["now"] - match["claimed_at"]).total_seconds(), 0.001)
     return share * current.get("rows", 0) / seconds or None, seconds / share - seconds

@@ -109,6 +109,7 @@ def test_a_table_is_staged_in_slices_and_every_row_has_evidence(
     (tmp_path / "out").mkdir()
     done, metadata, told = run(session, recipe(invoices(tmp_path), right), tmp_path / "out")
     assert ("stage", 7, 7) in told
+    assert told[-1] == ("match", 100, 100)
     assert done.facts.sides["right"].states["matched"].rows == ROWS * 9 // 10
     assert done.facts.sides["left"].states["unmatched"].rows == ROWS // 10
     assert done.has_exceptions
