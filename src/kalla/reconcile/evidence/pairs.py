@@ -6,7 +6,7 @@ Made of columns, and written by Arrow: DuckDB takes twice as long to write the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -28,24 +28,26 @@ _ROWS = 1 << 18
 _PAGE = 1 << 23  # bytes; small pages take longer
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
+_CONFIDENCE, _POINT_IN_TIME = pa.decimal128(3, 2), pa.timestamp("us", "UTC")
+# Only keys are null somewhere in a dataset: in matches of many rows.
 _SCHEMA = pa.schema(
     [
-        ("match_id", pa.uuid()),
-        ("left_key", pa.string()),
-        ("right_key", pa.string()),
-        ("rule", _NAMES),
-        ("status", _NAMES),
-        ("cardinality", _NAMES),
-        ("differences", _NAMES),
-        ("interchangeable", pa.bool_()),
-        ("fifo", pa.bool_()),
-        ("confidence", pa.decimal128(3, 2)),
-        ("matched_at", pa.timestamp("us", "UTC")),
+        pa.field("match_id", pa.uuid(), nullable=False),
+        pa.field("left_key", pa.string()),
+        pa.field("right_key", pa.string()),
+        pa.field("rule", _NAMES, nullable=False),
+        pa.field("status", _NAMES, nullable=False),
+        pa.field("cardinality", _NAMES, nullable=False),
+        pa.field("differences", _NAMES, nullable=False),
+        pa.field("interchangeable", pa.bool_(), nullable=False),
+        pa.field("fifo", pa.bool_(), nullable=False),
+        pa.field("confidence", _CONFIDENCE, nullable=False),
+        pa.field("matched_at", _POINT_IN_TIME, nullable=False),
     ]
 )
 # What has few values. Ids and keys gain little by compression.
 _CODED = ["rule", "status", "cardinality", "differences", "confidence", "matched_at"]
-_CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], pa.decimal128(3, 2))
+_CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], _CONFIDENCE)
 _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 _MARKS = ("", "i", "f")
 
@@ -64,8 +66,14 @@ def write(bench: Workbench, said: Said, pairs: pa.Table, path: Path) -> int | No
     schema = _SCHEMA
     if said.texts is None:
         schema = schema.set(
-            schema.get_field_index("differences"), pa.field("differences", pa.string())
+            schema.get_field_index("differences"),
+            pa.field("differences", pa.string(), nullable=False),
         )
+    needed, block_of = pairs, _by_text
+    if said.texts is not None and all(bench.has_whole_keys(side) for side in SIDES):
+        needed = pairs.select(["lp0", "rp0", "way", "interchangeable", "fifo"])
+        block_of = _by_number
+    alike = _alike(said, min(_ROWS, len(pairs)))
     total = 0
     with pq.ParquetWriter(
         path,
@@ -79,9 +87,8 @@ def write(bench: Workbench, said: Said, pairs: pa.Table, path: Path) -> int | No
         store_decimal_as_integer=True,
     ) as file:
         for first in range(0, len(pairs), _ROWS):
-            rows = pairs.slice(first, _ROWS).combine_chunks()
-            block = _by_number(bench, said, rows) or _by_text(bench, said, rows)
-            file.write_table(_table(said, block, schema), _ROWS)
+            block = block_of(bench, said, needed.slice(first, _ROWS).combine_chunks())
+            file.write_table(_table(said, block, alike, schema), _ROWS)
             if said.texts is not None:
                 total += _digest(said, block)
     return None if said.texts is None else total
@@ -95,10 +102,8 @@ class _Block:
     rows: pa.Table  # way or differences, interchangeable, fifo
 
 
-def _by_number(bench: Workbench, said: Said, rows: pa.Table) -> _Block | None:
+def _by_number(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     """Where all keys are whole numbers, and no difference must be spelled: without SQL."""
-    if said.texts is None or not all(bench.has_whole_keys(side) for side in SIDES):
-        return None
     keys = [rows.column(name).chunk(0).cast(pa.int64()) for name in ("lp0", "rp0")]
     high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *map(numbers, keys))
     return _Block(high, low, [key.cast(pa.string()) for key in keys], rows)
@@ -153,49 +158,60 @@ def _by_text(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     return _Block(high, low, keys, found)
 
 
-def _table(said: Said, block: _Block, schema: pa.Schema) -> pa.Table:
+def _alike(said: Said, rows: int) -> dict[str, pa.Array]:
+    """What is the same for all pairs of a rule, or for nearly all."""
+    first = pa.array(np.zeros(rows, np.int32))
+    names = {"rule": said.rule.name, "status": _CONFIRMED, "cardinality": _ONE_TO_ONE}
+    return {
+        **{
+            column: pa.DictionaryArray.from_arrays(first, [text], safe=False)
+            for column, text in names.items()
+        },
+        "confidence": pa.repeat(_CONFIDENCES[0], rows),
+        "matched_at": pa.repeat(pa.scalar(said.matched_at, _POINT_IN_TIME), rows),
+    }
+
+
+def _table(said: Said, block: _Block, alike: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
     rows = len(block.high)
     ids = np.empty((rows, 2), ">u8")
     ids[:, 0], ids[:, 1] = block.high, block.low
     stored = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(ids)])
-    first = np.zeros(rows, np.int32)
-    rule, status, cardinality = (
-        pa.DictionaryArray.from_arrays(pa.array(first), [text])
-        for text in (said.rule.name, _CONFIRMED, _ONE_TO_ONE)
-    )
     if said.texts is None:
         differences = block.rows.column("differences")
     else:
         differences = pa.DictionaryArray.from_arrays(
-            block.rows.column("way").chunk(0), pa.array(said.texts, pa.string())
+            block.rows.column("way").chunk(0), pa.array(said.texts, pa.string()), safe=False
         )
-    fifo = block.rows.column("fifo")
-    columns = [
-        pa.ExtensionArray.from_storage(pa.uuid(), stored),
-        *block.keys,
-        rule,
-        status,
-        cardinality,
-        differences,
-        block.rows.column("interchangeable"),
-        fifo,
-        _CONFIDENCES.take(fifo.cast(pa.int8())),
-        pa.repeat(pa.scalar(said.matched_at, pa.timestamp("us", "UTC")), rows),
-    ]
-    return pa.table(columns, schema=schema)
+    columns = {
+        **{name: column.slice(0, rows) for name, column in alike.items()},
+        "match_id": pa.ExtensionArray.from_storage(pa.uuid(), stored),
+        "left_key": block.keys[0],
+        "right_key": block.keys[1],
+        "differences": differences,
+        "interchangeable": block.rows.column("interchangeable"),
+        "fifo": block.rows.column("fifo"),
+    }
+    if _any(block, "fifo"):
+        columns["confidence"] = _CONFIDENCES.take(columns["fifo"].cast(pa.int8()))
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _any(block: _Block, flag: str) -> bool:
+    return any(chunk.true_count for chunk in block.rows.column(flag).chunks)
 
 
 def _digest(said: Said, block: _Block) -> int:
     """The sum of the rows' hashes, as `docs/reconcile.md` defines them: of each id with what is
     said of its pair, of which there are few."""
     codes = numbers(block.rows.column("way").chunk(0)) * len(_MARKS)
-    interchangeable, fifo = (
-        block.rows.column(name).to_numpy() for name in ("interchangeable", "fifo")
-    )
-    codes = codes + np.where(interchangeable, 1, np.where(fifo, 2, 0))
+    flags = ("interchangeable", "fifo")
+    if any(_any(block, flag) for flag in flags):
+        interchangeable, fifo = (block.rows.column(flag).to_numpy() for flag in flags)
+        codes = codes + np.where(interchangeable, 1, np.where(fifo, 2, 0))
     total = 0
-    ids = np.stack([block.low, block.high], axis=1)
-    for code, summed in enumerate(sums_by_code(codes, ids)):  # a sign is lost in the modulus
+    sums = sums_by_code(codes, block.low, block.high)
+    for code, summed in enumerate(sums):  # a sign is lost in the modulus
         if summed:
             way, mark = divmod(code, len(_MARKS))
             how = (said.rule.name, _CONFIRMED, _ONE_TO_ONE, (said.texts or [])[way])

@@ -77,7 +77,7 @@ class Fates:
             usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
             others = np.flatnonzero(codes != usual)
             counts = np.bincount(codes[others])
-            sums = sums_by_code(codes[others], amount[others])
+            sums = sums_by_code(codes[others], *amount[others].T)
             told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
             told[usual] = (len(codes) - len(others), _total(amount) - sum(sums))
             for code, (rows, total) in told.items():
@@ -145,16 +145,17 @@ def _total(halves: npt.NDArray[np.uint64]) -> int:
     most = 2**63 // len(low) - 1
     if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
         return int(low.sum())
-    return sums_by_code(np.zeros(len(low), np.uint16), halves)[0]
+    return sums_by_code(np.zeros(len(low), np.uint16), *halves.T)[0]
 
 
-def sums_by_code(codes: npt.NDArray[Any], halves: npt.NDArray[np.uint64]) -> list[int]:
-    """Of signed numbers of two words, low one first. Exact: a double holds the sum of two million
-    numbers of 32 bits."""
+def sums_by_code(
+    codes: npt.NDArray[Any], lows: npt.NDArray[np.uint64], highs: npt.NDArray[np.uint64]
+) -> list[int]:
+    """Of signed numbers of two words each. Exact: a double holds the sum of two million numbers of
+    32 bits."""
     sums = [0] * (int(codes.max()) + 1 if len(codes) else 0)
     for first in range(0, len(codes), _EXACT_ROWS):
-        here = codes[first : first + _EXACT_ROWS]
-        low, high = halves[first : first + _EXACT_ROWS].T
+        here, low, high = (each[first : first + _EXACT_ROWS] for each in (codes, lows, highs))
         parts = (
             low & _HALF,
             low >> _BITS,
