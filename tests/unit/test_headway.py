@@ -18,6 +18,7 @@ def test_stages_add_up_to_a_hundred_parts() -> None:
     for stage in STAGES:
         made.made(stage, 0.25)
         made.made(stage, 0.75)
+    assert told[0] == 0
     assert told == sorted(told)
     assert told[-1] == sum(STAGES.values()) == 100
 

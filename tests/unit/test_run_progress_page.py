@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import Any
 
 from kalla.cli.runs import progress_line
 from kalla.reconcile import store
@@ -71,13 +72,21 @@ def test_matching_tells_spark_tasks() -> None:
 
 
 def test_a_match_in_buckets_tells_rate_and_time_left() -> None:
-    told = {"parts": 20, "parts_done": 5, "tasks": 4, "tasks_done": 1, "rows": 10_000_000}
+    began, at = NOW - timedelta(seconds=14), NOW - timedelta(seconds=4)
+    told: dict[str, Any] = {
+        "parts": 20,
+        "parts_done": 5,
+        "tasks": 4,
+        "tasks_done": 1,
+        "rows": 10_000_000,
+    }
+    told |= {"began": began.isoformat(), "at": at.isoformat()}
     job = {"type": "exec", "side": None, "progress": told, "now": NOW}
-    match = job | {"claimed_at": NOW - timedelta(seconds=10)}
-    progress = store._progress([match])
-    assert progress == Progress("matching", (), 4, 1, 250_000.0, 30.0, 0.25)
-    assert "Time left 30 s" in shown(progress)
-    assert progress_line(asdict(progress)).endswith("Spark tasks, 250,000 rows/s, 30 s left")
+    # The rate is that of the match, however long Spark took to start.
+    progress = store._progress([job | {"claimed_at": NOW - timedelta(seconds=60)}])
+    assert progress == Progress("matching", (), 4, 1, 250_000.0, 26.0, 0.25)
+    assert "Time left 26 s" in shown(progress)
+    assert progress_line(asdict(progress)).endswith("Spark tasks, 250,000 rows/s, 26 s left")
 
 
 def test_a_match_that_has_made_no_headway_has_no_rate() -> None:

@@ -205,12 +205,14 @@ class Exec:
 
         def told(**facts: Any) -> None:
             with telling:
-                known.update(facts)
+                known.update(facts, at=datetime.now(UTC).isoformat())
                 context.progress(**known)
 
         def tell(stage: str, done: int, of: int) -> None:
             context.check()
             told(stage=stage, parts=of, parts_done=done)
+            if not done:  # also when its task is there: Spark may have to start a process for it
+                told(began=known["at"])
 
         def tell_tasks(done: int, of: int) -> None:
             told(tasks=of, tasks_done=done)

@@ -19,12 +19,13 @@ Told = Callable[[float], None]
 
 
 class Headway:
-    """Counts what is done, by however many hands."""
+    """Counts what is done, by however many hands; that it begins is told, too."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
         self._done = 0.0
         self._lock = threading.Lock()
+        told(0)
 
     def made(self, stage: str, share: float) -> None:
         """A share of a stage, of which all add up to one."""

@@ -281,11 +281,14 @@ def _matched(current: Mapping[str, Any]) -> float:
 def _match_rate(
     match: Mapping[str, Any], current: Mapping[str, Any]
 ) -> tuple[float | None, float | None]:
-    share = _matched(current)
-    if not match["claimed_at"] or not share:
+    """As they were when last told: a heartbeat brings that every few seconds."""
+    share, told = _matched(current), ("began" in current and "at" in current)
+    if not share or not told:
         return None, None
-    seconds = max((match["now"] - match["claimed_at"]).total_seconds(), 0.001)
-    return share * current.get("rows", 0) / seconds or None, seconds / share - seconds
+    began, at = (datetime.fromisoformat(current[name]) for name in ("began", "at"))
+    seconds = max((at - began).total_seconds(), 0.001)
+    left = seconds / share - seconds - (match["now"] - at).total_seconds()
+    return share * current.get("rows", 0) / seconds or None, max(left, 0.0)
 
 
 def _share(stage: str, staging: tuple[SideProgress, ...], matched: float) -> float:
