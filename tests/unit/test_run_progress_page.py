@@ -97,3 +97,11 @@ def test_a_match_that_has_made_no_headway_has_no_rate() -> None:
 
 def test_a_run_that_waits_says_so() -> None:
     assert "Stage waiting" in shown(Progress("waiting", share=0.0))
+
+
+def test_a_match_that_is_over_its_time_says_nothing_of_what_is_left() -> None:
+    times = {"began": NOW - timedelta(seconds=90), "at": NOW - timedelta(seconds=80)}
+    told: dict[str, Any] = {name: at.isoformat() for name, at in times.items()}
+    told |= {"parts": 100, "parts_done": 50, "rows": 1_000}
+    job = {"type": "exec", "side": None, "progress": told, "now": NOW, "claimed_at": NOW}
+    assert store._progress([job]) == Progress("matching", (), None, None, 50.0, None, 0.5)

@@ -288,7 +288,7 @@ def _match_rate(
     began, at = (datetime.fromisoformat(current[name]) for name in ("began", "at"))
     seconds = max((at - began).total_seconds(), 0.001)
     left = seconds / share - seconds - (match["now"] - at).total_seconds()
-    return share * current.get("rows", 0) / seconds or None, max(left, 0.0)
+    return share * current.get("rows", 0) / seconds or None, left if left > 0 else None
 
 
 def _share(stage: str, staging: tuple[SideProgress, ...], matched: float) -> float:
