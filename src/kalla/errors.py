@@ -14,13 +14,18 @@ class KallaError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with what a user said: the field, and a sentence about it."""
+    """One thing wrong with what a user said: the field, a sentence about it, and where there is
+    something to say, the offending value and what to write instead.
+    """
 
     field: str
     message: str
+    value: object = None
+    suggestion: str = ""
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}" if self.field else self.message
+        said = f"{self.field}: {self.message}" if self.field else self.message
+        return said + (f" ({self.suggestion})" if self.suggestion else "")
 
 
 class InvalidInput(KallaError):

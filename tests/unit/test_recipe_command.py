@@ -80,6 +80,27 @@ def test_the_command_reads_the_columns_of_files_that_are_here(tmp_path: Path) ->
     assert run("check", str(recipe), *sides)[0] == 0
 
 
+def test_the_command_shows_the_piece_of_sql_that_is_refused(tmp_path: Path) -> None:
+    """In one line, and none of its characters commands the terminal."""
+    (tmp_path / "left.csv").write_text("id,amount\n1,2\n")
+    recipe = tmp_path / "recipe.yaml"
+    sides = ("--left", str(tmp_path / "left.csv"), "--right", str(tmp_path / "left.csv"))
+    before = SMALL.partition("rules:")[0]
+    sql = "SELECT l.amunt, rpad(l.id,\n    9000, '-') FROM left_src l"
+    recipe.write_text(before + f"match_sql: |\n    {sql}\n")
+    code, output = run("check", str(recipe), *sides)
+    assert code == 2
+    assert (
+        "match_sql = l.amunt: l has no column amunt (line 1, column 8) (did you mean amount?)"
+        in output
+    )
+    assert "match_sql = rpad(l.id, 9000, '-'): the length of rpad must be a number" in output
+    recipe.write_text(before + 'time_zone: "a\\e[31m\\nb"\nmatch_sql: SELECT 1\n')
+    code, output = run("check", str(recipe), *sides)
+    assert (code, "\x1b" in output) == (2, False)
+    assert r"time_zone = a\x1b[31m b: is not a time zone" in output
+
+
 def test_the_command_refuses_a_value_without_a_name(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["check", str(RECIPES / "invoices.yaml"), "--set", "month"])
     assert isinstance(outcome.exception, InvalidInput)

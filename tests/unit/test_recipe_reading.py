@@ -337,19 +337,26 @@ HOSTILE = "SELECT reflect('java.lang.System', 'exit', 0), l.totl AS t FROM left_
 def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
     document = json.loads(sample("sql.json"))
 
-    def said(sql: str) -> list[str]:
+    def said(sql: str) -> list[tuple[str, object, str]]:
         columns: dict[Side, dict[str, str]] = {"left": {"order_id": "text", "total": "decimal"}}
         with pytest.raises(InvalidInput) as caught:
             reading.read(json.dumps(document | {"match_sql": sql}), columns=lambda *_: columns)
         assert {each.field for each in caught.value.problems} == {"match_sql"}
-        return [each.message for each in caught.value.problems]
+        told = [each for each in caught.value.problems if isinstance(each, RecipeProblem)]
+        assert len(told) == len(caught.value.problems)
+        return [(each.message.split(" (")[0], each.value, each.suggestion) for each in told]
 
-    first, second, third = said(HOSTILE)
-    assert first.startswith("the function reflect is not allowed")
-    assert second.startswith("there is no table nowhere")
-    assert third.startswith("l has no column totl: did you mean total?")
-    (missing,) = said("SELECT l.order_id FROM left_src l")
-    assert missing.startswith("the right primary key shipment_id is missing from its result")
+    outside = "SQL here reaches nothing but the given tables"
+    assert said(HOSTILE) == [
+        (f"the function reflect is not allowed: {outside}", "reflect",
+         "use the functions of Spark SQL"),
+        ("there is no table nowhere", "nowhere", "read left_src and right_src"),
+        ("l has no column totl", "l.totl", "did you mean total?"),
+    ]  # fmt: skip
+    assert said("SELECT l.order_id FROM left_src l") == [
+        ("the right primary key shipment_id is missing from its result", "shipment_id",
+         "select it once, AS right_shipment_id"),
+    ]  # fmt: skip
     # Of the right side nobody knows the columns: its key may be among them.
     reading.read(
         json.dumps(document | {"match_sql": "SELECT l.order_id, r.* FROM left_src l, right_src r"}),

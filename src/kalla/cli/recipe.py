@@ -188,10 +188,7 @@ def _print_summary(recipe: Recipe, notes: list[str]) -> None:
 
 
 def _print_problems(file: Path, error: InvalidInput, notes: list[str], style: str) -> None:
-    problems = [
-        each if isinstance(each, RecipeProblem) else RecipeProblem(each.field, each.message)
-        for each in error.problems
-    ]
+    problems = [RecipeProblem.of(each) for each in error.problems]
     if style == "json":
         facts = {"valid": False, "problems": [each.facts() for each in problems], "notes": notes}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))

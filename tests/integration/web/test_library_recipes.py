@@ -119,6 +119,8 @@ async def test_every_problem_is_told_at_once_with_its_place_and_a_suggestion(sit
     assert "Europe/Paris" in problem["suggestion"]
     (problem,) = refused.json()["problems"]
     assert (problem["path"], "reflect" in problem["message"]) == ("match_sql", True)
+    assert problem["value"] == "reflect"
+    assert problem["suggestion"] == "use the functions of Spark SQL"
 
 
 async def test_an_unknown_source_and_other_problems_are_told_together(site: Site) -> None:

@@ -115,10 +115,7 @@ def judge_with_sources(
 
 
 def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
-    return tuple(
-        each if isinstance(each, RecipeProblem) else RecipeProblem(each.field, each.message)
-        for each in error.problems
-    )
+    return tuple(RecipeProblem.of(each) for each in error.problems)
 
 
 def named(text: str) -> tuple[str, str]:

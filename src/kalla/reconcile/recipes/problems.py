@@ -25,11 +25,10 @@ _LONGEST_VALUE = 200
 class RecipeProblem(Problem):
     """One thing wrong with a recipe. `field` is the path in the document as the user wrote it."""
 
-    value: object = None
-    suggestion: str = ""
-
-    def __str__(self) -> str:
-        return super().__str__() + (f" ({self.suggestion})" if self.suggestion else "")
+    @classmethod
+    def of(cls, problem: Problem) -> RecipeProblem:
+        """What somebody else found, such as who looks at sources."""
+        return cls(problem.field, problem.message, problem.value, problem.suggestion)
 
     def facts(self) -> dict[str, object]:
         """The same for programs: `value` is something that JSON can say, cut where it is long."""
@@ -81,10 +80,11 @@ def did_you_mean(word: object, known: Collection[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a sentence or a line of a terminal."""
+    """A value in a sentence or a line of a terminal, which it can neither break nor command."""
     said = _said(value)
     text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + "…"
+    line = "".join(each if each.isprintable() else _escape(each) for each in text)
+    return line if len(line) <= _LONGEST_VALUE else line[:_LONGEST_VALUE] + "…"
 
 
 def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
@@ -97,6 +97,10 @@ def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
             yield from leaves(item, (*path, index))
     else:
         yield path, value
+
+
+def _escape(character: str) -> str:
+    return " " if character.isspace() else repr(character)[1:-1]
 
 
 def _said(value: object) -> object:

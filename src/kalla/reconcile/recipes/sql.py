@@ -40,7 +40,8 @@ def findings(
         if keys and result is not None:
             key_places(recipe, sorted(result))
     except InvalidInput as error:
-        yield from (Finding(_PLACE, each.message) for each in error.problems)
+        for each in error.problems:
+            yield Finding(_PLACE, each.message, each.value, each.suggestion)
 
 
 def key_places(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
@@ -60,8 +61,9 @@ def key_places(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
                 problems.append(
                     Problem(
                         "match_sql",
-                        f"the {side} primary key {name} {what} its result:"
-                        f" select it once, AS {alias}",
+                        f"the {side} primary key {name} {what} its result",
+                        known or name,
+                        f"select it once, AS {alias}",
                     )
                 )
             else:

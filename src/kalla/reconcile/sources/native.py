@@ -252,5 +252,5 @@ def problems_at(where: str, field: str) -> Iterator[None]:
         raise InvalidInput(Problem(f"{prefix}{field}", str(error))) from None
     except InvalidInput as error:
         raise InvalidInput(
-            *(Problem(each.field or f"{prefix}{field}", each.message) for each in error.problems)
+            *(replace(each, field=each.field or f"{prefix}{field}") for each in error.problems)
         ) from None

@@ -86,6 +86,45 @@ WITHOUT_PARENTHESES: Final = _names(
     """
 )
 
+# What does the same, or nearly, for some of those below.
+INSTEAD: Final = {
+    name: instead
+    for names, instead in (
+        (
+            "now current_date current_timestamp current_time curdate localtimestamp",
+            "write the date, or ${name} and declare name in the recipe's parameters",
+        ),
+        ("unix_timestamp", "use to_unix_timestamp"),
+        (
+            "any_value first last max_by min_by mode",
+            "use min or max, or first_value with OVER (… ORDER BY …)",
+        ),
+        ("collect_list collect_set array_agg listagg string_agg", "use count, min, max or sum"),
+        ("approx_percentile percentile_approx", "use percentile"),
+        ("rand random randn randstr uniform uuid", "use md5 or hash of the row's key"),
+        ("monotonically_increasing_id", "use row_number() with OVER (… ORDER BY …)"),
+        ("repeat space array_repeat", "use lpad or rpad"),
+        (
+            """
+            explode explode_outer posexplode posexplode_outer inline inline_outer stack sequence
+            """,
+            "let the source have a row for each value",
+        ),
+        ("format_string printf", "use concat, lpad or format_number"),
+        ("json_tuple array struct map", "let the source have a column for each value"),
+        (
+            """
+            current_user user session_user current_catalog current_database current_schema
+            current_timezone version java_version input_file_name
+            """,
+            "write the value itself, as a text",
+        ),
+        ("read_files read_kafka range", "read left_src and right_src alone"),
+        ("reflect java_method try_reflect transform", "use the functions of Spark SQL"),
+    )
+    for name in names.split()
+}
+
 # Functions people do ask for, and why they cannot have them.
 REASONS: Final = {
     name: reason

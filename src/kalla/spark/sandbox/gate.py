@@ -15,7 +15,15 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kalla.spark.sandbox import names, values
-from kalla.spark.sandbox.grammar import NODES, TYPES, Allowed, Held, TooComplicated, called
+from kalla.spark.sandbox.grammar import (
+    NODES,
+    TYPES,
+    Allowed,
+    Held,
+    TooComplicated,
+    called,
+    instead_of,
+)
 from kalla.spark.sandbox.report import Report, shown
 
 LONGEST: Final = 100_000
@@ -34,6 +42,9 @@ _SIGNS: Final = {
     TokenType.PARAMETER, TokenType.SELECT, TokenType.WITH, TokenType.DISTINCT,
 }  # fmt: skip
 _COMPLEX_TYPES: Final = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
+_BEGINNING: Final = "write SELECT … FROM left_src l JOIN right_src r ON …"
+_FLATTER: Final = "name the inner parts by WITH"
+_TYPES: Final = "use one of BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, INT, STRING, TIMESTAMP"
 
 
 def hold(
@@ -49,7 +60,8 @@ def hold(
     """
     if len(sql) > LONGEST:  # of the text that was given: the one that goes out has more quotes
         Report(field, sql).refuse(
-            f"the SQL has {len(sql):,} characters, at most {LONGEST:,} are allowed"
+            f"the SQL has {len(sql):,} characters, at most {LONGEST:,} are allowed",
+            suggestion="keep long lists of values in a source, or in its filters",
         )
     try:
         held = _write(_checked(sql, tables, field, functions), field)
@@ -57,9 +69,11 @@ def hold(
         # reading would hardly agree.
         again = _write(_checked(held, tables, field, functions), field)
     except RecursionError:
-        Report(field, sql).refuse("the SQL is nested too deeply")
+        Report(field, sql).refuse("the SQL is nested too deeply", suggestion=_FLATTER)
     if again != held:
-        Report(field, sql).refuse("this SQL does not read back as written: put it more simply")
+        Report(field, sql).refuse(
+            "this SQL does not read back as written", suggestion="put it more simply"
+        )
     return held
 
 
@@ -88,19 +102,25 @@ def _tokens(sql: str, report: Report) -> list[Token]:
     """The text in its parts, none of which would lead the parser too deep."""
     for offset, character in enumerate(sql):
         if not (character.isprintable() or character in "\n\r\t" or category(character) == "Zs"):
-            report.add(f"the character U+{ord(character):04X} is not allowed", offset)
+            sign = f"U+{ord(character):04X}"  # itself, nobody would see it
+            report.add(f"the character {sign} is not allowed", offset, value=sign,
+                       suggestion="delete it")  # fmt: skip
     report.check()
     try:
         tokens = _DIALECT.tokenize(sql)
     except SqlglotError:
-        report.refuse("a text, name or comment in the SQL is not closed")
+        report.refuse("a text, name or comment in the SQL is not closed",
+                      suggestion="end it with the sign it begins with, or with */")  # fmt: skip
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
-        report.refuse("the SQL is empty, it must be one SELECT")
+        report.refuse("the SQL is empty", suggestion=_BEGINNING)
     if (first := _first_word(tokens)).token_type not in (TokenType.SELECT, TokenType.WITH):
         report.add(
-            f"only one SELECT is allowed, this begins with {shown(first.text).upper()}", first.start
+            f"only one SELECT is allowed, this begins with {shown(first.text).upper()}",
+            first.start,
+            value=first.text,
+            suggestion=_BEGINNING,
         )
     _check_tokens(tokens, report)
     report.check()
@@ -121,24 +141,32 @@ def _check_tokens(tokens: list[Token], report: Report) -> None:
             report.add(
                 f"the SQL is nested too deeply, at most {_DEEPEST_NESTING} levels are allowed",
                 token.start,
+                suggestion=_FLATTER,
             )
             return
         if kind is TokenType.SEMICOLON:
-            report.add("only one statement is allowed, a second one begins here", token.end + 1)
+            report.add("only one statement is allowed, a second one begins here", token.end + 1,
+                       suggestion="keep the first alone, without its semicolon")  # fmt: skip
         elif kind is TokenType.HINT:
-            report.add("a hint is not allowed", token.start)
+            report.add("a hint is not allowed", token.start, value=token.text,
+                       suggestion="leave it out")  # fmt: skip
         elif kind is TokenType.PIPE_GT:
-            report.add("pipe syntax, |>, is not allowed", token.start)
+            report.add("pipe syntax, |>, is not allowed", token.start, value=token.text,
+                       suggestion="write it as SELECT … FROM (SELECT …)")  # fmt: skip
         elif kind is TokenType.VAR and not token.text.replace("_", "a").isalnum():
             report.add(
-                f"{shown(token.text)} is neither a name nor a text: names with other signs than "
-                "letters, digits and _ stand in `backticks`, texts in 'straight quotes'",
+                f"{shown(token.text)} is neither a name nor a text",
                 token.start,
+                value=token.text,
+                suggestion="names with other signs than letters, digits and _ stand in"
+                " `backticks`, texts in 'straight quotes'",
             )
         elif kind in _COMPLEX_TYPES and _kind(tokens, index + 1) is TokenType.LT:
-            report.add(f"the type {token.text.upper()} is not allowed", token.start)
+            report.add(f"the type {token.text.upper()} is not allowed", token.start,
+                       value=token.text, suggestion=_TYPES)  # fmt: skip
         elif token.text.upper() == "TRANSFORM" and kind is TokenType.VAR:
-            report.add("TRANSFORM is not allowed", token.start)
+            report.add("TRANSFORM is not allowed", token.start, value=token.text,
+                       suggestion="use functions, such as upper or regexp_replace")  # fmt: skip
 
 
 def _kind(tokens: list[Token], index: int) -> TokenType | None:
@@ -149,27 +177,30 @@ def _parse(sql: str, tokens: list[Token], report: Report) -> exp.Expr:
     try:
         trees = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
     except ParseError as error:
-        report.refuse(_syntax(error))
+        near, said = _syntax(error)
+        report.refuse(said, value=near or None,
+                      suggestion="a word, comma or bracket may be missing before it")  # fmt: skip
     except TooComplicated:
-        report.refuse("the SQL is too complicated to read: put it more simply")
+        report.refuse("the SQL is too complicated to read", suggestion="put it more simply")
     except RecursionError:
         raise
     except Exception:
         # The parser is made for SQL, not for attacks: whatever else it trips over is no SQL.
-        report.refuse("this is not valid SQL")
+        report.refuse("this is not valid SQL", suggestion=_BEGINNING)
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Query):
-        report.refuse("only one SELECT is allowed")
+        report.refuse("only one SELECT is allowed", suggestion=_BEGINNING)
     return tree
 
 
-def _syntax(error: ParseError) -> str:
+def _syntax(error: ParseError) -> tuple[str, str]:
+    """The word where reading stopped, and a sentence about it."""
     first = error.errors[0] if error.errors else {}
     near = shown(str(first.get("highlight") or ""))
     line, end = int(first.get("line") or 1), int(first.get("col") or 1)
     column = max(1, end - len(near) + 1)  # the parser gives the last column
     said = str(first.get("description") or "it cannot be read").split(" for <class")[0].rstrip(".")
-    return f"not valid SQL near {near!r}: {said} (line {line}, column {column})"
+    return near, f"not valid SQL near {near!r}: {said} (line {line}, column {column})"
 
 
 def _is_bounded(tree: exp.Expr, report: Report) -> bool:
@@ -181,14 +212,18 @@ def _is_bounded(tree: exp.Expr, report: Report) -> bool:
         nodes, joins = nodes + 1, joins + isinstance(node, exp.Join)
         if depth > _DEEPEST_TREE:
             report.add(
-                f"the SQL is nested too deeply, at most {_DEEPEST_TREE} steps are allowed", node
+                f"the SQL is nested too deeply, at most {_DEEPEST_TREE} steps are allowed",
+                node,
+                suggestion=_FLATTER,
             )
             return False
         waiting += [(child, depth + 1) for child in node.iter_expressions()]
     if nodes > _MOST_NODES:
-        report.add(f"the SQL has {nodes:,} parts, at most {_MOST_NODES:,} are allowed")
+        report.add(f"the SQL has {nodes:,} parts, at most {_MOST_NODES:,} are allowed",
+                   suggestion="put it more simply")  # fmt: skip
     if joins > _MOST_JOINS:
-        report.add(f"the SQL has {joins} joins, at most {_MOST_JOINS} are allowed")
+        report.add(f"the SQL has {joins} joins, at most {_MOST_JOINS} are allowed",
+                   suggestion="join each source as seldom as you can")  # fmt: skip
     return nodes <= _MOST_NODES
 
 
@@ -198,7 +233,8 @@ def _check_nodes(tree: exp.Expr, report: Report) -> None:
         node = waiting.pop()
         allowed = NODES.get(type(node))
         if allowed is None:
-            report.add(f"{called(type(node).__name__)} is not allowed", node)
+            kind = type(node).__name__
+            report.add(f"{called(kind)} is not allowed", node, suggestion=instead_of(kind))
             continue
         for name, value in node.args.items():
             for each in value if isinstance(value, list) else [value]:
@@ -206,7 +242,7 @@ def _check_nodes(tree: exp.Expr, report: Report) -> None:
                     continue
                 rule = allowed.get(name)
                 if rule is None or not _fits(node, rule, each):
-                    report.add(f"{_what(node, name, each)} is not allowed", node)
+                    _refuse_part(node, name, each, report)
                 elif isinstance(each, exp.Expr):
                     waiting.append(each)
 
@@ -221,14 +257,18 @@ def _fits(node: exp.Expr, rule: Allowed, value: object) -> bool:
     return value is True and rule.nodes
 
 
-def _what(node: exp.Expr, name: str, value: object) -> str:
+def _refuse_part(node: exp.Expr, name: str, value: object, report: Report) -> None:
     if isinstance(value, exp.Expr):
-        return called(type(value).__name__)
-    if isinstance(node, exp.DataType) and name == "this":
-        return f"the type {getattr(value, 'value', value)}"
-    if isinstance(value, str):
-        return shown(value).upper()
-    return called(name)
+        kind = type(value).__name__
+        report.add(f"{called(kind)} is not allowed", value, suggestion=instead_of(kind))
+    elif isinstance(node, exp.DataType) and name == "this":
+        type_ = str(getattr(value, "value", value))
+        report.add(f"the type {type_} is not allowed", node, value=type_, suggestion=_TYPES)
+    elif isinstance(value, str):
+        report.add(f"{shown(value).upper()} is not allowed", node, value=value,
+                   suggestion=instead_of(value.upper()))  # fmt: skip
+    else:
+        report.add(f"{called(name)} is not allowed", node, suggestion=instead_of(name))
 
 
 def _write(tree: exp.Expr, field: str) -> str:
@@ -241,4 +281,6 @@ def _write(tree: exp.Expr, field: str) -> str:
             unsupported_level=ErrorLevel.RAISE,
         )
     except SqlglotError as error:
-        Report(field, "").refuse(f"this SQL cannot be written for Spark: {error}")
+        Report(field, "").refuse(
+            f"this SQL cannot be written for Spark: {error}", suggestion="put it more simply"
+        )

@@ -201,13 +201,13 @@ NODES: Final[Mapping[type[exp.Expr], Mapping[str, Allowed]]] = {
 
 # How a person calls what is refused; the rest go by the parser's name for them.
 _CALLED: Final = {
-    "AtTimeZone": "AT TIME ZONE (use from_utc_timestamp)",
+    "AtTimeZone": "AT TIME ZONE",
     "Cluster": "CLUSTER BY",
-    "Concat": "two texts side by side (use ||)",
+    "Concat": "two texts side by side",
     "Cube": "CUBE",
     "Distribute": "DISTRIBUTE BY",
     "Dot": "a name with dots",
-    "Fetch": "FETCH (use LIMIT)",
+    "Fetch": "FETCH",
     "GroupingSets": "GROUPING SETS",
     "HexString": "a binary literal",
     "Into": "INTO",
@@ -218,7 +218,7 @@ _CALLED: Final = {
     "Lock": "FOR UPDATE",
     "Parameter": "a parameter marker",
     "Placeholder": "a parameter marker",
-    "Qualify": "QUALIFY (use a subquery)",
+    "Qualify": "QUALIFY",
     "QueryTransform": "TRANSFORM",
     "Sort": "SORT BY",
     "TableSample": "a sample, which differs from run to run,",
@@ -230,6 +230,41 @@ _CALLED: Final = {
 }
 
 
+_INSTEAD: Final = {
+    "AtTimeZone": "use from_utc_timestamp or to_utc_timestamp",
+    "Cluster": "leave it out: rows have no order",
+    "Concat": "write || between them",
+    "Cube": "use GROUP BY, and UNION ALL of several",
+    "Distribute": "leave it out: rows have no order",
+    "Dot": "write one alias before the column's name",
+    "Fetch": "use ORDER BY … LIMIT …",
+    "GroupingSets": "use GROUP BY, and UNION ALL of several",
+    "Into": "leave it out: the result becomes the evidence",
+    "JoinHint": "leave it out",
+    "Join": "write the join without brackets around it",
+    "Kwarg": "write the value alone",
+    "Lateral": "use a join with a subquery",
+    "Lock": "leave it out: nothing is written",
+    "Parameter": "write ${name}, and declare name in the recipe's parameters",
+    "Pivot": "use sum(CASE WHEN … THEN … END)",
+    "Placeholder": "write ${name}, and declare name in the recipe's parameters",
+    "Qualify": "filter the window's result in a SELECT around it",
+    "QueryTransform": "use functions, such as upper or regexp_replace",
+    "Rollup": "use GROUP BY, and UNION ALL of several",
+    "Sort": "leave it out: rows have no order",
+    "TableSample": "use a condition that always chooses the same rows",
+    "Values": "write CASE WHEN … THEN … END, or keep the values in a source",
+    "Version": "leave it out: a source is read as it is when the run begins",
+    "hint": "leave it out",
+    "recursive": "leave RECURSIVE out, and name each WITH after those it reads",
+}
+
+
 def called(kind: str) -> str:
     """A node class or an argument, as a person would call it."""
     return _CALLED.get(kind, kind.strip("_").replace("_", " ").upper())
+
+
+def instead_of(kind: str) -> str:
+    """What to write in the place of a node or an argument that is refused, if there is anything."""
+    return _INSTEAD.get(kind, "")

@@ -13,7 +13,7 @@ from typing import Final
 from sqlglot import exp
 
 from kalla.spark.sandbox.functions import WITHOUT_PARENTHESES
-from kalla.spark.sandbox.report import Report, shown, suggestion
+from kalla.spark.sandbox.report import Report, nearest, nearest_or_all, shown
 
 MOST_TABLES: Final = 64
 
@@ -61,11 +61,13 @@ def check(
     if found.tables > MOST_TABLES:
         report.add(
             f"tables are read {found.tables:,} times once the WITH names are filled in, "
-            f"at most {MOST_TABLES} are allowed"
+            f"at most {MOST_TABLES} are allowed",
+            suggestion="let each WITH name be read once or twice",
         )
     for table in tree.find_all(exp.Table):
         if id(table) not in names.seen:
-            report.add(f"the table {shown(table.name)} stands where no table can", table)
+            report.add(f"the table {shown(table.name)} stands where no table can", table,
+                       value=table.name, suggestion="read it in FROM or JOIN")  # fmt: skip
     return found.columns
 
 
@@ -101,9 +103,11 @@ class _Names:
         for index, cte in enumerate(with_.expressions):
             name = names[index]
             if name in self._tables:
-                self._report.add(f"WITH may not take the name of a source, {name}", cte)
+                self._report.add(f"WITH may not take the name of a source, {name}", cte,
+                                 value=cte.alias, suggestion="take another name")  # fmt: skip
             elif name in own:
-                self._report.add(f"WITH defines {shown(name)} twice", cte)
+                self._report.add(f"WITH defines {shown(name)} twice", cte, value=cte.alias,
+                                 suggestion="take another name for one of them")  # fmt: skip
             self._undefined = [*waiting, *names[index:]]
             body = self.query(cte.this, defined, outer)
             defined[name] = _Relation(_renamed(cte.args.get("alias"), body.columns), body.tables)
@@ -174,7 +178,10 @@ class _Names:
         if not isinstance(node.this, exp.Identifier):
             what = node.this.name if isinstance(node.this, exp.Expr) else ""
             self._report.add(
-                f"{shown(what) or 'this'}(…) cannot be read as a table, only {allowed} can", node
+                f"{shown(what) or 'this'}(…) cannot be read as a table, only {allowed} can",
+                node,
+                value=what or None,
+                suggestion=f"read {allowed}",
             )
             return unknown
         if len(node.parts) > 1:
@@ -183,6 +190,8 @@ class _Names:
                 f"the table {shown(name)} cannot be read, only {allowed} can, "
                 "with no catalogue or schema before the name",
                 node,
+                value=name,
+                suggestion=f"read {allowed}",
             )
             return unknown
         name = node.name.lower()
@@ -193,11 +202,15 @@ class _Names:
                 f"{shown(name)} is read by itself or before WITH defines it: "
                 "a cyclic definition is not allowed",
                 node,
+                value=node.name,
+                suggestion="name each WITH after those it reads",
             )
         else:
-            near = suggestion(name, [*self._tables, *ctes])
             self._report.add(
-                f"there is no table {shown(node.name)}{near or f', only {allowed}'}", node
+                f"there is no table {shown(node.name)}",
+                node,
+                value=node.name,
+                suggestion=nearest(name, [*self._tables, *ctes]) or f"read {allowed}",
             )
         return unknown
 
@@ -206,7 +219,8 @@ class _Names:
         names = [part.lower() for part in parts]
         for name in names:
             if name in _HIDDEN:
-                self._report.add(f"the hidden column {name} may not be read", node)
+                self._report.add(f"the hidden column {name} may not be read", node, value=name,
+                                 suggestion="read columns of the sources alone")  # fmt: skip
         if len(parts) == 1:
             self._unqualified(node, names[0], scopes)
             return
@@ -214,30 +228,43 @@ class _Names:
             if (source := scope.sources.get(names[0])) is not None:
                 columns = source.columns
                 if columns is not None and not node.is_star and names[1] not in columns:
-                    near = suggestion(names[1], columns)
                     self._report.add(
-                        f"{shown(parts[0])} has no column {shown(parts[1])}{near}", node
+                        f"{shown(parts[0])} has no column {shown(parts[1])}",
+                        node,
+                        value=".".join(parts[:2]),
+                        suggestion=nearest_or_all(names[1], columns),
                     )
                 return
         if names[0] in _OUTSIDE:
-            self._report.add(f"{shown('.'.join(parts))} may not be read", node)
+            self._report.add(f"{shown('.'.join(parts))} may not be read", node,
+                             value=".".join(parts),
+                             suggestion="read columns of the sources alone")  # fmt: skip
             return
         # What is no table's alias may be a column with fields.
         if not (known := _all_known(scopes)) or names[0] in known:
             return
-        near = suggestion(names[0], [name for scope in scopes for name in scope.sources])
-        self._report.add(f"there is no table or alias {shown(parts[0])}{near}", node)
+        aliases = {name for scope in scopes for name in scope.sources if name}
+        self._report.add(
+            f"there is no table or alias {shown(parts[0])}",
+            node,
+            value=".".join(parts),
+            suggestion=nearest_or_all(names[0], aliases),
+        )
 
     def _unqualified(self, node: exp.Column, name: str, scopes: tuple[_Scope, ...]) -> None:
         if name in WITHOUT_PARENTHESES:
             self._report.add(
-                f"{name} would be a function, whose result may differ from run to run: "
-                "if a column is meant, write its table before it",
+                f"{name} would be a function, whose result may differ from run to run",
                 node,
+                value=node.name,
+                suggestion="if a column is meant, write its table before it",
             )
         elif (known := _all_known(scopes)) is not None and name not in known:
             self._report.add(
-                f"there is no column {shown(node.name)}{suggestion(name, known)}", node
+                f"there is no column {shown(node.name)}",
+                node,
+                value=node.name,
+                suggestion=nearest_or_all(name, known),
             )
 
 

@@ -1,4 +1,6 @@
-"""Gathers every problem of one SQL text, each with its place in it."""
+"""Gathers every problem of one SQL text, each with its place, the piece of the text that is
+refused, and what to write instead.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +14,56 @@ from kalla.errors import InvalidInput, Problem
 
 _MOST_PROBLEMS = 50
 _LONGEST_NAME = 80
+_LONGEST_PIECE = 200
+_MOST_KNOWN = 20
 
 
 class Report:
     def __init__(self, field: str, sql: str) -> None:
         self._field = field
         self._sql = sql
-        self._messages: dict[str, None] = {}  # in order, and each once
+        self._problems: dict[str, Problem] = {}  # in order, and each once
 
-    def add(self, message: str, at: exp.Expr | int | None = None) -> None:
-        """`at` is a node, or an offset in the text."""
-        offset = _offset(at) if isinstance(at, exp.Expr) else at
-        self._messages[message + self._place(offset)] = None
+    def add(
+        self,
+        message: str,
+        at: exp.Expr | int | None = None,
+        *,
+        value: str | None = None,
+        suggestion: str = "",
+    ) -> None:
+        """`at` is a node, or an offset in the text; `value` is the text of the node, or what
+        begins at the offset, unless it is told.
+        """
+        start, end = _span(at) if isinstance(at, exp.Expr) else (at, None)
+        said = message + self._place(start)
+        if said not in self._problems:
+            piece = self._piece(start or 0, end) if value is None else value
+            self._problems[said] = Problem(self._field, said, _shortened(piece), suggestion)
 
-    def refuse(self, message: str) -> NoReturn:
+    def refuse(self, message: str, *, value: str | None = None, suggestion: str = "") -> NoReturn:
         """With what there is already, if anything."""
-        self.add(message)
+        self.add(message, value=value, suggestion=suggestion)
         raise self._error()
 
     def check(self) -> None:
-        if self._messages:
+        if self._problems:
             raise self._error()
 
     def _error(self) -> InvalidInput:
-        messages = list(self._messages)
-        if (more := len(messages) - _MOST_PROBLEMS) > 0:
-            messages[_MOST_PROBLEMS:] = [f"and {more} more problems"]
-        return InvalidInput(*(Problem(self._field, message) for message in messages))
+        problems = list(self._problems.values())
+        if (more := len(problems) - _MOST_PROBLEMS) > 0:
+            problems[_MOST_PROBLEMS:] = [Problem(self._field, f"and {more} more problems")]
+        return InvalidInput(*problems)
+
+    def _piece(self, start: int, end: int | None) -> str:
+        if end is None:
+            return self._sql[start:]
+        # The parser keeps the place of what is in a call's brackets, not of the last of these.
+        piece = self._sql[start : end + 1]
+        while piece.count("(") > piece.count(")") and self._sql.startswith(f"{piece})", start):
+            piece += ")"
+        return piece
 
     def _place(self, offset: int | None) -> str:
         if offset is None:
@@ -49,18 +74,37 @@ class Report:
         return f" (line {line}, column {column})"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """`: did you mean …?`, where a near name exists."""
-    near = get_close_matches(name.lower(), sorted({each.lower() for each in known}), n=1)
-    return f": did you mean {near[0]}?" if near else ""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean …?`, where a near name exists."""
+    near = get_close_matches(shown(name).lower(), sorted({each.lower() for each in known}), n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Iterable[str]) -> str:
+    """The nearest name, or those there are, when they are few enough to read."""
+    if near := nearest(name, names := sorted(known)):
+        return near
+    return f"known: {', '.join(names)}" if 0 < len(names) <= _MOST_KNOWN else ""
 
 
 def shown(name: str) -> str:
     """A name from the text, short enough for a sentence."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+    return _visible(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…")
 
 
-def _offset(node: exp.Expr) -> int | None:
-    """Of the node, or of the first thing inside it whose place the parser kept."""
-    offsets = (each.meta.get("start") for each in node.walk())
-    return min((offset for offset in offsets if offset is not None), default=None)
+def _shortened(piece: str) -> str:
+    """In one line, and no longer than somebody reads."""
+    line = _visible(" ".join(piece[: 2 * _LONGEST_PIECE].split()))
+    return line if len(line) <= _LONGEST_PIECE else f"{line[:_LONGEST_PIECE]}…"
+
+
+def _visible(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _span(node: exp.Expr) -> tuple[int | None, int | None]:
+    """Of the node, or from the first to the last thing inside it whose place the parser kept."""
+    spans = [each.meta for each in node.walk() if "start" in each.meta]
+    if not spans:
+        return None, None
+    return min(each["start"] for each in spans), max(each["end"] for each in spans)

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from kalla.spark.sandbox.functions import (
     FUNCTIONS,
+    INSTEAD,
     LENGTHS,
     ORDERED,
     PATTERNS,
@@ -18,11 +19,12 @@ from kalla.spark.sandbox.functions import (
 )
 from kalla.spark.sandbox.grammar import UNITS
 from kalla.spark.sandbox.patterns import may_run_away
-from kalla.spark.sandbox.report import Report, shown, suggestion
+from kalla.spark.sandbox.report import Report, nearest, shown
 
 _LONGEST_PADDING: Final = 1_000
 _LONGEST_PATTERN: Final = 1_000
 _MOST_PERCENT_SIGNS: Final = 5  # each one multiplies the work by the length of the text
+_KINDS: Final = "use Spark's functions of numbers, texts, dates, conditions and sums"
 _NUMBER: Final = re.compile(r"\d+\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 
 # Cast to a date, which Spark also does unasked, these are read off the clock.
@@ -45,7 +47,8 @@ def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
             _like(node.expression, report)
         elif isinstance(node, exp.Alias):
             if not isinstance(node.parent, exp.Select):
-                report.add(f"AS {shown(node.alias)} is not allowed here", node)
+                report.add(f"AS {shown(node.alias)} is not allowed here", node,
+                           suggestion="leave it out: columns of the result have names")  # fmt: skip
         elif isinstance(node, exp.Star):
             _star(node, report)
         elif isinstance(node, exp.Select):
@@ -53,7 +56,8 @@ def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
         elif isinstance(node, exp.SetOperation):
             _limit(node, report)
         elif isinstance(node, exp.Subquery) and node.parent is None:
-            report.add("parentheses around the whole SQL are not needed: leave them out", node)
+            report.add("parentheses around the whole SQL are not needed", node,
+                       suggestion="leave them out")  # fmt: skip
 
 
 def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None:
@@ -61,17 +65,24 @@ def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None
     arguments = node.expressions
     if name not in allowed:
         reason = REASONS.get(name)
-        why = f": {reason}" if reason else suggestion(name, allowed)
-        report.add(f"the function {shown(name)} is not allowed{why}", node)
+        why = f": {reason}" if reason else ""
+        report.add(
+            f"the function {shown(name)} is not allowed{why}",
+            node,
+            value=node.name,
+            suggestion=INSTEAD.get(name) or ("" if reason else nearest(name, allowed) or _KINDS),
+        )
         return
     if name in WITH_UNIT and len(arguments) == 3:
         _unit(name, arguments[0], report)
     if name in ORDERED and not _is_ordered(node):
-        report.add(f"{name} needs OVER (… ORDER BY …): without it, its result is chance", node)
+        report.add(f"{name} needs an order: without it, its result is chance", node, value=name,
+                   suggestion=f"write {name}(…) OVER (… ORDER BY …)")  # fmt: skip
     if (place := LENGTHS.get(name)) is not None and place < len(arguments):
         length = arguments[place]
         if not (length.is_int and int(length.name) <= _LONGEST_PADDING):
-            report.add(f"the length of {name} must be a number up to {_LONGEST_PADDING:,}", node)
+            report.add(f"the length of {name} must be a number up to {_LONGEST_PADDING:,}", node,
+                       suggestion="write the number itself")  # fmt: skip
     if (place := PATTERNS.get(name)) is not None and place < len(arguments):
         _pattern(name, arguments[place], report)
 
@@ -80,7 +91,7 @@ def _star(node: exp.Star, report: Report) -> None:
     parent = node.parent.parent if isinstance(node.parent, exp.Column) else node.parent
     counted = isinstance(parent, exp.Anonymous) and parent.name.lower() == "count"
     if not counted and not isinstance(parent, exp.Select):
-        report.add("* is not allowed here", node)
+        report.add("* is not allowed here", node, value="*", suggestion="name the columns")
 
 
 def _unit(name: str, unit: exp.Expr, report: Report) -> None:
@@ -88,7 +99,8 @@ def _unit(name: str, unit: exp.Expr, report: Report) -> None:
     if isinstance(unit, exp.Column) and not unit.table and unit.name.upper() in UNITS:
         unit.replace(exp.Var(this=unit.name.upper()))
     elif not isinstance(unit, exp.Var):
-        report.add(f"the first of three arguments of {name} must be a unit, such as DAY", unit)
+        report.add(f"the first of three arguments of {name} must be a unit", unit,
+                   suggestion="such as DAY")  # fmt: skip
 
 
 def _is_ordered(call: exp.Expr) -> bool:
@@ -111,38 +123,49 @@ def _literal(node: exp.Literal | exp.RawString, report: Report) -> None:
         if _CLOCK.fullmatch(node.name):
             report.add(
                 f"the text '{shown(node.name)}' would stand for the time of the run, "
-                "which differs from run to run: write the date",
+                "which differs from run to run",
                 node.parent,
+                value=node.name,
+                suggestion=INSTEAD["now"],
             )
     elif not _NUMBER.fullmatch(node.name):
-        report.add(f"{shown(node.name)} is not a number", node.parent)
+        report.add(f"{shown(node.name)} is not a number", node.parent, value=node.name,
+                   suggestion="such as 12.5 or 1e3")  # fmt: skip
 
 
 def _pattern(name: str, pattern: exp.Expr, report: Report) -> None:
     if not isinstance(pattern, exp.RawString | exp.Literal):
-        report.add(f"the pattern of {name} must be written out as a text", pattern)
+        report.add(f"the pattern of {name} must be written out as a text", pattern,
+                   suggestion="such as '[0-9]+'")  # fmt: skip
     elif len(pattern.name) > _LONGEST_PATTERN:
-        report.add(f"the pattern of {name} has more than {_LONGEST_PATTERN:,} characters", pattern)
+        report.add(f"the pattern of {name} has more than {_LONGEST_PATTERN:,} characters", pattern,
+                   value=pattern.name, suggestion="make several, with OR between")  # fmt: skip
     elif may_run_away(pattern.name):
         report.add(
             f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
             "repeats or chooses, or refers back to one",
             pattern.parent,
+            value=pattern.name,
+            suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
         )
 
 
 def _like(pattern: exp.Expr, report: Report) -> None:
     signs = sum(each.name.count("%") for each in pattern.find_all(exp.Literal, exp.RawString))
     if signs > _MOST_PERCENT_SIGNS:
-        report.add(f"a pattern of LIKE may have {_MOST_PERCENT_SIGNS} % at most", pattern.parent)
+        report.add(f"a pattern of LIKE may have {_MOST_PERCENT_SIGNS} % at most", pattern.parent,
+                   suggestion="make several of it, with AND between")  # fmt: skip
 
 
 def _select(node: exp.Select, report: Report) -> None:
     if not node.expressions:
-        report.add("SELECT must say what", node)
+        report.add("SELECT must say what", node,
+                   suggestion="name the columns, both primary keys among them")  # fmt: skip
     _limit(node, report)
 
 
 def _limit(node: exp.Expr, report: Report) -> None:
     if (node.args.get("limit") or node.args.get("offset")) and not node.args.get("order"):
-        report.add("LIMIT and OFFSET need ORDER BY: without it, the rows are chance", node)
+        report.add("LIMIT and OFFSET need ORDER BY: without it, the rows are chance", node,
+                   value="LIMIT" if node.args.get("limit") else "OFFSET",
+                   suggestion="order by columns that tell all rows apart")  # fmt: skip
