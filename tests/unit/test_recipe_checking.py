@@ -45,6 +45,9 @@ def with_condition(**fields: Any) -> Recipe:
 def told(given: Recipe, columns: Any = None) -> dict[str, str]:
     problems = check(given, columns)
     assert len({each.field for each in problems}) == len(problems)
+    for each in problems:
+        assert each.suggestion, each
+        assert each.value is not None or " missing" in each.message, each
     return {each.field: each.message for each in problems}
 
 

@@ -300,7 +300,7 @@ def test_a_doubled_dollar_sign_is_no_parameter() -> None:
         ("{}", {}, "sources.left.uri", "uses the parameter `x`, which is not declared"),
         ("{x: {}}", {}, "sources.left.uri", "needs the parameter `x`, which has no value"),
         ("{x: {}}", {"x": "a", "y": "b"}, "parameters.y", "is given a value but is not declared"),
-        ("{x: {type: number}}", {"x": "a"}, "parameters.x", "must be a number, such as 0.01"),
+        ("{x: {type: number}}", {"x": "a"}, "parameters.x", "must be a number"),
         ("{x: {type: date}}", {"x": "2026-02-30"}, "parameters.x", "must be a date"),
         ("{x: {default: 5}}", {}, "parameters.x.default", "must be text"),
         ("{x: {type: day}}", {"x": "a"}, "parameters.x.type", "must be text, number or date"),
@@ -329,6 +329,25 @@ def test_a_parameter_cannot_leave_its_place_in_sql(value: str) -> None:
     )
     assert reading.read(text, {"x": "EU-1"}).match_sql == "SELECT 'EU-1'"
     assert "match_sql" in problems(text, {"x": value})
+
+
+def test_what_is_missing_is_answered_with_an_example() -> None:
+    told = problems(
+        "{sources: {left: {primary_key: []}}, parameters: {x: 5},"
+        " rules: [{name: '', conditions: [{op: fuzzy, left: a}]}, {name: b, conditions: []}]}"
+    )
+    assert {field: each.suggestion for field, each in told.items()} == {
+        "name": "any words that tell it from others",
+        "sources.left.uri": "a path, s3://…, postgresql://… or source://NAME",
+        "sources.left.primary_key":
+            "name the columns that identify a row, such as primary_key: [id]",
+        "sources.right": "such as {uri: invoices.csv, primary_key: [id]}",
+        "parameters.x": "such as {type: number, default: 0.01}",
+        "rules[0].name": "any words that tell it from others",
+        "rules[0].conditions[0].right": "name a column",
+        "rules[0].conditions[0].threshold": "such as 0.9",
+        "rules[1].conditions": "such as [{left: ref, op: eq, right: ref}]",
+    }  # fmt: skip
 
 
 HOSTILE = "SELECT reflect('java.lang.System', 'exit', 0), l.totl AS t FROM left_src l, nowhere"

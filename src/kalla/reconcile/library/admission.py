@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -115,25 +116,30 @@ def source_problems(source: SourceDocument) -> Iterator[Problem]:
     ]
     if unstorable:
         for path in unstorable:
-            yield Problem(spelled(("source", *path)), "holds a NUL or half of a character")
+            yield Problem(spelled(("source", *path)), "holds a NUL or half of a character",
+                          suggestion="write it anew")  # fmt: skip
         return
     for each in checking.check_source(source):
         if each.field == "table" and source.table is None:
             continue  # all of the database: recipes name the table
-        hint = f" ({each.suggestion})" if each.suggestion else ""
-        yield Problem(f"source.{each.field}", each.message + hint)
+        yield replace(each, field=f"source.{each.field}")
     yield from _table_problems(source, "source")
     kind = places.kind_of(source.uri)
     if kind == "source":
-        yield Problem("source.uri", "names another source: say where the rows are")
+        yield Problem("source.uri", "names another source", source.uri,
+                      "say where the rows are")  # fmt: skip
     elif kind == "file":
         place = PurePosixPath(places.path_of(source.uri))
         if not place.is_absolute():
             yield Problem(
-                "source.uri", "is a relative path, and servers have other working folders than you"
+                "source.uri",
+                "is a relative path, and servers have other working folders than you",
+                source.uri,
+                "begin it with /",
             )
         elif ".." in place.parts:
-            yield Problem("source.uri", "must not hold `..`: write the path it stands for")
+            yield Problem("source.uri", "must not hold `..`", source.uri,
+                          "write the path it stands for")  # fmt: skip
 
 
 def _with_uris(document: Mapping[str, Any], uris: Mapping[str, str]) -> dict[str, Any]:
@@ -158,7 +164,10 @@ def _named(known: Known, name: str, side: Side) -> SourceDocument:
     command = f"an admin registers it with `kalla sources add {shlex.quote(name)} URI`"
     raise InvalidInput(
         Problem(
-            f"sources.{side}.uri", f"there is no registered source {name!r} ({hint or command})"
+            f"sources.{side}.uri",
+            f"there is no registered source {name!r}",
+            f"source://{name}",
+            hint or command,
         )
     )
 
@@ -178,29 +187,33 @@ def _by_name(source: Source, side: Side, registered: SourceDocument) -> Source:
     _refuse_links_out(merged.uri, side)
     if problems := checking.check_source(merged):
         raise InvalidInput(
-            *(Problem(f"sources.{side}.{each.field}", each.message) for each in problems)
+            *(replace(each, field=f"sources.{side}.{each.field}") for each in problems)
         )
     return merged
 
 
 def _by_uri(source: Source, side: Side, known: Known) -> Source:
+    uri_shown = scrub(source.uri)
     fault = Problem(
         f"sources.{side}.uri",
-        f"{scrub(source.uri)} is not a registered source: let an admin run `kalla sources add "
-        f"NAME {shlex.quote(scrub(source.uri))}`, or use a registered one as source://NAME",
+        f"{uri_shown} is not a registered source",
+        uri_shown,
+        f"let an admin run `kalla sources add NAME {shlex.quote(uri_shown)}`, or use a registered "
+        "one as source://NAME",
     )
     for registered in known.values():
         try:
             uri = places.covered(registered.uri, source.uri)
         except Refused as refusal:
-            fault = Problem(f"sources.{side}.uri", str(refusal))
+            fault = Problem(f"sources.{side}.uri", str(refusal), uri_shown)
             continue
         if uri is None:
             continue
         if registered.table not in (None, source.table):
             fault = Problem(
                 f"sources.{side}.table",
-                f"is not {registered.table}, the one table that is registered of this database: "
+                f"is not {registered.table}, the one table that is registered of this database",
+                source.table,
                 "let an admin register the other one too, and use it as source://NAME",
             )
             continue
@@ -209,7 +222,8 @@ def _by_uri(source: Source, side: Side, known: Known) -> Source:
         # A secret goes to the places it was registered for, and to no others.
         fault = Problem(
             f"sources.{side}.password",
-            "is another secret than the registered source's: leave it out",
+            "is another secret than the registered source's",
+            suggestion="leave it out",
         )
     raise InvalidInput(fault)
 
@@ -221,13 +235,14 @@ def _refuse_links_out(uri: str, side: Side) -> None:
     try:
         inside = places.covered(uri, uri)
     except Refused as refusal:
-        raise InvalidInput(Problem(f"sources.{side}.uri", str(refusal))) from None
+        raise InvalidInput(Problem(f"sources.{side}.uri", str(refusal), scrub(uri))) from None
     if inside is None:
         raise InvalidInput(
             Problem(
                 f"sources.{side}.uri",
-                f"{uri} cannot be searched for links that lead out of it: let an admin see whether "
-                "Kalla may read all of it",
+                f"{uri} cannot be searched for links that lead out of it",
+                scrub(uri),
+                "let an admin see whether Kalla may read all of it",
             )
         )
 
@@ -237,7 +252,8 @@ def _table_problems(source: Source, where: str) -> Iterator[Problem]:
     schema, dot, _ = (source.table or "").replace('"', "").partition(".")
     schema = schema.strip().lower()
     if dot and is_reserved(schema):
-        yield Problem(f"{where}.table", f"is in the schema {schema}, which is no source of rows")
+        yield Problem(f"{where}.table", f"is in the schema {schema}, which is no source of rows",
+                      source.table, "name a table of your own")  # fmt: skip
 
 
 def _escaped(value: Any) -> Any:

@@ -21,6 +21,7 @@ from kalla.reconcile.recipes import notation, older, parameters, reading
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import RecipeProblem, spelled
 from kalla.reconcile.recipes.reading import Look
+from kalla.redaction import scrub_value
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
@@ -140,7 +141,14 @@ def slug(name: str) -> str:
 
 def _values(given: object) -> dict[str, str]:
     if not isinstance(given, dict):
-        raise InvalidInput(RecipeProblem("parameters", "must be names and their values"))
+        raise InvalidInput(
+            RecipeProblem(
+                "parameters",
+                "must be names and their values",
+                scrub_value(given),
+                'such as {"month": "2026-01"}',
+            )
+        )
     wrong = [
         name
         for name, value in given.items()
@@ -148,7 +156,15 @@ def _values(given: object) -> dict[str, str]:
     ]
     if wrong:
         raise InvalidInput(
-            *(RecipeProblem(f"parameters.{name}", "must be one value") for name in wrong)
+            *(
+                RecipeProblem(
+                    f"parameters.{name}",
+                    "must be one value",
+                    scrub_value(given[name], name),
+                    "such as 0.01",
+                )
+                for name in wrong
+            )
         )
     return {name: str(value) for name, value in given.items()}
 

@@ -125,7 +125,8 @@ def _whole(recipe: Recipe) -> Iterator[Finding]:
         yield Finding(("rules",), "are missing: nothing says what makes a match",
                       suggestion="write rules, or match_sql")  # fmt: skip
     if recipe.match_sql is not None and not recipe.match_sql.strip():
-        yield Finding(("match_sql",), "is empty", recipe.match_sql)
+        yield Finding(("match_sql",), "is empty", recipe.match_sql,
+                      "write SELECT … FROM left_src l JOIN right_src r ON …")  # fmt: skip
     yield from _repeats([rule.name for rule in recipe.rules], ("rules",), "name")
     if not _is_time_zone(recipe.time_zone):
         near = nearest(recipe.time_zone, available_timezones())
@@ -208,7 +209,8 @@ def _filters(filters: tuple[Filter, ...], path: Path) -> Iterator[Finding]:
         place, value = (*path, index, "value"), each.value
         if each.op in ("is_null", "not_null"):
             if value is not None:
-                yield Finding(place, f"must be left out with `{each.op}`", value)
+                yield Finding(place, f"must be left out with `{each.op}`", value,
+                              "use `eq` to compare with it")  # fmt: skip
         elif each.op in ("in", "not_in"):
             if not isinstance(value, tuple) or not value:
                 yield Finding(place, f"must be a list with `{each.op}`", value, "such as [A, B]")
@@ -223,7 +225,8 @@ def _filters(filters: tuple[Filter, ...], path: Path) -> Iterator[Finding]:
                           f'put it in quotes: "{value}"')  # fmt: skip
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, int | Decimal) and not _is_moderate(Decimal(item)):
-                yield Finding(place, f"must not have more than {_MOST_DIGITS} digits", value)
+                yield Finding(place, f"must not have more than {_MOST_DIGITS} digits", value,
+                              "put it in quotes if it is no amount")  # fmt: skip
                 break
 
 
@@ -246,7 +249,8 @@ def _rule(rule: Rule, path: Path) -> Iterator[Finding]:
     yield from _sums(rule, path)
     if rule.ties == "first_in_first_out":
         if rule.cardinality != "1:1":
-            yield Finding((*path, "ties"), "is for the cardinality 1:1 alone", rule.ties)
+            yield Finding((*path, "ties"), "is for the cardinality 1:1 alone", rule.ties,
+                          f"leave it out with {rule.cardinality}")  # fmt: skip
         for name, column in (("left_order", rule.left_order), ("right_order", rule.right_order)):
             if column is None:
                 yield Finding((*path, name), "is missing: it says which row came first",
@@ -265,7 +269,8 @@ def _sums(rule: Rule, path: Path) -> Iterator[Finding]:
                           sums[name], "add a condition with `op: tolerance`")  # fmt: skip
     if len(given) == 1:
         other = "right_sum" if given == ["left_sum"] else "left_sum"
-        yield Finding((*path, other), f"is missing: it is compared with {given[0]}")
+        yield Finding((*path, other), f"is missing: it is compared with {given[0]}",
+                      suggestion="name the column that is summed on that side")  # fmt: skip
 
 
 def _condition(condition: Condition, path: Path) -> Iterator[Finding]:
@@ -290,7 +295,8 @@ def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
     for name in ("derive", "derive_left", "derive_right"):
         derivations = getattr(condition, name)
         if len(derivations) > _MOST_DERIVATIONS:
-            yield Finding((*path, name), f"must not have more than {_MOST_DERIVATIONS} entries")
+            yield Finding((*path, name), f"must not have more than {_MOST_DERIVATIONS} entries",
+                          len(derivations), "put several into one {regex: …}")  # fmt: skip
             continue
         for index, derivation in enumerate(derivations):
             place = (*path, name, index)
@@ -310,7 +316,8 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
         name: getattr(tolerance, name) for name in names if getattr(tolerance, name) is not None
     }
     if not given:
-        yield Finding(path, "says no bound", suggestion="such as absolute: 0.01, or percent: 1")
+        yield Finding(path, "says no bound", f"{tolerance.left} tolerance {tolerance.right}",
+                      "such as absolute: 0.01, or percent: 1")  # fmt: skip
         return
     told: set[str] = set()
     for direction in ("below", "above"):
@@ -333,7 +340,8 @@ def _expression(pattern: str, path: Path) -> Iterator[Finding]:
         yield Finding(path, "refers back to a group, which these expressions cannot", pattern,
                       "write the repeated part out")  # fmt: skip
     elif reason := _fault(pattern):
-        yield Finding(path, f"is not a regular expression: {reason}", pattern)
+        yield Finding(path, f"is not a regular expression: {reason}", pattern,
+                      "a backslash before a sign takes it as it is")  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

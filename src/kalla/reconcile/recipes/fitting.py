@@ -43,7 +43,9 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
             yield Finding(path, f"is not a column of the {side} source", column,
                           did_you_mean(column, known))  # fmt: skip
         elif wanted == "amount" and known[column] in (*_TIMES, "boolean"):
-            yield Finding(path, f"must be an amount, not a {known[column]}", column)
+            numbers = [name for name, word in known.items() if word in _NUMBERS]
+            yield Finding(path, f"must be an amount, not a {known[column]}", column,
+                          did_you_mean(column, numbers) or "name a column of numbers")  # fmt: skip
     for path, each in _all_filters(recipe, side):
         if (word := known.get(each.column)) is not None:
             yield from _filter_type(each, word, path)
@@ -82,12 +84,14 @@ def _filter_type(each: Filter, word: str, path: Path) -> Iterator[Finding]:
         if each.op in ("contains", "startswith", "endswith") or value is None:
             continue
         if word in _NUMBERS and not is_number:
-            yield Finding((*path, "value"), f"is compared with a column of numbers ({word})", value)
+            yield Finding((*path, "value"), f"is compared with a column of numbers ({word})", value,
+                          "write it as 1234.56")  # fmt: skip
         elif word in _TIMES and not isinstance(read, date):
             yield Finding((*path, "value"), f"is compared with a column of dates ({word})", value,
                           "write it as 2026-01-31")  # fmt: skip
         elif word == "boolean" and not isinstance(read, bool):
-            yield Finding((*path, "value"), "is compared with a column of true and false", value)
+            yield Finding((*path, "value"), "is compared with a column of true and false", value,
+                          "write true or false")  # fmt: skip
 
 
 def _types(condition: Condition, columns: Mapping[Side, Columns], path: Path) -> Iterator[Finding]:
@@ -98,22 +102,27 @@ def _types(condition: Condition, columns: Mapping[Side, Columns], path: Path) ->
         if raw is None:
             continue
         if raw == "other":
-            yield Finding((*path, side), "has a type that cannot be compared", column)
+            others = [name for name, word in columns[side].items() if word != "other"]
+            yield Finding((*path, side), "has a type that cannot be compared", column,
+                          did_you_mean(column, others))  # fmt: skip
             continue
         derivations = condition.derivations(side)
         if isinstance(next(iter(derivations), None), DatePart) and raw in (*_NUMBERS, "boolean"):
             yield Finding((*path, side), f"is a column of type {raw}, which has no date parts",
-                          column)  # fmt: skip
+                          column, "leave date_part out, or name a column of dates")  # fmt: skip
             continue
         words[side] = _derived(raw, derivations[-1] if derivations else None)
-        if reason := _misfit(condition, words[side]):
-            yield Finding((*path, side), f"is a column of type {words[side]}, {reason}", column)
+        if misfit := _misfit(condition, words[side]):
+            reason, instead = misfit
+            yield Finding((*path, side), f"is a column of type {words[side]}, {reason}", column,
+                          instead)  # fmt: skip
             del words[side]
     if isinstance(condition, Equal | Comparison) and len(words) == 2:
         left, right = (_family(words[side]) for side in SIDES)
         if left != right and "text" not in (left, right):
             yield Finding(path, f"compares a {words['left']} with a {words['right']}",
-                          f"{condition.left} with {condition.right}")  # fmt: skip
+                          f"{condition.left} with {condition.right}",
+                          "name columns of one kind")  # fmt: skip
 
 
 def _derived(raw: str, last: object) -> str:
@@ -122,14 +131,15 @@ def _derived(raw: str, last: object) -> str:
     return "date" if isinstance(last, DatePart) else "text"
 
 
-def _misfit(condition: Condition, word: str) -> str:
+def _misfit(condition: Condition, word: str) -> tuple[str, str] | None:
+    """Why a condition cannot compare what it is given, and one that can."""
     if isinstance(condition, Tolerance) and word in (*_TIMES, "boolean"):
-        return "which is no amount"
+        return "which is no amount", "use eq" if word == "boolean" else "use date_window"
     if isinstance(condition, DateWindow) and word in (*_NUMBERS, "boolean"):
-        return "which is no date"
+        return "which is no date", "use eq" if word == "boolean" else "use tolerance"
     if isinstance(condition, Comparison) and condition.op != "ne" and word == "boolean":
-        return "which has no order"
-    return ""
+        return "which has no order", "use eq or ne"
+    return None
 
 
 def _family(word: str) -> str:

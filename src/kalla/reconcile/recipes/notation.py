@@ -135,7 +135,10 @@ def _json(text: str) -> Parsed:
         except InvalidInput:
             if isinstance(error, json.JSONDecodeError) and re.match(r'\s*\{\s*"', text):
                 place = f"line {error.lineno}, column {error.colno}"
-                raise _refused(f"is not valid JSON: {error.msg} ({place})") from None
+                raise _refused(
+                    f"is not valid JSON: {error.msg} ({place})",
+                    "a comma, a quote or a bracket may be missing before it",
+                ) from None
             raise
     if not repeated:
         return Parsed(value)
@@ -143,7 +146,11 @@ def _json(text: str) -> Parsed:
         # Only the YAML parser knows lines. A tab can stand between JSON's tokens, never in a text.
         return _yaml(text.replace("\t", " "))
     except InvalidInput:
-        return Parsed(value, tuple(Finding((name,), "is given twice") for name in repeated))
+        return Parsed(value, tuple(map(_given_twice, repeated)))
+
+
+def _given_twice(name: str) -> Finding:
+    return Finding((name,), "is given twice", name, "keep one of them")
 
 
 def _json_number(text: str) -> object:
@@ -195,7 +202,9 @@ def _yaml(text: str) -> Parsed:
         raise _not_yaml(text, error) from None
     except yaml.reader.ReaderError as error:
         code = error.character if isinstance(error.character, int) else ord(error.character[:1])
-        raise _refused(f"holds a character that YAML does not allow (U+{code:04X})") from None
+        raise _refused(
+            f"holds a character that YAML does not allow (U+{code:04X})", "delete it"
+        ) from None
     value = root.value[0] if isinstance(root.value, list) and root.value else None
     return Parsed(value, tuple(findings))
 
@@ -238,7 +247,7 @@ def _take_key(event: Event, here: _Open, line: int, findings: list[Finding]) -> 
     if (first := here.lines.setdefault(event.value, line)) != line or event.value in here.value:
         findings.append(
             Finding(here.next_path[1:], f"is given twice, in line {first} and in line {line}",
-                    suggestion="keep one of them")
+                    event.value, "keep one of them")
         )  # fmt: skip
 
 
@@ -256,19 +265,25 @@ def _unreadable(value: object) -> Iterator[Finding]:
         if isinstance(item, dict):
             for key in item:
                 if _HALF_CHARACTER.search(key):
-                    raise _refused("has a name that is not Unicode text")
+                    raise _refused("has a name that is not Unicode text", "names are plain words")
             waiting.extend(((*path, key), below) for key, below in item.items())
         elif isinstance(item, list):
             waiting.extend(((*path, index), below) for index, below in enumerate(item))
         elif isinstance(item, str) and _HALF_CHARACTER.search(item):
-            yield Finding(path, "is not Unicode text: it holds half of a character")
+            whole = _HALF_CHARACTER.sub("\ufffd", item)
+            yield Finding(path, "is not Unicode text: it holds half of a character", whole,
+                          "write the whole character")  # fmt: skip
 
 
 def _too_deep(path: Path) -> InvalidInput:
-    return InvalidInput(Finding(path[:4], f"is nested more than {DEEPEST} levels deep").told())
+    return InvalidInput(
+        Finding(path[:4], f"is nested more than {DEEPEST} levels deep",
+                suggestion="a recipe needs no more than ten").told()
+    )  # fmt: skip
 
 
 def _refused(message: str, suggestion: str = "") -> InvalidInput:
+    """Without the line it is in: nobody knows whether that holds a password."""
     return InvalidInput(Finding((), f"the document {message}", suggestion=suggestion).told())
 
 
@@ -283,7 +298,10 @@ def _not_yaml(text: str, error: yaml.MarkedYAMLError) -> InvalidInput:
         return _refused(
             f"is not valid YAML: a tab where spaces belong ({place})", "indent with spaces"
         )
-    return _refused(f"is not valid YAML: {error.problem} ({place})")
+    return _refused(
+        f"is not valid YAML: {error.problem} ({place})",
+        "see the indentation, quotes and brackets there and in the line before",
+    )
 
 
 def _place(text: str, offset: int) -> str:

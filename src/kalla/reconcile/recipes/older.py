@@ -207,7 +207,8 @@ class _Move:
             if isinstance(value, list) and len(value) == 2:
                 return [new | {"op": "gte", "value": value[0]},
                         new | {"op": "lte", "value": value[1]}]  # fmt: skip
-            self._find((*path, "value"), "must be a list of the first and the last value", value)
+            self._find((*path, "value"), "must be a list of the first and the last value", value,
+                       "such as [10, 20]")  # fmt: skip
             return []
         if op == "like":
             return self._like(new, value, path)

@@ -14,7 +14,8 @@ from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean, shown
 # A dollar sign is doubled where `${` itself is meant.
 _USE = re.compile(r"\$\$(?=\{)|\$\{(?P<name>[^{}]*)\}|\$\{")
 _BEYOND_A_VALUE = re.compile(r"['\"`;\\\x00-\x1f]|--|/\*|\*/")
-_TOLD = {"number": "a number, such as 0.01", "date": "a date, such as 2026-01-31", "text": "text"}
+_TOLD = {"number": "a number", "date": "a date", "text": "text"}
+_REMEDIES = {"number": "such as 0.01", "date": "such as 2026-01-31", "text": "put it in quotes"}
 
 
 @dataclass
@@ -78,7 +79,7 @@ class _Filling:
         found = _typed(kind, value)
         if found is None:
             self.faulty.add(name)
-            self.findings.append(Finding(path, f"must be {_TOLD[kind]}", value))
+            self.findings.append(Finding(path, f"must be {_TOLD[kind]}", value, _REMEDIES[kind]))
         else:
             self.values[name] = found
 

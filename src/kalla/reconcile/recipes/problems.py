@@ -19,6 +19,7 @@ Path = tuple[str | int, ...]
 
 _LONGEST_WORD = 100
 _LONGEST_VALUE = 200
+_MOST_WORDS = 50
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,12 @@ def nearest(word: object, known: Collection[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Collection[str]) -> str:
-    """The nearest known word, or all of them when none is near."""
+    """The nearest known word, or those there are when none is near."""
     if found := nearest(word, known):
         return f"did you mean {found}?"
-    return f"known: {', '.join(known)}" if known else ""
+    names = list(known)
+    more = f" and {len(names) - _MOST_WORDS:,} more" if len(names) > _MOST_WORDS else ""
+    return f"known: {', '.join(names[:_MOST_WORDS])}{more}" if names else ""
 
 
 def shown(value: object) -> str:

@@ -46,7 +46,7 @@ def read(
     if not isinstance(parsed.value, dict):
         said = "is empty" if parsed.value is None else "must be fields and their values"
         raise InvalidInput(
-            RecipeProblem("", f"the document {said}", suggestion="begin with `name: …`")
+            Finding((), f"the document {said}", parsed.value, "begin with `name: …`").told()
         )
     modern = older.modernise(parsed.value)
     document = _with_uris(modern.document, left, right)

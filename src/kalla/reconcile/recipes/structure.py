@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kalla.reconcile.model import (
+    SIDES,
     Bounds,
     Comparison,
     Condition,
@@ -67,6 +68,17 @@ _CALLED_OTHERWISE = {
     "sql": "match_sql",
 }
 _DERIVATIONS = ("trim", "upper", "lower", "digits", "{regex: …}", "{date_part: …}")
+_EXAMPLES = {
+    "name": "any words that tell it from others",
+    "sources": "such as {left: {uri: …, primary_key: […]}, right: {…}}",
+    "source": "such as {uri: invoices.csv, primary_key: [id]}",
+    "uri": "a path, s3://…, postgresql://… or source://NAME",
+    "primary_key": "name the columns that identify a row, such as primary_key: [id]",
+    "conditions": "such as [{left: ref, op: eq, right: ref}]",
+    "column": "name a column",
+    "op": "such as eq",
+    "threshold": "such as 0.9",
+}
 _SENTENCES = {
     "missing": "is missing",
     "string_type": "must be text",
@@ -110,7 +122,9 @@ def out_of_place(document: dict[str, object]) -> Iterator[Finding]:
         if isinstance(value, bool) and names[-1] not in (
             "header", "accept_suggested", "value", "default",
         ):  # fmt: skip
-            yield Finding(path, "must not be true or false", value)
+            word = "true" if value else "false"
+            yield Finding(path, "must not be true or false", value,
+                          f'put it in quotes if it is a text: "{word}"')  # fmt: skip
 
 
 def _beside_operation(path: Path, condition: dict[str, object]) -> Iterator[Finding]:
@@ -135,9 +149,10 @@ def _finding(item: ErrorDetails, document: dict[str, object]) -> Finding:
             return _derivation(path[: index + 1], _at(document, path[: index + 1]))
         if part == "value" and isinstance(above, int) and kind != "extra_forbidden":
             return Finding(path[: index + 1], "must be one value, or a list of values",
-                           _at(document, path[: index + 1]))  # fmt: skip
+                           _at(document, path[: index + 1]), "such as 10, or [A, B]")  # fmt: skip
         if path[0] == "parameters" and index == 2 and part == "default":
-            return Finding(path[:3], "must be one value", _at(document, path[:3]))
+            return Finding(path[:3], "must be one value", _at(document, path[:3]),
+                           "such as 0.01")  # fmt: skip
     if kind.startswith("union_tag"):
         told = value.get("op") if isinstance(value, dict) else None
         if kind == "union_tag_not_found":
@@ -175,7 +190,7 @@ def _derivation(path: Path, value: object) -> Finding:
         name, inner = next(iter(value.items()))
         if name == "regex":
             said = "must be text" if not isinstance(inner, str) else "must have 1 to 1,000 signs"
-            return Finding((*path, name), said, inner)
+            return Finding((*path, name), said, inner, "such as {regex: '([0-9]+)'}")
         if name == "date_part":
             known = DatePart.model_json_schema()["properties"]["date_part"]["enum"]
             return Finding((*path, name), f"must be {_one_of(known)}", inner, _near(inner, known))
@@ -193,11 +208,26 @@ def _remedy(kind: str, path: Path, value: object) -> str:
         return "store it as a secret and write secret://name"
     if kind == "tuple_type" and isinstance(value, str):
         return f"write [{value}]"
-    if kind == "missing" and path[-1] == "primary_key":
-        return "name the columns that identify a row, such as primary_key: [id]"
+    if kind in ("missing", "too_short", "string_too_short", "model_type", "dict_type"):
+        return _missing(path)
+    if kind == "string_too_long" and path == ("match_sql",):
+        return "keep long lists of values in a source, or in its filters"
+    if kind.startswith("int_") and kind != "int_parsing_size":
+        return "such as 3"
+    if kind.startswith("bool_"):
+        return "write true or false"
     if kind == "decimal_parsing" and isinstance(value, str) and "," in value:
         return "write a point before the decimals, and nothing between thousands"
-    return ""
+    return "such as 0.01" if kind.startswith("decimal_p") or kind == "decimal_type" else ""
+
+
+def _missing(path: Path) -> str:
+    """What to write where there is nothing."""
+    if path[:1] == ("parameters",):
+        return "such as {type: number, default: 0.01}"
+    if path[-1] in SIDES:
+        return _EXAMPLES["source" if path[-2:-1] == ("sources",) else "column"]
+    return _EXAMPLES.get(str(path[-1]), "")
 
 
 def _near(value: object, known: list[str]) -> str:
