@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from pydantic import SecretStr
 
 from kalla.settings import Spark as SparkSettings
 from kalla.spark import functions
-from kalla.spark.sandbox import hold
+from kalla.spark.sandbox import hold, result_columns
 from kalla.spark.sandbox.functions import FUNCTIONS
 from kalla.spark.session import SparkSessions
 from kalla.work.handler import Context
@@ -62,7 +63,36 @@ def test_what_passes_gives_the_same_rows_as_the_text_itself(spark: SparkSession,
     held = spark.sql(hold(sql, KNOWN))
     meant = spark.sql(sql.rstrip().rstrip(";"))
     assert held.dtypes == meant.dtypes
+    assert named(sql) in (None, Counter(map(str.lower, meant.columns)))
     assert sorted(map(repr, held.collect())) == sorted(map(repr, meant.collect()))
+
+
+def named(sql: str) -> Counter[str] | None:
+    found = result_columns(hold(sql, KNOWN), KNOWN)
+    return None if found is None else Counter(found)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM left_src l JOIN right_src r ON l.invoice = r.reference",
+        "SELECT * FROM left_src l JOIN right_src r USING (currency, amount)",
+        "SELECT l.*, r.* FROM left_src l JOIN right_src r USING (currency)",
+        "SELECT * FROM left_src l FULL JOIN right_src r USING (ID)",
+        "SELECT * FROM left_src NATURAL JOIN right_src",
+        "SELECT * FROM left_src l LEFT SEMI JOIN right_src r ON l.id = r.id",
+        "SELECT *, id FROM left_src l LEFT ANTI JOIN right_src r USING (id)",
+        "SELECT * EXCEPT (memo, Status), l.memo AS id FROM left_src l",
+        "SELECT l.* EXCEPT (id), r.*, l.id AS left_id FROM left_src l, right_src r",
+        "SELECT * FROM (SELECT l.*, r.id FROM left_src l CROSS JOIN right_src r) x",
+        "WITH t(a, b) AS (SELECT id, id FROM left_src) SELECT *, a FROM t",
+        "SELECT id, ID AS Id FROM left_src UNION ALL SELECT id, reference FROM right_src",
+    ],
+)
+def test_the_columns_of_a_result_are_known_before_as_often_as_spark_makes_them(
+    spark: SparkSession, sql: str
+) -> None:
+    assert named(sql) == Counter(map(str.lower, spark.sql(sql).columns))
 
 
 def test_every_listed_function_is_one_of_sparks(spark: SparkSession) -> None:

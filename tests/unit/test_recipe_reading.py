@@ -376,6 +376,10 @@ def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
         ("the right primary key shipment_id is missing from its result", "shipment_id",
          "select it once, AS right_shipment_id"),
     ]  # fmt: skip
+    assert said("SELECT l.*, l.total AS order_id, 1 AS shipment_id FROM left_src l") == [
+        ("the left primary key order_id stands more than once in its result", "order_id",
+         "select it once, AS left_order_id"),
+    ]  # fmt: skip
     # Of the right side nobody knows the columns: its key may be among them.
     reading.read(
         json.dumps(document | {"match_sql": "SELECT l.order_id, r.* FROM left_src l, right_src r"}),

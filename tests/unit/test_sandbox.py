@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from kalla.errors import InvalidInput, Problem
-from kalla.spark.sandbox import LONGEST, hold
+from kalla.spark.sandbox import LONGEST, hold, result_columns
 from kalla.spark.sandbox.functions import FUNCTIONS, REASONS
 from kalla.spark.sandbox.grammar import NODES, Held
 
@@ -316,6 +316,15 @@ def test_with_names_that_multiply_are_refused() -> None:
         for number, name in enumerate(names)
     ]
     assert "1,048,576 times" in problems(f"WITH {', '.join(parts)} SELECT * FROM c19")[0]
+
+
+def test_columns_that_multiply_are_counted_as_doubled() -> None:
+    parts = [
+        f"c{number} AS (SELECT t.*, t.* FROM {f'c{number - 1}' if number else 'left_src'} t)"
+        for number in range(60)
+    ]
+    held = hold(f"WITH {', '.join(parts)} SELECT * FROM c59", KNOWN)
+    assert sorted(result_columns(held, KNOWN) or ()) == sorted(KNOWN["left_src"] * 2)
 
 
 def test_so_many_joins_and_no_more() -> None:

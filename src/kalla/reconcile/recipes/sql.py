@@ -38,7 +38,7 @@ def findings(
         held = held_sql(sql, columns)
         result = sandbox.result_columns(held, _tables(columns))
         if keys and result is not None:
-            key_places(recipe, sorted(result))
+            key_places(recipe, result)
     except InvalidInput as error:
         for each in error.problems:
             yield Finding(_PLACE, each.message, each.value, each.suggestion)

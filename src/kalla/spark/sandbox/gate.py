@@ -15,6 +15,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kalla.spark.sandbox import names, values
+from kalla.spark.sandbox.columns import Columns
 from kalla.spark.sandbox.grammar import (
     NODES,
     TYPES,
@@ -77,9 +78,9 @@ def hold(
     return held
 
 
-def result_columns(held: str, tables: Mapping[str, Collection[str]]) -> frozenset[str] | None:
-    """The names, in small letters, that the result of SQL from `hold` has; None if one of them is
-    not clear."""
+def result_columns(held: str, tables: Mapping[str, Collection[str]]) -> Columns:
+    """The names, in small letters, that the result of SQL from `hold` has, one that is doubled
+    twice; None if one of them is not clear."""
     report = Report("", held)
     tree = _parse(held, _tokens(held, report), report)
     return names.check(tree, tables, report)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from sqlglot import exp
 
+from kalla.spark.sandbox import columns
+from kalla.spark.sandbox.columns import Columns, lowered
 from kalla.spark.sandbox.functions import WITHOUT_PARENTHESES
 from kalla.spark.sandbox.report import Report, nearest, nearest_or_all, shown
 
@@ -26,10 +29,14 @@ _OUTSIDE: Final = frozenset({"system", "session"})
 
 @dataclass(frozen=True)
 class _Relation:
-    """Something to read from. Columns are None where nobody knows them."""
+    """Something to read from."""
 
-    columns: frozenset[str] | None
+    columns: Columns
     tables: int
+
+    @cached_property
+    def names(self) -> frozenset[str] | None:
+        return None if self.columns is None else frozenset(self.columns)
 
 
 _Relations = Mapping[str, _Relation]
@@ -46,15 +53,13 @@ class _Scope:
     def known(self) -> frozenset[str] | None:
         names = set(self.aliases)
         for source in self.sources.values():
-            if source.columns is None:
+            if source.names is None:
                 return None
-            names |= source.columns
+            names |= source.names
         return frozenset(names)
 
 
-def check(
-    tree: exp.Expr, tables: Mapping[str, Collection[str]], report: Report
-) -> frozenset[str] | None:
+def check(tree: exp.Expr, tables: Mapping[str, Collection[str]], report: Report) -> Columns:
     """Reports what is not known, and returns what the columns of the result are called."""
     names = _Names(tables, report)
     found = names.query(tree, {}, ())
@@ -74,8 +79,8 @@ def check(
 class _Names:
     def __init__(self, tables: Mapping[str, Collection[str]], report: Report) -> None:
         self._tables = {
-            name.lower(): _Relation(_lowered(columns) if columns else None, 1)
-            for name, columns in tables.items()
+            name.lower(): _Relation(lowered(known) if known else None, 1)
+            for name, known in tables.items()
         }
         self._report = report
         self._undefined: list[str] = []  # WITH names whose turn has not come
@@ -110,7 +115,9 @@ class _Names:
                                  suggestion="take another name for one of them")  # fmt: skip
             self._undefined = [*waiting, *names[index:]]
             body = self.query(cte.this, defined, outer)
-            defined[name] = _Relation(_renamed(cte.args.get("alias"), body.columns), body.tables)
+            defined[name] = _Relation(
+                columns.renamed(cte.args.get("alias"), body.columns), body.tables
+            )
             own.add(name)
         self._undefined = waiting
         return defined
@@ -134,24 +141,26 @@ class _Names:
     def _select(self, node: exp.Select, ctes: _Relations, outer: tuple[_Scope, ...]) -> _Relation:
         sources: dict[str, _Relation] = {}
         tables, values = 0, list[exp.Expr]()
-        for source in _sources(node):
+        everything: Columns = ()
+        for clause, source in _sources(node):
             relation = self.query(source, ctes, outer)
             tables += relation.tables
-            columns = _renamed(source.args.get("alias"), relation.columns)
+            found = columns.renamed(source.args.get("alias"), relation.columns)
+            everything = columns.joined(everything, clause, found)
             name = source.alias_or_name.lower()
-            if (
-                name in sources and columns is not None
-            ):  # Spark tells who is meant, or that it cannot
-                columns |= sources[name].columns or frozenset()
-            sources[name] = _Relation(columns, relation.tables)
+            if name in sources:  # Spark tells who is meant, or that it cannot
+                found = columns.both(sources[name].columns, found)
+            sources[name] = _Relation(found, relation.tables)
         for join in node.args.get("joins") or ():
             values += _children(join, but="this")
         for key, value in node.args.items():
             if key not in ("from_", "joins", "with_"):
                 values += _expressions(value)
-        aliases = _lowered(each.alias for each in node.expressions if isinstance(each, exp.Alias))
-        tables += self._values(values, ctes, (*outer, _Scope(sources, aliases)))
-        return _Relation(_output(node, sources), tables)
+        aliases = lowered(each.alias for each in node.expressions if isinstance(each, exp.Alias))
+        scope = _Scope(sources, frozenset(aliases))
+        tables += self._values(values, ctes, (*outer, scope))
+        known = {name: source.columns for name, source in sources.items()}
+        return _Relation(columns.output(node, everything, known), tables)
 
     def _values(
         self, roots: Iterable[exp.Expr], ctes: _Relations, scopes: tuple[_Scope, ...]
@@ -226,13 +235,13 @@ class _Names:
             return
         for scope in reversed(scopes):
             if (source := scope.sources.get(names[0])) is not None:
-                columns = source.columns
-                if columns is not None and not node.is_star and names[1] not in columns:
+                known = source.names
+                if known is not None and not node.is_star and names[1] not in known:
                     self._report.add(
                         f"{shown(parts[0])} has no column {shown(parts[1])}",
                         node,
                         value=".".join(parts[:2]),
-                        suggestion=nearest_or_all(names[1], columns),
+                        suggestion=nearest_or_all(names[1], known),
                     )
                 return
         if names[0] in _OUTSIDE:
@@ -241,7 +250,7 @@ class _Names:
                              suggestion="read columns of the sources alone")  # fmt: skip
             return
         # What is no table's alias may be a column with fields.
-        if not (known := _all_known(scopes)) or names[0] in known:
+        if not (seen := _all_known(scopes)) or names[0] in seen:
             return
         aliases = {name for scope in scopes for name in scope.sources if name}
         self._report.add(
@@ -268,42 +277,18 @@ class _Names:
             )
 
 
-def _sources(select: exp.Select) -> Iterator[exp.Expr]:
+def _sources(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr]]:
+    """Each source, and the FROM or JOIN that names it."""
     from_ = select.args.get("from_")
     for clause in (*([from_] if from_ else []), *(select.args.get("joins") or ())):
         source = clause.this
         while isinstance(source, exp.Subquery) and not source.alias and not _is_query(source.this):
             source = source.this  # parentheses around a table
-        yield source
+        yield clause, source
 
 
 def _is_query(node: exp.Expr) -> bool:
     return isinstance(node, exp.Select | exp.SetOperation)
-
-
-def _output(select: exp.Select, sources: _Relations) -> frozenset[str] | None:
-    """The names of the columns that come out, unless one of them is not clear."""
-    names = set[str]()
-    for each in select.expressions:
-        if isinstance(each, exp.Alias | exp.Column) and not each.is_star:
-            names.add(each.alias_or_name.lower())
-        elif each.is_star:
-            table = each.table.lower() if isinstance(each, exp.Column) else None
-            meant = [source for name, source in sources.items() if table in (None, name)]
-            for source in meant:
-                if source.columns is None:
-                    return None
-                names |= source.columns
-            if not meant:
-                return None
-        else:
-            return None
-    return frozenset(names)
-
-
-def _renamed(alias: exp.Expr | None, columns: frozenset[str] | None) -> frozenset[str] | None:
-    given = alias.args.get("columns") if alias is not None else None
-    return _lowered(each.name for each in given) if given else columns
 
 
 def _all_known(scopes: tuple[_Scope, ...]) -> frozenset[str] | None:
@@ -328,7 +313,3 @@ def _children(node: exp.Expr, but: str = "") -> list[exp.Expr]:
 def _expressions(value: object) -> list[exp.Expr]:
     values = value if isinstance(value, list) else [value]
     return [each for each in values if isinstance(each, exp.Expr)]
-
-
-def _lowered(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in names)
