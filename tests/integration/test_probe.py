@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from pydantic import SecretStr
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from kalla.errors import Cancelled, Permanent, Unavailable
 from kalla.local import ports
@@ -85,6 +88,80 @@ def test_an_interrupted_query_leaves_the_cores_free_whenever_the_interrupt_comes
 
         threading.Thread(target=count, daemon=True).start()
         assert ended.wait(60), f"something still holds the cores, interrupted after {delay} s"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT UNAVAILABLE FROM range(1)",
+        "SELECT `[INVALID_HANDLE.SESSION_CLOSED]` FROM range(1)",
+        "SELECT raise_error('StatusCode.UNAVAILABLE: SESSION_NOT_FOUND') FROM range(1)",
+        "SELECT 'UNAVAILABLE",
+    ],
+)
+def test_what_users_say_of_servers_and_sessions_drops_no_session(
+    spark: SparkSessions, sql: str
+) -> None:
+    with spark.session(a_job(), Context()) as first:
+        pass
+    with (
+        pytest.raises(PySparkException, match=r"UNAVAILABLE|SESSION_CLOSED"),
+        spark.session(a_job(), Context()) as session,
+    ):
+        session.sql(sql).collect()
+    with spark.session(a_job(), Context()) as again:
+        assert again is first
+
+
+@pytest.mark.spark
+def test_a_session_that_the_server_dropped_is_made_anew_and_asked_nothing_more(
+    spark_server: SparkServer,
+) -> None:
+    spark = SparkSessions(
+        SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token))
+    )
+    with spark.session(a_job(), Context()) as first:
+        first.client.release_session()
+    with (
+        pytest.raises(Unavailable, match=r"Spark does not answer: .*SESSION_CLOSED"),
+        spark.session(a_job(), Context()) as session,
+    ):
+        session.sql("SELECT 1").collect()
+    with spark.session(a_job(), Context()) as again:
+        assert (session is first, again is first) == (True, False)
+        assert again.range(10).count() == 10
+    spark.close()
+    assert first.client.is_closed
+    assert again.client.is_closed
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("error", "is_away"),
+    [
+        (SparkConnectGrpcException("x", grpc_status_code=grpc.StatusCode.UNAVAILABLE), True),
+        (SparkConnectGrpcException("x", grpc_status_code=grpc.StatusCode.INTERNAL), False),
+        (
+            PySparkRuntimeError(
+                errorClass="RESPONSE_ALREADY_RECEIVED",
+                messageParameters={"error_type": "INVALID_HANDLE.SESSION_NOT_FOUND"},
+            ),
+            True,
+        ),
+        (RuntimeError("UNAVAILABLE"), False),
+    ],
+)
+def test_a_session_is_dropped_by_what_the_connection_says(
+    spark: SparkSessions, error: Exception, is_away: bool
+) -> None:
+    with (
+        pytest.raises(Unavailable if is_away else type(error)),
+        spark.session(a_job(), Context()) as first,
+    ):
+        raise error
+    with spark.session(a_job(), Context()) as again:
+        assert (again is first) != is_away
 
 
 def test_spark_away_is_one_clear_sentence_and_at_once() -> None:

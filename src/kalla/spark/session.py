@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.shell.progress import StageInfo
 
 _BETWEEN_INTERRUPTS = 0.5
+_LOST = (
+    "INVALID_HANDLE.SESSION_CHANGED",
+    "INVALID_HANDLE.SESSION_CLOSED",
+    "INVALID_HANDLE.SESSION_NOT_FOUND",
+)
 
 # Adaptive execution starts each stage from a thread of its own. One that is still being compiled
 # when the query is interrupted is started all the same, with nobody left who could stop it: it
@@ -44,6 +49,7 @@ class SparkSessions:
         self._settings = settings
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._lost: list[SparkSession] = []
 
     @contextmanager
     def session(
@@ -60,7 +66,7 @@ class SparkSessions:
             yield spark
         except Exception as error:
             context.check()  # an interrupted query fails in many ways; the reason is the cancel
-            if _is_away(error):
+            if spark.client.is_closed or _is_away(error):
                 self._forget(spark)
                 raise Unavailable(f"Spark does not answer: {scrub(_first_line(error))}") from error
             raise
@@ -72,6 +78,11 @@ class SparkSessions:
     def close(self) -> None:
         with self._lock:
             session, self._session = self._session, None
+            lost, self._lost = self._lost, []
+        # Not at once when it was lost, for the sake of other jobs' queries; but at its end the
+        # process would ask their server for ten minutes.
+        for each in lost:
+            each.client.close()
         if session is not None:
             session.stop()
 
@@ -96,6 +107,7 @@ class SparkSessions:
         with self._lock:
             if self._session is spark:
                 self._session = None
+                self._lost.append(spark)
 
 
 def _tell(
@@ -139,8 +151,22 @@ def _knock(remote: str) -> None:
 
 
 def _is_away(error: Exception) -> bool:
-    text = str(error)
-    return any(sign in text for sign in ("UNAVAILABLE", "SESSION_CLOSED", "SESSION_NOT_FOUND"))
+    """By the code of gRPC and the class of Spark: the words of an error may be a user's own."""
+    import grpc
+    from pyspark.errors import PySparkException
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    if isinstance(error, SparkConnectGrpcException):
+        code = error.getGrpcStatusCode()
+    else:
+        code = error.code() if isinstance(error, grpc.Call) else None
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return True
+    if not isinstance(error, PySparkException):
+        return False
+    # Half of an answer had come when the rest was asked for in vain: what for, a parameter tells.
+    told = (error.getCondition(), (error.getMessageParameters() or {}).get("error_type"))
+    return any(condition in _LOST for condition in told)
 
 
 def _first_line(error: Exception) -> str:
