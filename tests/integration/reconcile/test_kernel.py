@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.errors import Permanent
+from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
@@ -197,6 +197,44 @@ def test_a_hot_key_of_many_to_many_with_too_many_kinds_says_so(
         assert facts.sides[side].states["matched"].rows == 5
     found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "right.parquet")
     assert set(found.column("reason").to_pylist()) == {"too_large"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "amount"),
+    [
+        (pa.uint64(), "UBIGINT", 2**64 - 1),
+        (pa.int64(), "BIGINT", -(2**63)),
+        (pa.decimal128(38, 0), "DECIMAL(38,0)", 10**35 + 1),
+    ],
+)
+def test_an_amount_of_many_digits_is_in_the_evidence_to_the_last_one(
+    tmp_path: Path, kind: pa.DataType, type_: str, amount: int
+) -> None:
+    path = str(tmp_path / "rows.parquet")
+    schema = pa.schema([("id", pa.int64()), ("ref", pa.string()), ("amount", kind)])
+    pq.write_table(pa.table([[1, 2], ["a", "b"], [amount, 1]], schema=schema), path)
+    left = Input("parquet", (path,), TYPES | {"amount": type_})
+    made = plan.make(recipe(), {"left": left, "right": write([], tmp_path / "right", 1)})
+    facts = kernel.match(
+        made, tmp_path / "evidence", Resources("1GB", 1, tmp_path / "temp"), "2026-01-01 00:00:00Z"
+    )
+    check_conservation(facts.sides)
+    found = pq.read_table(tmp_path / "evidence" / "unmatched_left")
+    assert sorted(found.column("amount").to_pylist()) == sorted([amount, 1])
+    assert facts.sides["left"].loaded.amount == amount + 1
+
+
+@pytest.mark.parametrize("type_", ["HUGEINT", "UHUGEINT"])
+@pytest.mark.parametrize("column", ["id", "ref", "amount"])
+def test_a_type_that_parquet_has_not_is_refused(type_: str, column: str) -> None:
+    inputs: dict[Side, Input] = {
+        "left": Input("parquet", ("-",), TYPES),
+        "right": Input("parquet", ("-",), TYPES | {column: type_}),
+    }
+    with pytest.raises(
+        InvalidInput, match=rf"{column}: its type {type_.lower()} cannot be written"
+    ):
+        plan.make(recipe(), inputs)
 
 
 def test_an_empty_side_leaves_the_other_unmatched(tmp_path: Path) -> None:

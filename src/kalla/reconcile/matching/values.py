@@ -28,7 +28,9 @@ _ENDS = ("left", "right")
 WHOLE_64 = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 }  # fmt: skip
-_WHOLE = WHOLE_64 | {"HUGEINT", "UBIGINT", "UHUGEINT"}
+_WHOLE = WHOLE_64 | {"UBIGINT"}
+# Parquet has no such numbers: DuckDB would write floats, and cents would be lost.
+_UNWRITABLE = {"HUGEINT", "UHUGEINT"}
 _NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATETIME"}
 _TEXT = {"VARCHAR", "UUID", "JSON", "ENUM"}
 
@@ -185,6 +187,14 @@ def _raw(columns: Columns, column: str) -> Value:
         return Value(sql if kind == "VARCHAR" else f"CAST({sql} AS VARCHAR)", "text")
     if kind in _WHOLE:
         return Value(sql, "number")
+    if kind in _UNWRITABLE:
+        raise InvalidInput(
+            Problem(
+                column,
+                f"its type {kind.lower()} cannot be written to evidence exactly",
+                suggestion="let the source deliver it as DECIMAL(38, 0)",
+            )
+        )
     if kind.startswith("DECIMAL"):
         return Value(sql, "number", int(kind.rstrip(")").rpartition(",")[2]))
     if kind in ("FLOAT", "DOUBLE"):

@@ -114,7 +114,7 @@ def word_of(type_: str) -> str:
     ):
         if type_.startswith(heads) and not type_.endswith("]"):
             return word
-    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?", type_) else "other"
+    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"
 
 
 def _whole(recipe: Recipe) -> Iterator[Finding]:
