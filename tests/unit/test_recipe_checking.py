@@ -182,7 +182,7 @@ def test_first_in_first_out_needs_both_dates_and_pairs() -> None:
     [
         (AMOUNT, True),
         ({"left": "a", "op": "tolerance", "right": "b", "below": 1, "above": 1}, True),
-        ({"left": "a", "op": "tolerance", "right": "b", "percent": 1}, False),
+        ({"left": "a", "op": "tolerance", "right": "b", "percent": 1}, True),
         ({"left": "a", "op": "date_window", "right": "b", "days": 1}, True),
         ({"left": "a", "op": "contains", "right": "b"}, False),
         ({"left": "a", "op": "gt", "right": "b"}, False),

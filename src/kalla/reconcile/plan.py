@@ -266,7 +266,8 @@ def _demand_bounded(recipe: Recipe, first: RulePlan, inputs: Mapping[Side, Input
     """A rule without a key, a tolerance or a window is for what little others leave: the first one
     may only have it where both sources are small. Of a later one that is seen when its turn comes.
     """
-    if first.key or any(check.band for check in first.checks) or any(first.filters):
+    ranges = any(check.band or check.reach for check in first.checks)
+    if first.key or ranges or any(first.filters):
         return
     sizes = [inputs[side].rows for side in SIDES if not recipe.sources[side].filters]
     known = [rows for rows in sizes if rows is not None]
@@ -276,7 +277,7 @@ def _demand_bounded(recipe: Recipe, first: RulePlan, inputs: Mapping[Side, Input
             Problem(
                 f"rules[{place}].conditions",
                 f"would compare each of {known[0]:,} rows with each of {known[1]:,}: add an `eq`, a"
-                " tolerance with `absolute` or a date_window, or put rules that have one before it",
+                " tolerance or a date_window, or put rules that have one before it",
             )
         )
 

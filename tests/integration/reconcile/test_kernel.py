@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,8 @@ from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
-from kalla.reconcile.matching import subsets
+from kalla.reconcile.matching import crowds, subsets
+from kalla.reconcile.matching.conditions import Bound
 from kalla.reconcile.matching.workbench import Loaded, Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
@@ -144,6 +146,86 @@ def test_a_range_that_a_hot_key_shares_is_no_way_to_search_it(
     if state == "ambiguous":
         found = pq.read_table(tmp_path / "evidence" / "ambiguous" / "left.parquet")
         assert set(found.column("reason").to_pylist()) == {"too_large"}
+
+
+def within(**bounds: str) -> Recipe:
+    (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
+    key, amount = rule["conditions"]
+    del amount["absolute"]
+    return recipe(rules=[rule | {"conditions": [key, amount | bounds]}])
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_hot_key_and_a_rule_without_one_are_searched_by_a_percentage_too(
+    tmp_path: Path, has_key: bool
+) -> None:
+    left = [(number, "HOT", Decimal(1000 + 10 * number)) for number in range(100_000)]
+    right = [(number, "HOT", -amount - Decimal("0.05")) for number, _, amount in left]
+    wanted = within(percent="0.0001", negate="right").model_dump(exclude_unset=True, mode="json")
+    if not has_key:
+        del wanted["rules"][0]["conditions"][0]
+    facts = match(tmp_path, left, right, wanted=Recipe.model_validate(wanted))
+    # Five cents are within a millionth of 50,000 and of all that is more.
+    assert facts.sides["right"].states["matched"].rows == 95_100
+    assert facts.sides["right"].states["unmatched"].rows == 4_900
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"percent": "10"},
+        {"percent": "33.3", "negate": "left"},
+        {"percent": "0"},
+        {"below_percent": "100", "above": "0.5"},
+        {"below": "1", "above_percent": "250"},
+    ],
+)
+def test_a_key_is_matched_alike_whether_it_is_hot_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounds: dict[str, str]
+) -> None:
+    """Amounts of both signs, nothing among them, and many that lie on the very bound."""
+    chance = random.Random(3)
+    amounts = [Decimal(sign * each) for each in (0, 1, 10, 11, 100, 1000) for sign in (1, -1)]
+    around = [Decimal(each) / 1000 for each in (0, 667, 900, 901, 999, 1000, 1100, 1333, 3500)]
+    left, right = (
+        [(number, f"R{number % 9}", round(chance.choice(amounts) * chance.choice(factors), 2))
+         for number in range(200)]
+        for factors in ([Decimal(1)], around)
+    )  # fmt: skip
+    cool = match(tmp_path / "cool", left, right, wanted=within(**bounds))
+    monkeypatch.setattr(crowds, "_HOT_PAIRS", 0)
+    hot = match(tmp_path / "hot", left, right, wanted=within(**bounds))
+    assert digests(hot) == digests(cool)
+    assert cool.sides["left"].states["matched"].rows > 0
+
+
+@pytest.mark.parametrize("percent", ["0", "0.0001", "33.3", "100", "12345"])
+@pytest.mark.parametrize("negate", [None, "left", "right"])
+def test_no_pair_within_a_percentage_is_out_of_its_reach(percent: str, negate: Side | None) -> None:
+    """Not even the last digit that a decimal has and a float has not."""
+    chance, least = random.Random(4), Decimal("0.000000001")
+    share = Decimal(percent)
+    bound = Bound(None, None, share, share, negate)
+    pairs = []
+    with localcontext(prec=60):
+        for _ in range(2_000):
+            left = chance.choice((1, -1)) * Decimal(chance.randrange(10 ** chance.randrange(1, 28)))
+            left *= least
+            signed = -left if negate == "left" else left
+            far = chance.choice((1, -1)) * (abs(signed) * share / 100).quantize(least, ROUND_DOWN)
+            right = signed + far
+            pairs.append((left, -right if negate == "right" else right))
+    holds, reach = bound.holds("l", "r"), bound.reach("l", "r")
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE pairs (l DECIMAL(38, 9), r DECIMAL(38, 9))")
+        arrow = pa.table(  # noqa: F841 -- by its name
+            [pa.array(each, pa.decimal128(38, 9)) for each in zip(*pairs, strict=True)], ["l", "r"]
+        )
+        connection.execute("INSERT INTO pairs SELECT * FROM arrow")
+        found = connection.execute(
+            f"SELECT count(*) FILTER (WHERE {holds}), count(*) FILTER (WHERE {reach}) FROM pairs"
+        ).fetchone()
+    assert found == (len(pairs), len(pairs))
 
 
 @pytest.mark.parametrize("ones", [1, 25])

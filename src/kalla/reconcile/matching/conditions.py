@@ -24,6 +24,7 @@ from kalla.reconcile.model import (
 
 _SIGNS = {"ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _DAY = 86_400_000_000
+_WIDER = 1e-9  # than floats of 16 digits err
 
 FUZZY = "kalla_similarity"  # the kernel's own function: (metric, left, right) -> ten-thousandths
 
@@ -69,6 +70,15 @@ class Bound:
         left, right = self.signed(left, right)
         return f"{right} BETWEEN {left} - {_plain(self.below)} AND {left} + {_plain(self.above)}"
 
+    def reach(self, left: str, right: str) -> str:
+        """A range in floats, which DuckDB can search: a little wider than the bound, so that no
+        pair which holds is left out.
+        """
+        left, right = (f"CAST({each} AS DOUBLE)" for each in self.signed(left, right))
+        low = _reached(left, self.below, self.below_percent)
+        high = _reached(left, self.above, self.above_percent)
+        return f"{right} BETWEEN {left} - {low} AND {left} + {high}"
+
     def difference(self, left: str, right: str, scale: int) -> str:
         """How much the right amount is above the left one, as text."""
         left, right = self.signed(left, right)
@@ -98,6 +108,7 @@ class Check:
     difference: str  # over a pair, signed, as text
     is_key: bool = False
     band: str | None = None  # a plain range over `l` that bounds `r`, if there is one
+    reach: str | None = None  # a wider one, if there is one: what lies within need not hold
     bound: Bound | None = None  # of a tolerance
     scale: int = 0  # places of the distance
     delta: str | None = None  # what `difference` shows, as a number; none if it is always 0
@@ -170,6 +181,7 @@ def _tolerance(
         f"abs({difference})",
         bound.difference(*pair, scale),
         band=bound.band(*pair),
+        reach=bound.reach(*pair),
         bound=bound,
         scale=scale,
         delta=difference,
@@ -181,6 +193,11 @@ def _within(difference: str, left: str, bound: Decimal | None, percent: Decimal 
     if percent is not None:  # multiplied out, so that nothing is rounded
         return f"{difference} * 100 <= abs({left}) * {_plain(percent)}"
     return f"{difference} <= {_short(bound or Decimal(0))}"
+
+
+def _reached(left: str, bound: Decimal | None, percent: Decimal | None) -> str:
+    share = float(percent or 0) / 100 * (1 + _WIDER) + _WIDER
+    return f"(abs({left}) * {share!r}::DOUBLE + {float(bound or 0) * (1 + _WIDER)!r}::DOUBLE)"
 
 
 def _less(

@@ -95,7 +95,7 @@ def _find_edges(bench: Workbench, rule: RulePlan) -> list[int]:
         f"CREATE TEMP TABLE edges AS SELECT {chosen} FROM left_class l"
         f" JOIN right_class r ON l.kid = r.kid{cool} AND {conjunction(holds)}"
     )
-    bands = [check.band for check in checks if check.band]
+    bands = [band for check in checks if (band := check.band or check.reach)]
     too_large = []
     for kid in hot:
         if not any(_is_within(bench, kid, band) for band in bands):
