@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,64 @@ def test_candidates_found_by_value_or_by_rank_are_the_same(
     assert digests(match(tmp_path / "rank")) == digests(by_value)
 
 
+def test_rows_alike_find_together_what_each_finds_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(3)
+    day = {"left": "day", "op": "date_window", "right": "day", "days": 0}
+    part = {"left": "branch", "op": "contains", "right": "branch"}
+    conditions = {
+        "by both": [{"left": name, "op": "eq", "right": name} for name in ("ref", "branch")],
+        "by memo": [{"left": "memo", "op": "eq", "right": "memo"}, part],
+    }
+    source = {"uri": "-", "primary_key": ["id"]}
+    wanted = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": dict.fromkeys(SIDES, source),
+            "rules": [{"name": name, "conditions": [*c, day]} for name, c in conditions.items()],
+        }
+    )
+    types = {"id": "BIGINT", "ref": "BIGINT", "branch": "VARCHAR", "memo": "VARCHAR"}
+    inputs = {}
+    for side in SIDES:
+        known = pa.table(
+            {
+                "id": pa.array(chance.sample(range(1000), 150)),
+                "ref": pa.array([chance.randrange(200) for _ in range(150)]),
+                "branch": pa.array([chance.choice(["A", "AB", "C", None]) for _ in range(150)]),
+                "memo": pa.array([chance.choice(["x", "y", side, None]) for _ in range(150)]),
+                "day": pa.array(
+                    [
+                        chance.choice([date(2026, 1, 1 + 9 * n) for n in range(3)] + [None])
+                        for _ in range(150)
+                    ],
+                    pa.date32(),
+                ),
+            }
+        )
+        pq.write_table(known, tmp_path / f"{side}.parquet")
+        inputs[side] = Input(
+            "parquet", (str(tmp_path / f"{side}.parquet"),), types | {"day": "DATE"}
+        )
+    made = plan.make(wanted, inputs)
+    found = {}
+    run, asked = Workbench.run, Counter[str]()
+
+    def counted(bench: Workbench, sql: str) -> None:
+        asked[few] += " TABLE alike " in sql
+        run(bench, sql)
+
+    monkeypatch.setattr(Workbench, "run", counted)
+    for few, most in (("all are alone", 10**9), ("some are alike", 0)):
+        monkeypatch.setattr(closest, "_FEW", most)
+        resources = Resources("500MB", 1, tmp_path / "temp")
+        found[few] = digests(kernel.match(made, tmp_path / few, resources, "2026-01-01 00:00:00Z"))
+    assert not asked["all are alone"]
+    assert asked["some are alike"] > 4  # by key and by value, of both sides
+    assert found["some are alike"] == found["all are alone"]
+
+
 def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path) -> None:
     for name, more in (("small", "0"), ("large", "3e19"), ("larger", "-9e32")):
         match(tmp_path / name, more=Decimal(more))
@@ -168,7 +228,7 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
     currencies: int | None, unit: int
 ) -> None:
     chance = np.random.default_rng(5)
-    for offered, wanted in ((0, 3), (4, 0), (1, 5), (300, 80)):
+    for offered, wanted in ((0, 3), (4, 0), (1, 5), (300, 80), (300, 2)):
         rows = [
             steps.Measured(
                 chance.permutation(count),
@@ -188,7 +248,9 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
             assert currencies
             assert unit == 2**57
             continue
-        seekers, offers = (table.to_pydict() for table in steps.next_to(*rows))
+        found_steps = steps.next_to(*rows)
+        seekers, offers = found_steps.seekers.to_pydict(), found_steps.offers.to_pydict()
+        assert found_steps.most == max(Counter(offers["step"]).values(), default=0)
         found = {
             (seeker, rid)
             for seeker, step in zip(seekers["seeker"], seekers["step"], strict=True)

@@ -160,7 +160,7 @@ class Evidence:
         other: Side = "right" if side == "left" else "left"
         attempted, nobody = _attempted(bench.plan, side)
         key, join = bench.keyed(side, "t", "t.rid")
-        gone = bench.gone(other, f"SELECT other FROM {side}_near")
+        gone = bench.gone(other, f"SELECT other FROM {side}_found")
         statuses, reasons = enum([*SETTLED, *OPEN]), enum(_REASONS)
         ambiguous, unmatched = (f"{literal(each)}::{statuses}" for each in OPEN)
         no_attempt, no_candidate, taken, failed = (

@@ -242,7 +242,7 @@ class _Match:
             bench.run(f"CREATE TEMP TABLE {side}_everyone AS SELECT * FROM {side}_unmatched")
             if self.compares_values:
                 bench.run(
-                    f"DELETE FROM {side}_unmatched WHERE rid NOT IN (SELECT rid FROM {side}_near)"
+                    f"DELETE FROM {side}_unmatched WHERE rid NOT IN (SELECT rid FROM {side}_found)"
                 )
             evidence.unmatched(side)
             bench.run(f"INSERT INTO {side}_explained SELECT rid FROM {side}_unmatched")

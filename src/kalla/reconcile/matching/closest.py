@@ -1,8 +1,8 @@
 """For every row that stayed unmatched: the nearest row of the other side, and why it did not match.
 
 First among the rows with the same key, then by amount or date. Bounded: a row looks at no more than
-a set number of others, always the same ones. Values are spelled for the closest one alone, when
-`{side}_near` is read.
+a set number of others, always the same ones. Values are looked up and spelled for the closest one
+alone, when `{side}_near` is read.
 """
 
 from __future__ import annotations
@@ -12,114 +12,142 @@ from dataclasses import dataclass
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import as_column
-from kalla.reconcile.matching.phrases import conjunction, key_columns
+from kalla.reconcile.matching.phrases import conjunction, key_columns, value_columns
 from kalla.reconcile.matching.steps import Measured
 from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
+# Others that are offered to a row: with more it is worth while to see which rows are alike.
+_FEW = 5
+
 
 @dataclass(frozen=True)
 class Near:
-    """A table of what one rule found closest: rid, other, key, satisfied, failing (the place of the
-    first check that does), and the values of both rows, l0… and r0…"""
+    """What one rule found closest: a table of rid, other and satisfied. What it says of their
+    values is looked up for those alone, among the rows that were `looking` and those `offered`."""
 
     rule: RulePlan
     table: str
+    looking: str
+
+    @property
+    def offered(self) -> str:
+        return f"{self.table}_offered"
 
 
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
-    """Make `{side}_near` of every unmatched row that has a closest one: what is said of it.
+    """Make `{side}_found` (rid, other) of every unmatched row that has a closest one, and
+    `{side}_near`: what is said of it.
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
     other: Side = "right" if side == "left" else "left"
     found: list[Near] = []
+    looking: dict[int, str] = {}
     for rule in bench.plan.rules:
         if rule.key and by_key:
-            _looking(bench, rule, side)
-            found += _same_key(bench, rule, side, other)
+            looking[rule.number] = _looking(bench, rule, side, "unmatched")
+            found += _same_key(bench, rule, side, other, looking[rule.number])
     bench.run(
         f"CREATE TEMP TABLE {side}_lonely AS SELECT rid FROM {side}_unmatched"
         f" WHERE rid NOT IN ({_rids(found)})"
     )
     (lonely,) = bench.row(f"SELECT count(*) FROM {side}_lonely")
     for rule in bench.plan.rules if lonely and by_value else ():
-        found += _nearest(bench, rule, side, other)
+        if (place := steps.searched(rule)) is not None:
+            rows = looking.get(rule.number) or _looking(bench, rule, side, "lonely")
+            found.append(_nearest(bench, rule, side, other, rows, place))
     _tell(bench, side, found)
 
 
-def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str = "unmatched") -> None:
-    """`looking`: the unmatched rows that a rule's filters admit."""
+def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str) -> str:
+    """A table of the unmatched rows that a rule's filters admit."""
     rows = bench.admit(rule, side, whole=False)
+    name = f"{side}_looking_{rule.number}"
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE looking AS SELECT * FROM {rows}"
-        f" WHERE rid IN (SELECT rid FROM {side}_{which})"
+        f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {_columns(rule)} FROM {rows} t"
+        f" WHERE t.rid IN (SELECT rid FROM {side}_{which})"
     )
+    return name
 
 
-def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> list[Near]:
+def _same_key(
+    bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str
+) -> list[Near]:
+    near = Near(rule, f"{side}_near_{rule.number}_by_key", looking)
     keys = key_columns(rule)
     rows = bench.admit(rule, other, settled=True, whole=False)
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
     key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
-        "CREATE OR REPLACE TEMP TABLE offered AS"
-        f" SELECT t.*, {key} AS key FROM {rows} t SEMI JOIN looking u ON {same} {join}"
+        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT {_columns(rule)}, {key} AS key"
+        f" FROM {rows} t SEMI JOIN {looking} u ON {same} {join}"
     )
-    if not (most := _bound(bench, keys)):
-        return []
-    own, their = ("l", "r") if side == "left" else ("r", "l")
-    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
-    near = Near(rule, f"{side}_near_{rule.number}_by_key")
-    _rank(bench, near, side, f"JOIN offered {their} ON {together}", alone=most == 1)
-    return [near]
-
-
-def _bound(bench: Workbench, keys: list[str]) -> int:
-    """Keep no more of those `offered` than may be looked at of those that share some columns;
-    returns the most that did."""
-    bound = bench.plan.bounds.closest_candidates
     shared = ", ".join(keys)
-    (most,) = bench.row(f"SELECT max(n) FROM (SELECT count(*) AS n FROM offered GROUP BY {shared})")
-    if (most or 0) > bound:
+    (most,) = bench.row(
+        f"SELECT max(n) FROM (SELECT count(*) AS n FROM {near.offered} GROUP BY {shared})"
+    )
+    if not most:
+        return []
+    if most > (bound := bench.plan.bounds.closest_candidates):
         bench.run(
-            "CREATE OR REPLACE TEMP TABLE offered AS SELECT * FROM offered"
+            f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT * FROM {near.offered}"
             f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {bound}"
         )
-    return int(most or 0)
+    own, their = _letters(side)
+    together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
+    pairs = f"JOIN {near.offered} {their} ON {together}"
+    if most == 1:
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
+            f" {_satisfied(rule)} AS satisfied FROM {looking} {own} {pairs}"
+        )
+    else:
+        crowded = most > _FEW
+        if crowded:  # one key may well be
+            (crowded,) = bench.row(
+                f"SELECT count(*) > {_FEW} * (SELECT count(*) FROM {looking})"
+                f" FROM {looking} {own} {pairs}"
+            )
+        _rank(bench, near, side, looking, pairs, crowded=crowded)
+    return [near]
 
 
-def _nearest(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> list[Near]:
+def _nearest(
+    bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str, place: int
+) -> Near:
     """Rows with the nearest amount (else date) not above, and the nearest above."""
-    place = steps.searched(rule)
-    if place is None:
-        return []
-    _looking(bench, rule, side, "lonely")
+    near = Near(rule, f"{side}_near_{rule.number}_by_value", looking)
     rows = bench.admit(rule, other, settled=True, whole=False)
-    seekers, offers = steps.next_to(*_measured(bench, rule, side, rows, place))
-    bench.table("seekers", seekers)
-    bench.table("offers", offers)
+    lonely = f"(SELECT * FROM {looking} WHERE rid IN (SELECT rid FROM {side}_lonely))"
+    found = steps.next_to(*_measured(bench, rule, side, lonely, rows, place))
+    bench.table("seekers", found.seekers)
+    bench.table("offers", found.offers)
     key, join = bench.keyed(other, "t", "t.rid")
+    if found.most > (bound := bench.plan.bounds.closest_candidates):
+        bench.run(
+            "CREATE OR REPLACE TEMP TABLE offers AS SELECT o.rid, o.step"
+            f" FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
+            f" QUALIFY row_number() OVER (PARTITION BY o.step ORDER BY {key}) <= {bound}"
+        )
     bench.run(
-        "CREATE OR REPLACE TEMP TABLE offered AS SELECT o.step, t.*,"
+        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT o.step, {_columns(rule)},"
         f" {key} AS key FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
     )
-    _bound(bench, ["step"])
-    own, their = ("l", "r") if side == "left" else ("r", "l")
-    near = Near(rule, f"{side}_near_{rule.number}_by_value")
-    _rank(
-        bench,
-        near,
-        side,
-        f"JOIN seekers n ON n.seeker = {own}.rid JOIN offered {their} ON {their}.step = n.step",
+    own, their = _letters(side)
+    pairs = (
+        f"JOIN seekers n ON n.seeker = {own}.rid JOIN {near.offered} {their}"
+        f" ON {their}.step = n.step"
     )
-    return [near]
+    crowded = found.pairs > _FEW * len(found.seekers)
+    _rank(bench, near, side, lonely, pairs, crowded=crowded)
+    return near
 
 
 def _measured(
-    bench: Workbench, rule: RulePlan, side: Side, rows: str, place: int
+    bench: Workbench, rule: RulePlan, side: Side, looking: str, rows: str, place: int
 ) -> tuple[Measured, Measured]:
     """The rows of the other side, and those that look for the nearest of them, comparable."""
     check = rule.checks[place]
@@ -132,7 +160,7 @@ def _measured(
         bench.run(
             "CREATE OR REPLACE TEMP TABLE currencies AS"
             " SELECT cur, CAST(row_number() OVER () - 1 AS INTEGER) AS code"
-            " FROM (SELECT DISTINCT cur FROM looking WHERE cur IS NOT NULL)"
+            f" FROM (SELECT DISTINCT cur FROM {looking} t WHERE cur IS NOT NULL)"
         )
     most = max(bench.fates[each].rows for each in SIDES)
 
@@ -141,7 +169,7 @@ def _measured(
         found = f"SELECT t.rid, {value}{code} FROM {rows} t {join} WHERE {value} IS NOT NULL"
         return steps.read(bench.batches(found), most)
 
-    offered, wanted = measured(rows, theirs), measured("looking", mine)
+    offered, wanted = measured(rows, theirs), measured(looking, mine)
     if steps.comparable(offered, wanted):
         return offered, wanted
     # Numbers of more than 64 bits have their ranks for values.
@@ -149,7 +177,7 @@ def _measured(
     currency = ", t.cur" if rule.currency else ""
     bench.run(
         "CREATE OR REPLACE TEMP TABLE ranked AS SELECT *, dense_rank() OVER (ORDER BY x) AS n FROM"
-        f" (SELECT t.rid, true AS wanted, {mine} AS x{currency} FROM looking t"
+        f" (SELECT t.rid, true AS wanted, {mine} AS x{currency} FROM {looking} t"
         f" WHERE {mine} IS NOT NULL UNION ALL SELECT t.rid, false, {theirs}{currency}"
         f" FROM {rows} t SEMI JOIN chosen c ON c.rid = t.rid)"
     )
@@ -158,19 +186,16 @@ def _measured(
     return offered, wanted
 
 
-def _rank(bench: Workbench, near: Near, side: Side, offered: str, *, alone: bool = False) -> None:
+def _rank(
+    bench: Workbench, near: Near, side: Side, looking: str, pairs: str, *, crowded: bool
+) -> None:
     """Of each looking row's offered ones the best: most conditions, least distance, first key.
 
-    Where nobody is offered two, nothing is ranked.
+    By an aggregate, which holds one of each; to sort all pairs takes five times as long. Where
+    many are offered to each, rows alike in all that is compared are ranked once.
     """
+    own, their = _letters(side)
     rule = near.rule
-    own, their = ("l", "r") if side == "left" else ("r", "l")
-    holds = [f"coalesce({check.holds}, false)" for check in rule.checks]
-    satisfied = " + ".join(f"CAST({each} AS INTEGER)" for each in holds)
-    failing = " ".join(f"WHEN NOT {each} THEN {place}" for place, each in enumerate(holds))
-    compared = [
-        f"{letter}.v{place} AS {letter}{place}" for place in range(len(holds)) for letter in "lr"
-    ]
     far = [
         part
         for place in rule.pair_checks
@@ -180,75 +205,122 @@ def _rank(bench: Workbench, near: Near, side: Side, offered: str, *, alone: bool
             rule.checks[place].distance,
         )
     ]
-    order = ", ".join(["satisfied DESC", *far, f"{their}.key"])
-    best = "" if alone else f"row_number() OVER (PARTITION BY {own}.rid ORDER BY {order}) = 1"
+    order = ", ".join(["-satisfied", *(f"f{number}" for number in range(len(far))), "key"])
+    listed = "".join(f", {sql} AS f{number}" for number, sql in enumerate(far))
+
+    def ranked(rows: str) -> str:
+        return (
+            "SELECT rid, arg_min(other, row(" + order + ")) AS other, max(satisfied) AS satisfied"
+            f" FROM (SELECT {own}.rid, {their}.rid AS other, {their}.key,"
+            f" {_satisfied(rule)} AS satisfied{listed} FROM {rows} {own} {pairs}) GROUP BY rid"
+        )
+
+    if not crowded:
+        bench.run(f"CREATE OR REPLACE TEMP TABLE {near.table} AS {ranked(near.looking)}")
+        return
+    alike = [
+        # One that is offered to nobody is as good as any other.
+        f"CASE WHEN v{place} IN (SELECT v{place} FROM {near.offered}) THEN v{place} END"
+        if check.is_key
+        else f"v{place}"
+        for place, check in enumerate(rule.checks)
+    ]
+    alike += ["cur"] if rule.currency else []
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
-        f" {their}.key AS key, {satisfied} AS satisfied,"
-        f" CASE {failing} END AS failing, {', '.join(compared)} FROM looking {own} {offered}"
-        + (f" QUALIFY {best}" if best else "")
+        "CREATE OR REPLACE TEMP TABLE alike AS SELECT rid,"
+        f" min(rid) OVER (PARTITION BY {', '.join(alike)}) AS first FROM {looking}"
+    )
+    first = f"(SELECT * FROM {near.looking} WHERE rid IN (SELECT first FROM alike))"
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT a.rid, w.other, w.satisfied"
+        f" FROM alike a JOIN ({ranked(first)}) w ON w.rid = a.first"
     )
 
 
 def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
-    """`{side}_near`: of each row the best of all rules, and in words what is to be said of it."""
+    """`{side}_found` and `{side}_near`: of each row the best of all rules, and in words what is to
+    be said of it."""
     chosen = ""
     if len(bench.plan.rules) > 1 and found:
         every = " UNION ALL ".join(
             f"SELECT rid, satisfied, {each.rule.number} AS rule FROM {each.table}" for each in found
         )
         bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_best AS SELECT rid, rule FROM ({every})"
-            " QUALIFY row_number() OVER (PARTITION BY rid ORDER BY satisfied DESC, rule) = 1"
+            f"CREATE OR REPLACE TEMP TABLE {side}_best AS"
+            f" SELECT rid, arg_min(rule, row(-satisfied, rule)) AS rule FROM ({every}) GROUP BY rid"
         )
-        chosen = f" SEMI JOIN {side}_best b ON b.rid = t.rid AND b.rule = "
+        chosen = f" SEMI JOIN {side}_best b ON b.rid = w.rid AND b.rule = "
     rules = bench.plan.rules
     names = values.enum(rule.name for rule in rules)
     labels = values.enum(check.label for rule in rules for check in rule.checks)
+    which = [f"{chosen}{each.rule.number}" if chosen else "" for each in found]
+    rids = [
+        f"SELECT w.rid, w.other FROM {each.table} w{best}"
+        for each, best in zip(found, which, strict=True)
+    ]
     told = [
-        _told(each, names, labels) + (f"{chosen}{each.rule.number}" if chosen else "")
-        for each in found
+        _told(each, side, names, labels) + best for each, best in zip(found, which, strict=True)
     ]
     nothing = (
         "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
         " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
         " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
     )
-    bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_near AS {' UNION ALL '.join(told) or nothing}")
+    for name, each in (("found", rids), ("near", told)):
+        sql = " UNION ALL ".join(each) or nothing
+        bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_{name} AS {sql}")
 
 
-def _told(near: Near, names: str, labels: str) -> str:
+def _told(near: Near, side: Side, names: str, labels: str) -> str:
+    own, their = _letters(side)
     checks = near.rule.checks
     spelled = {
         "failing": [literal(check.label) for check in checks],
-        "left_value": [values.shown(check.left, f"l{n}") for n, check in enumerate(checks)],
-        "right_value": [values.shown(check.right, f"r{n}") for n, check in enumerate(checks)],
+        "left_value": [values.shown(check.left, f"l.v{n}") for n, check in enumerate(checks)],
+        "right_value": [values.shown(check.right, f"r.v{n}") for n, check in enumerate(checks)],
         "difference": [_difference(check, n) for n, check in enumerate(checks)],
     }
     kinds = {"failing": labels}
     said = ", ".join(
-        "CAST(CASE t.failing "
+        "CAST(CASE place "
         + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
         + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
         for name, texts in spelled.items()
     )
-    # As conditions see them.
-    rows = ", ".join(
-        f"struct_pack({', '.join(f'v{n} := {letter}{n}' for n in range(len(checks)))}) AS {letter}"
-        for letter in "lr"
+    failing = " ".join(
+        f"WHEN NOT {each} THEN {place}" for place, each in enumerate(_holds(near.rule))
     )
     return (
-        f"SELECT t.rid, {literal(near.rule.name)}::{names} AS rule, t.other, t.key AS candidate,"
-        f" {said}"
-        f" FROM (SELECT *, {rows} FROM {near.table}) t"
+        f"SELECT w.rid, {literal(near.rule.name)}::{names} AS rule, w.other,"
+        f" {their}.key AS candidate, CASE {failing} END AS place, {said}"
+        f" FROM {near.table} w JOIN {near.looking} {own} ON {own}.rid = w.rid"
+        f" JOIN {near.offered} {their} ON {their}.rid = w.other"
     )
 
 
 def _difference(check: Check, place: int) -> str:
     if check.is_key:
         return "NULL::VARCHAR"
-    both = f"l{place} IS NOT NULL AND r{place} IS NOT NULL"
+    both = f"l.v{place} IS NOT NULL AND r.v{place} IS NOT NULL"
     return f"CASE WHEN {both} THEN {check.difference} END"
+
+
+def _holds(rule: RulePlan) -> list[str]:
+    return [f"coalesce({check.holds}, false)" for check in rule.checks]
+
+
+def _satisfied(rule: RulePlan) -> str:
+    return " + ".join(f"CAST({each} AS INTEGER)" for each in _holds(rule))
+
+
+def _columns(rule: RulePlan) -> str:
+    """What is held of a row that others are compared with, or that is compared."""
+    return ", ".join(f"t.{name}" for name in ["rid", *value_columns(rule)])
+
+
+def _letters(side: Side) -> tuple[str, str]:
+    """What conditions call the rows of this side and those of the other."""
+    return ("l", "r") if side == "left" else ("r", "l")
 
 
 def _rids(found: list[Near]) -> str:

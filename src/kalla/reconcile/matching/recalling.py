@@ -35,7 +35,7 @@ def restore(
 def recall(bench: Workbench, side: Side, open_rows: SidePlan, suggested: Sequence[str]) -> None:
     """What became of the other side's rows that were found closest: what is not open is settled."""
     other = open_rows.side
-    bench.keys_table(other, f"SELECT DISTINCT other FROM {side}_near", "found_keys")
+    bench.keys_table(other, f"SELECT DISTINCT other FROM {side}_found", "found_keys")
     ordinal = f"coalesce('#' || {held('kalla:ordinal')}, '')"
     bench.run(
         "CREATE TEMP TABLE still_open AS SELECT f.rid, o.rule FROM found_keys f JOIN"

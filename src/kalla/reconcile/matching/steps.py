@@ -6,7 +6,7 @@ among which rows the exact search goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ MOST_CURRENCIES = 20
 _ODD = 0x9E3779B97F4A7C15
 _MOST_BITS = 22  # of a hash: what is marked by it stays in a cache
 _IN_CACHE = 1 << 16
+_CELL_BITS = 21
+_SAMPLE = 1 << 16
+_MANY = 0.25
 _WORD = 2.0**64
 _EXACT = 2**52  # a double holds this and all whole numbers below
 
@@ -42,6 +45,17 @@ class Measured:
     rids: Rids
     values: npt.NDArray[np.int64] | Floats
     codes: npt.NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Who wants which step, and who stands on it: tables of (seeker, step) and (rid, step); how
+    many stand on one at most, and how many pairs of both there are."""
+
+    seekers: pa.Table
+    offers: pa.Table
+    most: int
+    pairs: int
 
 
 def searched(rule: RulePlan) -> int | None:
@@ -109,16 +123,16 @@ def in_sight(offered: Measured, wanted: Measured) -> Places:
     return np.concatenate(found)
 
 
-def next_to(offered: Measured, wanted: Measured) -> tuple[pa.Table, pa.Table]:
-    """Who wants which step, and who stands on it: tables of (seeker, step) and (rid, step).
-
-    A step is a value of a currency; each wanted row has the nearest not above it, and the nearest
-    above. Values are comparable.
+def next_to(offered: Measured, wanted: Measured) -> Steps:
+    """A step is a value of a currency; each wanted row has the nearest not above it, and the
+    nearest above. Values are comparable.
     """
     low, span, codes = _extent(offered, wanted)
     values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
     order = np.argsort(sought)
-    sought, seekers = sought[order], wanted.rids[order]
+    sought, seekers, rids = sought[order], wanted.rids[order], offered.rids
+    if (among := _in_cells(values, sought, span * codes)) is not None:
+        values, rids = values[among], rids[among]
     ordered = np.sort(values)
     above = np.searchsorted(ordered, sought, "right")
     below = above - 1
@@ -134,9 +148,13 @@ def next_to(offered: Measured, wanted: Measured) -> tuple[pa.Table, pa.Table]:
     nearest = np.concatenate(near)
     steps = _distinct(nearest)
     places, step = _among(values, steps)
-    return (
-        as_table({"seeker": np.concatenate(who), "step": np.searchsorted(steps, nearest)}),
-        as_table({"rid": offered.rids[places], "step": step}),
+    chosen = np.searchsorted(steps, nearest)
+    crowds = np.bincount(step, minlength=len(steps))
+    return Steps(
+        as_table({"seeker": np.concatenate(who), "step": chosen}),
+        as_table({"rid": rids[places], "step": step}),
+        int(crowds.max(initial=0)),
+        int(crowds[chosen].sum()),
     )
 
 
@@ -161,6 +179,41 @@ def _in_one_line(rows: Measured, low: int, span: int, codes: int) -> npt.NDArray
     if rows.codes is not None:
         line += rows.codes.astype(kind) * kind(span)
     return line
+
+
+def _in_cells(values: npt.NDArray[Any], sought: npt.NDArray[Any], span: int) -> Places | None:
+    """Where those lie that may be next to one that is sought, without sorting the others: all that
+    share its cell, or the nearest cell below or above that is not empty. Cells are equally wide: of
+    values that crowd together they leave too many, and nothing is said.
+    """
+    if span >= 2**63 or not len(values):
+        return None
+    shift = values.dtype.type(max(0, span.bit_length() - _CELL_BITS))
+    near = np.zeros(1 << _CELL_BITS, np.bool_)
+    near[sought >> shift] = True
+    if near[values[:: 1 + len(values) // _SAMPLE] >> shift].mean() > _MANY:
+        return None
+    filled = np.zeros(len(near), np.bool_)
+    for first in range(0, len(values), _IN_CACHE):
+        filled[(values[first : first + _IN_CACHE] >> shift).astype(np.intp)] = True
+    cells, wanted = np.flatnonzero(filled), np.flatnonzero(near)
+    near[cells[np.maximum(np.searchsorted(cells, wanted) - 1, 0)]] = True
+    near[cells[np.minimum(np.searchsorted(cells, wanted, "right"), len(cells) - 1)]] = True
+    return _marked(values, near, lambda given: given >> shift)
+
+
+def _marked(
+    values: npt.NDArray[Any],
+    marks: npt.NDArray[np.bool_],
+    place: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+) -> Places:
+    """Where those lie whose place is marked."""
+    found = [np.empty(0, np.intp)]
+    for first in range(0, len(values), _IN_CACHE):
+        at = place(values[first : first + _IN_CACHE]).astype(np.intp, copy=False)
+        # All are within bounds: to clip them is quicker than to ask.
+        found.append(first + np.flatnonzero(np.take(marks, at, mode="clip")))
+    return np.concatenate(found)
 
 
 def _beside_some(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Places:
@@ -198,14 +251,12 @@ def _among(values: npt.NDArray[Any], some: npt.NDArray[Any]) -> tuple[Places, Pl
 
     marked = np.zeros(1 << bits, np.bool_)
     marked[hashed(some)] = True
-    found = np.concatenate(
-        [np.empty(0, np.intp)]
-        + [
-            first + np.flatnonzero(marked[hashed(values[first : first + _IN_CACHE])])
-            for first in range(0, len(values), _IN_CACHE)
-        ]
-    )
-    found = found[np.argsort(values[found])]
+    found = _marked(values, marked, hashed)
+    if width == 32 and len(values) < 2**32:  # numbers of 64 bits are sorted faster than places are
+        pairs = np.sort(values[found].astype(np.uint64) << np.uint64(32) | found.astype(np.uint64))
+        found = (pairs & np.uint64(2**32 - 1)).astype(np.intp)
+    else:
+        found = found[np.argsort(values[found])]
     which = np.minimum(np.searchsorted(some, values[found]), len(some) - 1)
     same = some[which] == values[found]
     return found[same], which[same]
