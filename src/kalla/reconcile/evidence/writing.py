@@ -5,7 +5,7 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kalla.reconcile.evidence import identity, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
@@ -29,6 +30,9 @@ DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
 # Fewer pairs than this are not worth a file of their own.
 _LARGE = 500_000
+# Rows of a row group, and bytes of a page; small pages take longer.
+_ROWS, _PAGE = 122_880, 1 << 23
+_KEYS = ("record_key", "closest_candidate")  # gain little by compression
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
 _REASONS = ("not_attempted", "no_candidate", "taken", "condition_failed")
@@ -169,7 +173,7 @@ class Evidence:
         amount = bench.plan.sides[side].amount
         columns = {
             "record_key": key,
-            "amount": amount.sql if amount else "NULL",
+            "amount": amount.sql if amount else "NULL::INTEGER",
             "attempted_rules": attempted,
             "closest_candidate": "n.candidate",
             "candidate_status": "CASE WHEN g.status IS NOT NULL THEN g.status"
@@ -192,7 +196,6 @@ class Evidence:
             f" LEFT JOIN {side}_near n ON n.rid = u.rid"
             f" LEFT JOIN {gone} g ON g.rid = n.other"
             f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
-            same=["attempted_rules"] if attempted == _names(bench.plan) else [],
         )
 
     def _matched(self, rule: RulePlan, rows: str) -> None:
@@ -211,28 +214,38 @@ class Evidence:
             lambda path: _digest_of_matches(self._bench, path),
         )
 
-    def _write_whole(
-        self,
-        dataset: str,
-        name: str,
-        columns: Mapping[str, str],
-        rows: str,
-        same: Sequence[str] = (),
-    ) -> None:
-        """Rows of which every column counts; few enough to be held, and computed once.
-
-        What is the `same` for all rows is not held.
-        """
-        held = ", ".join(f"{sql} AS {each}" for each, sql in columns.items() if each not in same)
-        self._bench.run(f"CREATE OR REPLACE TEMP TABLE written AS SELECT {held} FROM {rows}")
-        said = {each: sql if each in same else each for each, sql in columns.items()}
-        listed = ", ".join(f"{sql} AS {each}" for each, sql in said.items())
-        self._write(
-            dataset,
-            name,
-            f"SELECT {listed} FROM written",
-            lambda _: _digest(self._bench, said.values()),
+    def _write_whole(self, dataset: str, name: str, columns: Mapping[str, str], rows: str) -> None:
+        """Rows of which every column counts: written and hashed as they come, and never held."""
+        path = self._path(dataset, name)
+        listed = ", ".join(f"{sql} AS {each}" for each, sql in columns.items())
+        said = f", {SEPARATOR}, ".join(
+            f"coalesce(CAST({each} AS VARCHAR), '∅')" for each in columns
         )
+        found = self._bench.connection.sql(
+            f"SELECT {', '.join(columns)}, {_halves('h')}"
+            f" FROM (SELECT *, md5_number(concat({said})) AS h FROM (SELECT {listed} FROM {rows}))"
+        ).to_arrow_reader(_ROWS)
+        schema = pa.schema([found.schema.field(each) for each in columns])
+        coded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
+        coded.append("attempted_rules.list.element")
+        count = digest = 0
+        with pq.ParquetWriter(
+            path,
+            schema,
+            compression={each: "none" if each in _KEYS else "snappy" for each in schema.names},
+            use_dictionary=coded,
+            write_statistics=False,
+            data_page_size=_PAGE,
+            write_batch_size=_ROWS,
+            store_schema=False,
+            store_decimal_as_integer=True,
+        ) as file:
+            for batch in found:
+                high, low = (_exact(numbers(batch.column(each))) for each in ("high", "low"))
+                digest += (high << 64) + low
+                count += len(batch)
+                file.write_batch(batch.select(schema.names), _ROWS)
+        self.written.append(Written(dataset, str(path), count, path.stat().st_size, digest))
 
     def _write(self, dataset: str, name: str, rows: str, digest: Callable[[Path], int]) -> None:
         path = self._path(dataset, name)
@@ -278,16 +291,6 @@ def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = Fals
         f" (how >> 64)::UBIGINT, (how & {WORD})::UBIGINT | 1 FROM ({summed})"
     )
     return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
-
-
-def _digest(bench: Workbench, columns: Iterable[str]) -> int:
-    """The sum of the md5 of every row's text, of the rows in `written`."""
-    said = f", {SEPARATOR}, ".join(f"coalesce(CAST({each} AS VARCHAR), '∅')" for each in columns)
-    high, low = bench.row(
-        f"SELECT sum(high), sum(low) FROM (SELECT {_halves('h')}"
-        f" FROM (SELECT md5_number(concat({said})) AS h FROM written))"
-    )
-    return (int(high) << 64) + int(low)
 
 
 def _halves(number: str) -> str:

@@ -7,7 +7,7 @@ alone, when `{side}_near` is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
@@ -26,11 +26,13 @@ _FEW = 5
 @dataclass(frozen=True)
 class Near:
     """What one rule found closest: a table of rid, other and satisfied. What it says of their
-    values is looked up for those alone, among the rows that were `looking` and those `offered`."""
+    values is looked up for those alone, among the rows that were `looking` and those `offered`;
+    where each has but one, these `meet` by themselves."""
 
     rule: RulePlan
     table: str
     looking: str
+    meet: str | None = None
 
     @property
     def offered(self) -> str:
@@ -104,14 +106,14 @@ def _same_key(
             f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
             f" {_satisfied(rule)} AS satisfied FROM {looking} {own} {pairs}"
         )
-    else:
-        crowded = most > _FEW
-        if crowded:  # one key may well be
-            (crowded,) = bench.row(
-                f"SELECT count(*) > {_FEW} * (SELECT count(*) FROM {looking})"
-                f" FROM {looking} {own} {pairs}"
-            )
-        _rank(bench, near, side, looking, pairs, crowded=crowded)
+        return [replace(near, meet=pairs)]
+    crowded = most > _FEW
+    if crowded:  # one key may well be
+        (crowded,) = bench.row(
+            f"SELECT count(*) > {_FEW} * (SELECT count(*) FROM {looking})"
+            f" FROM {looking} {own} {pairs}"
+        )
+    _rank(bench, near, side, looking, pairs, crowded=crowded)
     return [near]
 
 
@@ -240,6 +242,7 @@ def _rank(
 def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
     """`{side}_found` and `{side}_near`: of each row the best of all rules, and in words what is to
     be said of it."""
+    own, _ = _letters(side)
     chosen = ""
     if len(bench.plan.rules) > 1 and found:
         every = " UNION ALL ".join(
@@ -249,13 +252,13 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
             f"CREATE OR REPLACE TEMP TABLE {side}_best AS"
             f" SELECT rid, arg_min(rule, row(-satisfied, rule)) AS rule FROM ({every}) GROUP BY rid"
         )
-        chosen = f" SEMI JOIN {side}_best b ON b.rid = w.rid AND b.rule = "
+        chosen = f" SEMI JOIN {side}_best b ON b.rid = {own}.rid AND b.rule = "
     rules = bench.plan.rules
     names = values.enum(rule.name for rule in rules)
     labels = values.enum(check.label for rule in rules for check in rule.checks)
     which = [f"{chosen}{each.rule.number}" if chosen else "" for each in found]
     rids = [
-        f"SELECT w.rid, w.other FROM {each.table} w{best}"
+        f"SELECT {own}.rid, {own}.other FROM {each.table} {own}{best}"
         for each, best in zip(found, which, strict=True)
     ]
     told = [
@@ -290,11 +293,14 @@ def _told(near: Near, side: Side, names: str, labels: str) -> str:
     failing = " ".join(
         f"WHEN NOT {each} THEN {place}" for place, each in enumerate(_holds(near.rule))
     )
-    return (
-        f"SELECT w.rid, {literal(near.rule.name)}::{names} AS rule, w.other,"
-        f" {their}.key AS candidate, CASE {failing} END AS place, {said}"
-        f" FROM {near.table} w JOIN {near.looking} {own} ON {own}.rid = w.rid"
+    meet = near.meet or (
+        f"JOIN {near.table} w ON w.rid = {own}.rid"
         f" JOIN {near.offered} {their} ON {their}.rid = w.other"
+    )
+    return (
+        f"SELECT {own}.rid, {literal(near.rule.name)}::{names} AS rule, {their}.rid AS other,"
+        f" {their}.key AS candidate, CASE {failing} END AS place, {said}"
+        f" FROM {near.looking} {own} {meet}"
     )
 
 
