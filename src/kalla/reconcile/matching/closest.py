@@ -7,6 +7,7 @@ alone, when `{side}_near` is read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kalla.reconcile.matching import steps, values
@@ -253,17 +254,14 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
             f" SELECT rid, arg_min(rule, row(-satisfied, rule)) AS rule FROM ({every}) GROUP BY rid"
         )
         chosen = f" SEMI JOIN {side}_best b ON b.rid = {own}.rid AND b.rule = "
-    rules = bench.plan.rules
-    names = values.enum(rule.name for rule in rules)
-    labels = values.enum(check.label for rule in rules for check in rule.checks)
-    which = [f"{chosen}{each.rule.number}" if chosen else "" for each in found]
-    rids = [
-        f"SELECT {own}.rid, {own}.other FROM {each.table} {own}{best}"
-        for each, best in zip(found, which, strict=True)
-    ]
-    told = [
-        _told(each, side, names, labels) + best for each, best in zip(found, which, strict=True)
-    ]
+    rids, told = [], []
+    for rule in bench.plan.rules:
+        best = f"{chosen}{rule.number}" if chosen else ""
+        its = [each for each in found if each.rule is rule]
+        rids += [f"SELECT {own}.rid, {own}.other FROM {each.table} {own}{best}" for each in its]
+        if its:
+            pairs = " UNION ALL ".join(_pairs(each, side) + best for each in its)
+            told.append(_told(bench.plan.rules, rule, pairs))
     nothing = (
         "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
         " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
@@ -274,33 +272,44 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
         bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_{name} AS {sql}")
 
 
-def _told(near: Near, side: Side, names: str, labels: str) -> str:
+def _pairs(near: Near, side: Side) -> str:
+    """The rows that were looking and their closest ones, both as conditions see them."""
     own, their = _letters(side)
-    checks = near.rule.checks
-    spelled = {
-        "failing": [literal(check.label) for check in checks],
-        "left_value": [values.shown(check.left, f"l.v{n}") for n, check in enumerate(checks)],
-        "right_value": [values.shown(check.right, f"r.v{n}") for n, check in enumerate(checks)],
-        "difference": [_difference(check, n) for n, check in enumerate(checks)],
-    }
-    kinds = {"failing": labels}
-    said = ", ".join(
-        "CAST(CASE place "
-        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
-        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
-        for name, texts in spelled.items()
-    )
-    failing = " ".join(
-        f"WHEN NOT {each} THEN {place}" for place, each in enumerate(_holds(near.rule))
+    places = range(len(near.rule.checks))
+    rows = ", ".join(
+        f"struct_pack({', '.join(f'v{n} := {letter}.v{n}' for n in places)}) AS {letter}"
+        for letter in "lr"
     )
     meet = near.meet or (
         f"JOIN {near.table} w ON w.rid = {own}.rid"
         f" JOIN {near.offered} {their} ON {their}.rid = w.other"
     )
     return (
-        f"SELECT {own}.rid, {literal(near.rule.name)}::{names} AS rule, {their}.rid AS other,"
-        f" {their}.key AS candidate, CASE {failing} END AS place, {said}"
+        f"SELECT {own}.rid, {their}.rid AS other, {their}.key, {rows}"
         f" FROM {near.looking} {own} {meet}"
+    )
+
+
+def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
+    checks = rule.checks
+    spelled = {
+        "failing": [literal(check.label) for check in checks],
+        "left_value": [values.shown(check.left, f"l.v{n}") for n, check in enumerate(checks)],
+        "right_value": [values.shown(check.right, f"r.v{n}") for n, check in enumerate(checks)],
+        "difference": [_difference(check, n) for n, check in enumerate(checks)],
+    }
+    names = values.enum(each.name for each in rules)
+    kinds = {"failing": values.enum(check.label for each in rules for check in each.checks)}
+    said = ", ".join(
+        "CAST(CASE place "
+        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
+        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
+        for name, texts in spelled.items()
+    )
+    failing = " ".join(f"WHEN NOT {each} THEN {place}" for place, each in enumerate(_holds(rule)))
+    return (
+        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {said}"
+        f" FROM (SELECT *, CASE {failing} END AS place FROM ({pairs}))"
     )
 
 
