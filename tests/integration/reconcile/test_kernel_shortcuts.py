@@ -222,6 +222,14 @@ def test_a_side_that_cannot_be_explained_fails_the_match(
         match(tmp_path / "run")
 
 
+def test_a_late_row_that_cannot_be_said_is_a_failure_of_the_match() -> None:
+    late = "SELECT CASE WHEN n = 200000 THEN error('no words') END AS said FROM range(300000) t(n)"
+    with duckdb.connect() as database:
+        batches = database.sql(late).to_arrow_reader(1000)
+        with pytest.raises(duckdb.Error, match="no words"):
+            list(writing._read(batches))
+
+
 @pytest.mark.parametrize("unit", [1, 2**24, 2**57])
 @pytest.mark.parametrize("currencies", [None, 1, 2])
 def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
