@@ -26,7 +26,7 @@ from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import closest, pairs, steps, values
 from kalla.reconcile.matching.fates import Fates, as_decimal
 from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.workbench import Resources, Workbench, streamed
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation
@@ -227,7 +227,7 @@ def test_a_late_row_that_cannot_be_said_is_a_failure_of_the_match() -> None:
     with duckdb.connect() as database:
         batches = database.sql(late).to_arrow_reader(1000)
         with pytest.raises(duckdb.Error, match="no words"):
-            list(writing._read(batches))
+            list(streamed(batches))
 
 
 @pytest.mark.parametrize("unit", [1, 2**24, 2**57])

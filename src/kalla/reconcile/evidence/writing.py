@@ -5,14 +5,13 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,7 @@ from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
 from kalla.reconcile.matching.fates import OPEN, SETTLED, numbers
 from kalla.reconcile.matching.values import enum, literal
-from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.matching.workbench import Workbench, streamed
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
 
@@ -241,7 +240,7 @@ class Evidence:
             store_schema=False,
             store_decimal_as_integer=True,
         ) as file:
-            for batch in _read(found):
+            for batch in streamed(found):
                 high, low = (_exact(numbers(batch.column(each))) for each in ("high", "low"))
                 digest += (high << 64) + low
                 count += len(batch)
@@ -292,14 +291,6 @@ def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = Fals
         f" (how >> 64)::UBIGINT, (how & {WORD})::UBIGINT | 1 FROM ({summed})"
     )
     return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
-
-
-def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What DuckDB says of a failure reaches us through Arrow as if a file could not be read."""
-    try:
-        yield from batches
-    except OSError as error:
-        raise duckdb.Error(str(error)) from error
 
 
 def _halves(number: str) -> str:

@@ -8,7 +8,7 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -145,8 +145,7 @@ class Workbench:
         return self.connection.sql(sql).to_arrow_table()
 
     def batches(self, sql: str, rows: int = _IN_CACHE) -> Iterable[pa.RecordBatch]:
-        found: Iterable[pa.RecordBatch] = self.connection.sql(sql).to_arrow_reader(rows)
-        return found
+        return streamed(self.connection.sql(sql).to_arrow_reader(rows))
 
     def table(self, name: str, columns: pa.Table, kind: str = "TEMP TABLE") -> None:
         """A table of our own making, as a table there."""
@@ -365,3 +364,11 @@ class Workbench:
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         self._kinds[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
+
+
+def streamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What DuckDB says of a failure reaches us through Arrow as if a file could not be read."""
+    try:
+        yield from batches
+    except OSError as error:
+        raise duckdb.Error(str(error)) from error
