@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kalla.errors import Cancelled
 from kalla.reconcile import headway
-from kalla.reconcile.headway import STAGES, Headway
+from kalla.reconcile.headway import SQL, STAGES, Account, Headway
 from tests.waiting import until
 
 
@@ -53,3 +54,42 @@ def test_a_job_that_was_taken_away_ends_the_waiting(tmp_path: Path) -> None:
         headway.followed(tmp_path / "reached", cancelled),
     ):
         pass
+
+
+def test_a_match_that_fails_says_why_itself(tmp_path: Path) -> None:
+    def broken(_: float) -> None:
+        raise ValueError("nobody listens")
+
+    headway.told_in(tmp_path / "reached")(1)
+    with (
+        pytest.raises(Cancelled, match="the reason"),
+        headway.followed(tmp_path / "reached", broken),
+    ):
+        raise Cancelled("the reason")
+
+
+def test_an_account_counts_from_the_first_part_and_holds_what_was_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(headway, "monotonic", lambda: float(next(clock)))
+    told: list[dict[str, Any]] = []
+    account = Account(lambda **facts: told.append(facts), rows=7)
+    account.reach("match", 0, 100)
+    account.reach("match", 15, 100)
+    account.tasks(0, 1)
+    assert told[-2] == {
+        "rows": 7, "stage": "match", "parts": 100, "parts_done": 15, "seconds": 3.0, "since": 1.0,
+    }  # fmt: skip
+    assert told[-1] == told[-2] | {"tasks": 1, "tasks_done": 0, "since": 2.0}
+
+
+def test_tasks_tell_how_far_sql_is_and_nothing_of_the_match_after_it() -> None:
+    told: list[dict[str, Any]] = []
+    account = Account(lambda **facts: told.append(facts))
+    account.reach(SQL, 0, 200)
+    account.tasks(30, 40)
+    assert (told[-1]["parts_done"], told[-1]["parts"]) == (75, 200)
+    account.reach("match", 100, 200)
+    account.tasks(0, 1)
+    assert told[-1]["parts_done"] == 100

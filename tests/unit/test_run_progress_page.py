@@ -71,37 +71,31 @@ def test_matching_tells_spark_tasks() -> None:
     assert "Rate" not in text
 
 
-def test_a_match_in_buckets_tells_rate_and_time_left() -> None:
-    began, at = NOW - timedelta(seconds=14), NOW - timedelta(seconds=4)
-    told: dict[str, Any] = {
-        "parts": 20,
-        "parts_done": 5,
-        "tasks": 4,
-        "tasks_done": 1,
-        "rows": 10_000_000,
-    }
-    told |= {"began": began.isoformat(), "at": at.isoformat()}
+def matching(**told: Any) -> Progress:
     job = {"type": "exec", "side": None, "progress": told, "now": NOW}
     # The rate is that of the match, however long Spark took to start.
-    progress = store._progress([job | {"claimed_at": NOW - timedelta(seconds=60)}])
+    times = {"claimed_at": NOW - timedelta(minutes=1), "heartbeat_at": NOW - timedelta(seconds=1)}
+    return store._progress([job | times])
+
+
+def test_a_match_tells_rate_and_time_left() -> None:
+    progress = matching(
+        parts=20, parts_done=5, tasks=4, tasks_done=1, rows=10_000_000, seconds=10.0, since=3.0
+    )
     assert progress == Progress("matching", (), 4, 1, 250_000.0, 26.0, 0.25)
     assert "Time left 26 s" in shown(progress)
     assert progress_line(asdict(progress)).endswith("Spark tasks, 250,000 rows/s, 26 s left")
 
 
 def test_a_match_that_has_made_no_headway_has_no_rate() -> None:
-    told = {"parts": 100, "parts_done": 0, "tasks": 1, "tasks_done": 0, "rows": 10_000_000}
-    job = {"type": "exec", "side": None, "progress": told, "now": NOW, "claimed_at": NOW}
-    assert store._progress([job]) == Progress("matching", (), 1, 0, None, None, 0.0)
+    progress = matching(parts=100, parts_done=0, rows=10_000_000, seconds=3.0, since=1.0)
+    assert progress == Progress("matching", (), None, None, None, None, 0.0)
+
+
+def test_a_match_that_is_over_its_time_says_nothing_of_what_is_left() -> None:
+    progress = matching(parts=100, parts_done=50, rows=1_000, seconds=10.0, since=80.0)
+    assert progress == Progress("matching", (), None, None, 50.0, None, 0.5)
 
 
 def test_a_run_that_waits_says_so() -> None:
     assert "Stage waiting" in shown(Progress("waiting", share=0.0))
-
-
-def test_a_match_that_is_over_its_time_says_nothing_of_what_is_left() -> None:
-    times = {"began": NOW - timedelta(seconds=90), "at": NOW - timedelta(seconds=80)}
-    told: dict[str, Any] = {name: at.isoformat() for name, at in times.items()}
-    told |= {"parts": 100, "parts_done": 50, "rows": 1_000}
-    job = {"type": "exec", "side": None, "progress": told, "now": NOW, "claimed_at": NOW}
-    assert store._progress([job]) == Progress("matching", (), None, None, 50.0, None, 0.5)

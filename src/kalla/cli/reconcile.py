@@ -96,7 +96,8 @@ def reconcile(recipe: Recipe, output: Path | None) -> Run:
             tasks = {name: progress.add_task(name, total=None) for name in ("stage", "match")}
 
             def tell(name: str, done: int, of: int) -> None:
-                progress.update(tasks[name], completed=done, total=of)
+                shown = "stage" if name == "stage" else "match"
+                progress.update(tasks[shown], completed=done, total=of)
 
             return carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
 

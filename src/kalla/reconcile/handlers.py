@@ -7,7 +7,6 @@ database; passwords are in it by name only, and are looked up at the last moment
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile import run, store
 from kalla.reconcile.evidence import report
 from kalla.reconcile.evidence.report import Report
+from kalla.reconcile.headway import Account
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import reading
@@ -200,29 +200,18 @@ class Exec:
         folder = ground.settings.work_folder.joinpath(*names) if is_s3(url) else Path(url)
         folder.mkdir(parents=True)
 
-        known: dict[str, Any] = {}
-        telling = threading.Lock()  # Spark and the match tell from threads of their own
-
-        def told(**facts: Any) -> None:
-            with telling:
-                known.update(facts, at=datetime.now(UTC).isoformat())
-                context.progress(**known)
-
-        def tell(stage: str, done: int, of: int) -> None:
-            context.check()
-            told(stage=stage, parts=of, parts_done=done)
-            if not done:  # also when its task is there: Spark may have to start a process for it
-                told(began=known["at"])
-
-        def tell_tasks(done: int, of: int) -> None:
-            told(tasks=of, tasks_done=done)
-
         with ExitStack() as held:
             if is_s3(url):
                 held.callback(shutil.rmtree, folder, ignore_errors=True)
             inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
-            known["rows"] = sum(each.rows or 0 for each in inputs.values())
-            session = held.enter_context(ground.spark.session(job, context, tell_tasks))
+            rows = sum(each.rows or 0 for each in inputs.values())
+            account = Account(context.progress, rows=rows)
+
+            def tell(stage: str, done: int, of: int) -> None:
+                context.check()
+                account.reach(stage, done, of)
+
+            session = held.enter_context(ground.spark.session(job, context, account.tasks))
             found = run.match(session, recipe, inputs, folder, ground.limits, tell, began)
             if is_s3(url):
                 ground.storage.put(folder, url)

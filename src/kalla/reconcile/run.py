@@ -141,10 +141,12 @@ def _match(
         narrow = dataclasses.replace(resources, threads=1, memory=memory)
         return buckets.match(made, count, work / "evidence", narrow, when, told)
     parts = sum(headway.STAGES.values())
-    progress("match", 0, parts)
-    pairs = None
+    before, pairs = 0, None
     if made.statement is not None:
+        before = parts
+        progress(headway.SQL, 0, before + parts)
         pairs = statement.find_pairs(session, recipe, made, work, resources)
+    progress("match", before, before + parts)
 
     def kernel_of(task: Plan) -> Facts:
         own = uuid4().hex  # a task may run twice, even at once
@@ -152,7 +154,10 @@ def _match(
         told = headway.told_in(reached)
         return kernel.match(task, work / "evidence" / own, temp, when, pairs, told)
 
-    with headway.followed(reached, lambda done: progress("match", round(done), parts)):
+    def tell(done: float) -> None:
+        progress("match", before + round(done), before + parts)
+
+    with headway.followed(reached, tell):
         (facts,) = place(session, _seeing(mark, kernel_of), [made])
     return facts
 

@@ -281,13 +281,12 @@ def _matched(current: Mapping[str, Any]) -> float:
 def _match_rate(
     match: Mapping[str, Any], current: Mapping[str, Any]
 ) -> tuple[float | None, float | None]:
-    """As they were when last told: a heartbeat brings that every few seconds."""
-    share, told = _matched(current), ("began" in current and "at" in current)
-    if not share or not told:
+    """The rate up to the last part that was done, and how long the rest takes at that rate."""
+    share, seconds = _matched(current), current.get("seconds")
+    if not share or not seconds or not match["heartbeat_at"]:
         return None, None
-    began, at = (datetime.fromisoformat(current[name]) for name in ("began", "at"))
-    seconds = max((at - began).total_seconds(), 0.001)
-    left = seconds / share - seconds - (match["now"] - at).total_seconds()
+    since = current["since"] + (match["now"] - match["heartbeat_at"]).total_seconds()
+    left = seconds / share - seconds - since
     return share * current.get("rows", 0) / seconds or None, left if left > 0 else None
 
 

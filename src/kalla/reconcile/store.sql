@@ -42,8 +42,8 @@ SELECT recipe, evidence_url, report FROM kalla.reconciliations WHERE run_id = %(
 
 -- name: jobs
 -- How far the run's jobs are: sides are staged by chunks, then one job matches.
-SELECT type, payload ->> 'side' AS side, status, progress, result, claimed_at, finished_at,
-       kalla.clock() AS now
+SELECT type, payload ->> 'side' AS side, status, progress, result, claimed_at, heartbeat_at,
+       finished_at, kalla.clock() AS now
 FROM kalla.jobs WHERE run_id = %(run_id)s ORDER BY job_id;
 
 -- name: reopen

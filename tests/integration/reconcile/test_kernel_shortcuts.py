@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -62,8 +62,9 @@ def match(
     cardinality: str = "1:1",
     threads: int = 1,
     more: Decimal = Decimal(0),
+    given: Mapping[Side, Sequence[dict[str, Any]]] | None = None,
 ) -> Facts:
-    """Every amount is larger by `more`."""
+    """Every amount is larger by `more`; of rows that are `given` none is."""
     side = {"uri": "-", "primary_key": ["id"], "currency": "currency"}
     wanted = Recipe.model_validate(
         {
@@ -87,7 +88,8 @@ def match(
         path = folder / f"{name}.parquet"
         amounts = pa.decimal128(38, 2) if more else pa.decimal128(12, 2)
         with localcontext(prec=38):
-            found = [row | {"amount": row["amount"] + more} for row in rows(seed)]
+            larger = [row | {"amount": row["amount"] + more} for row in rows(seed)]
+        found = given[name] if given else larger
         pq.write_table(
             pa.Table.from_pylist(found, SCHEMA.set(2, pa.field("amount", amounts))), path
         )
@@ -114,6 +116,21 @@ def test_keys_joined_row_by_row_or_set_aside_give_the_same_evidence(
     assert joined.sides["left"].states["matched"].rows > 20
     monkeypatch.setattr(pairs, "_BUCKET_PAIRS", 0)
     assert digests(match(tmp_path / "aside")) == digests(joined)
+
+
+def test_rows_without_amounts_in_several_currencies_have_no_candidate(tmp_path: Path) -> None:
+    both = ("EUR", "USD")
+    lonely = [
+        {"id": number, "ref": "none", "amount": None, "currency": currency}
+        for number, currency in enumerate(both)
+    ]
+    others = [
+        {"id": n, "ref": "R", "amount": Decimal(190 * n), "currency": both[n % 2]}
+        for n in range(100)
+    ]
+    match(tmp_path / "run", given={"left": lonely, "right": others})
+    said = pq.read_table(tmp_path / "run" / "evidence" / "unmatched_left").to_pylist()
+    assert [row["rejection_reason"] for row in said] == ["no_candidate"] * 2
 
 
 @pytest.mark.parametrize("currencies", [0, 20])
@@ -280,10 +297,10 @@ def test_doubles_of_large_numbers_are_in_the_order_of_the_numbers() -> None:
     known = sorted({each + off for each in around for off in (-(2**10), -1, 0, 1, 2**10)})
     column = pa.array([Decimal(each) for each in known], pa.decimal128(38, 0))
     (batch,) = pa.table({"rid": range(len(known)), "value": column}).to_batches()
-    read = steps.read([batch], len(known))
+    read = steps.read([batch], len(known), coded=False)
     assert read.values.dtype == np.float64
     assert np.all(np.diff(read.values) >= 0)
-    small = steps.read([batch.slice(len(known) // 2 - 3, 6)], 6)
+    small = steps.read([batch.slice(len(known) // 2 - 3, 6)], 6, coded=False)
     assert small.values.tolist() == known[len(known) // 2 - 3 :][:6]
 
 

@@ -103,9 +103,11 @@ def _same_key(
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
     pairs = f"JOIN {near.offered} {their} ON {together}"
     if most == 1:
+        # Only another rule could have found one that is closer.
+        satisfied = _satisfied(rule) if len(bench.plan.rules) > 1 else "0"
         bench.run(
             f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
-            f" {_satisfied(rule)} AS satisfied FROM {looking} {own} {pairs}"
+            f" {satisfied} AS satisfied FROM {looking} {own} {pairs}"
         )
         return [replace(near, meet=pairs)]
     crowded = most > _FEW
@@ -170,7 +172,7 @@ def _measured(
     def measured(rows: str, value: str) -> Measured:
         code, join = (", c.code", "JOIN currencies c USING (cur)") if rule.currency else ("", "")
         found = f"SELECT t.rid, {value}{code} FROM {rows} t {join} WHERE {value} IS NOT NULL"
-        return steps.read(bench.batches(found), most)
+        return steps.read(bench.batches(found), most, coded=bool(rule.currency))
 
     offered, wanted = measured(rows, theirs), measured(looking, mine)
     if steps.comparable(offered, wanted):

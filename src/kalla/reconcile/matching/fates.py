@@ -140,12 +140,13 @@ def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
 
 
-def _total(halves: npt.NDArray[np.uint64]) -> int:
-    low, high = np.ascontiguousarray(halves[:, 0]).view(np.int64), halves[:, 1].view(np.int64)
+def _total(amounts: npt.NDArray[np.uint64]) -> int:
+    """Of the two words of each."""
+    low, high = np.ascontiguousarray(amounts[:, 0]).view(np.int64), amounts[:, 1].view(np.int64)
     most = 2**63 // len(low) - 1
     if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
         return int(low.sum())
-    return sums_by_code(np.zeros(len(low), np.uint16), *halves.T)[0]
+    return sums_by_code(np.zeros(len(low), np.uint16), *amounts.T)[0]
 
 
 def sums_by_code(

@@ -83,21 +83,21 @@ def beside(offered: Floats, wanted: Floats) -> Floats:
     return values[near[2 : len(values) + 2]]
 
 
-def read(batches: Iterable[pa.RecordBatch], most: int) -> Measured:
-    """At most so many rows of (rid, value) or (rid, value, code), all of them known."""
+def read(batches: Iterable[pa.RecordBatch], most: int, *, coded: bool) -> Measured:
+    """At most so many rows of (rid, value), or (rid, value, code) if they are coded; all of them
+    known."""
     rids, codes = np.empty(most, np.int64), np.empty(most, np.int32)
     values: npt.NDArray[Any] = np.empty(most, np.int64)
-    count, columns = 0, 0
+    count = 0
     for batch in batches:
-        columns = batch.num_columns
         here = slice(count, count := count + len(batch))
         found = _units(batch.column(1))
         if found.dtype != np.int64 and values.dtype == np.int64:
             values = values.astype(np.float64)
         rids[here], values[here] = numbers(batch.column(0)), found
-        if columns > 2:
+        if coded:
             codes[here] = numbers(batch.column(2))
-    return Measured(rids[:count], values[:count], codes[:count] if columns > 2 else None)
+    return Measured(rids[:count], values[:count], codes[:count] if coded else None)
 
 
 def comparable(offered: Measured, wanted: Measured) -> bool:

@@ -148,7 +148,8 @@ def _check_tokens(tokens: list[Token], report: Report) -> None:
         if kind is TokenType.SEMICOLON:
             report.add("only one statement is allowed, a second one begins here", token.end + 1,
                        suggestion="keep the first alone, without its semicolon")  # fmt: skip
-        elif kind is TokenType.HINT:
+            return
+        if kind is TokenType.HINT:
             report.add("a hint is not allowed", token.start, value=token.text,
                        suggestion="leave it out")  # fmt: skip
         elif kind is TokenType.PIPE_GT:

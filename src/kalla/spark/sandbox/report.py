@@ -58,7 +58,7 @@ class Report:
 
     def _piece(self, start: int, end: int | None) -> str:
         if end is None:
-            return self._sql[start:]
+            return self._sql[start : start + 2 * _LONGEST_PIECE]
         # The parser keeps the place of what is in a call's brackets, not of the last of these.
         piece = self._sql[start : end + 1]
         while piece.count("(") > piece.count(")") and self._sql.startswith(f"{piece})", start):
