@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from kalla.reconcile.evidence import identity, spelling
+from kalla.reconcile.evidence import identity, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
 from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
@@ -30,8 +29,7 @@ DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
 # Fewer pairs than this are not worth a file of their own.
 _LARGE = 500_000
-# Rows of a row group, and bytes of a page; small pages take longer.
-_ROWS, _PAGE = 122_880, 1 << 23
+_ROWS = 122_880  # of a row group
 _KEYS = ("record_key", "closest_candidate")  # gain little by compression
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
@@ -229,17 +227,7 @@ class Evidence:
         coded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
         coded.append("attempted_rules.list.element")
         count = digest = 0
-        with pq.ParquetWriter(
-            path,
-            schema,
-            compression={each: "none" if each in _KEYS else "snappy" for each in schema.names},
-            use_dictionary=coded,
-            write_statistics=False,
-            data_page_size=_PAGE,
-            write_batch_size=_ROWS,
-            store_schema=False,
-            store_decimal_as_integer=True,
-        ) as file:
+        with parquet.writer(path, schema, coded=coded, plain=_KEYS, rows=_ROWS) as file:
             for batch in streamed(found):
                 high, low = (_exact(numbers(batch.column(each))) for each in ("high", "low"))
                 digest += (high << 64) + low
