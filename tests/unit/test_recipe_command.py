@@ -13,17 +13,7 @@ from kalla.reconcile.recipes import reading
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "tests" / "recipes"
-
-SMALL = """
-name: Small
-sources:
-  left: {uri: left.csv, primary_key: [id]}
-  right: {uri: right.csv, primary_key: [id]}
-rules:
-  - name: only
-    conditions:
-      - {left: a, op: eq, right: b}
-"""
+SMALL = (RECIPES / "small.yaml").read_text("utf-8")
 
 
 def run(*arguments: str) -> tuple[int, str]:

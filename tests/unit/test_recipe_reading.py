@@ -20,17 +20,7 @@ from kalla.reconcile.recipes.reading import RecipeProblem
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "tests" / "recipes"
 MONTH = {"month": "2026-01-01"}
-
-SMALL = """
-name: Small
-sources:
-  left: {uri: left.csv, primary_key: [id]}
-  right: {uri: right.csv, primary_key: [id]}
-rules:
-  - name: only
-    conditions:
-      - {left: a, op: eq, right: b}
-"""
+SMALL = (RECIPES / "small.yaml").read_text("utf-8")
 
 
 def sample(name: str) -> str:
