@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from kalla.query.durations import written
@@ -48,6 +49,7 @@ def formatted(expr: Expr, level: int = 0) -> str:
             return f"{indent}{_aggregator(expr)}(\n{parameter}{inner}\n{indent})"
         case Binary():
             left, right = formatted(expr.left, level + 1), formatted(expr.right, level + 1)
+            left = _unsigned_base(expr, left)
             return f"{left}\n{indent}{_operator(expr)}\n{right}"
         case Call():
             inner = ",\n".join(formatted(one, level + 1) for one in expr.arguments)
@@ -81,12 +83,21 @@ def printed(expr: Expr) -> str:
         case Unary():
             return expr.operator + printed(expr.expr)
         case Binary():
-            return f"{printed(expr.left)} {_operator(expr)} {printed(expr.right)}"
+            left = _unsigned_base(expr, printed(expr.left))
+            return f"{left} {_operator(expr)} {printed(expr.right)}"
         case Aggregate():
             parameter = "" if expr.parameter is None else f"{printed(expr.parameter)}, "
             return f"{_aggregator(expr)}({parameter}{printed(expr.expr)})"
         case Call():
             return f"{expr.function}({', '.join(printed(one) for one in expr.arguments)})"
+
+
+def _unsigned_base(power: Binary, base: str) -> str:
+    """A sign before a power would be the sign of all of it: +Inf is Inf there."""
+    left = power.left
+    if power.operator == "^" and isinstance(left, NumberLiteral) and math.isinf(left.value):
+        return base.replace("+", "", 1)
+    return base
 
 
 def _number(expr: NumberLiteral) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import promql_parser
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kalla.query.checking import checked, type_of
@@ -179,6 +179,7 @@ def test_trimming_operators_are_refused_as_native_histograms() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(expressions())
+@example("(Inf ^ 0)")
 def test_what_is_printed_means_the_same(text: str) -> None:
     expr = checked(text, EVERY)
 
