@@ -100,7 +100,6 @@ def environment() -> dict[str, str]:
         postgres.binaries()
         java.find()
     kept = {name: text for name, text in os.environ.items() if not name.startswith("KALLA_")}
-    first = _two_free_ports()
     return kept | {
         "KALLA_UP_POSTGRES_PORT": str(ports.choose_free()),
         "KALLA_UP_NATS_PORT": str(ports.choose_free()),
@@ -109,7 +108,7 @@ def environment() -> dict[str, str]:
         "KALLA_UP_MIN_FREE_BYTES": "1000000",
         "KALLA_API_PORT": str(ports.choose_free()),
         "KALLA_API_METRICS_PORT": "0",
-        "KALLA_WORKER_PORT": str(first),
+        "KALLA_WORKER_PORT": str(ports.choose_free(neighbours=2)),
     }
 
 
@@ -400,11 +399,3 @@ def _lives(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def _two_free_ports() -> int:
-    """The first of two neighbours."""
-    while True:
-        first = ports.choose_free()
-        if first < 65000 and ports.is_free(first + 1):
-            return first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import stat
 import subprocess
@@ -93,6 +94,27 @@ def test_a_taken_port_is_named_with_its_holder_and_the_setting(server: Server) -
     assert f"up.{server.name}_port" in sentence
     assert f"KALLA_UP_{server.name.upper()}_PORT" in sentence
     assert server.state == "stopped"
+
+
+def test_a_port_taken_after_the_check_is_named_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "check", lambda: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", server.port))
+        taken.listen()
+        with pytest.raises(StartFailed, match=rf"Port {server.port} .* \(pid {os.getpid()}\)"):
+            begin(server)
+    assert server.state == "stopped"
+
+
+def test_a_port_that_was_given_and_is_not_yet_used_is_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ports.choose_free(neighbours=2)
+    draws = iter([given, given + 1, given - 1, given + 5])
+    monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(draws))
+    assert ports.choose_free(neighbours=2) == given + 5
 
 
 def test_no_secret_shows_among_the_arguments_or_to_other_users(server: Server) -> None:

@@ -6,12 +6,16 @@ import errno
 import random
 import socket
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack
 
 import psutil
 
 from kalla.errors import StartFailed
 
 HOST = "127.0.0.1"
+
+_marks: list[ExitStack] = []  # of the ports chosen by this process
 
 
 def require_free(port: int, name: str, setting: str, host: str = HOST, patience: float = 2) -> None:
@@ -57,15 +61,33 @@ def holder(port: int) -> str:
     return "another process"
 
 
-def choose_free() -> int:
-    """A port that is free now, and that nobody is given by chance before it is used.
+def choose_free(neighbours: int = 1) -> int:
+    """The first of so many ports that are free now and that no other call is given meanwhile.
 
     Those above 32768 the system itself gives to connections; a server may add 10,000 to its own.
     """
     picked = random.SystemRandom()  # two processes must not draw the same
-    while not is_free(port := picked.randrange(12_000, 22_000)):
-        pass
-    return port
+    while True:
+        first = picked.randrange(12_000, 22_000)
+        wanted = range(first, first + neighbours)
+        if all(map(is_free, wanted)) and _mark(wanted):
+            return first
+
+
+def _mark(wanted: Iterable[int]) -> bool:
+    """Hold the UDP ports of these numbers, which no server here uses, until this process ends.
+
+    A chosen port is bound later, by a child: until then it looks free to whoever chooses next.
+    """
+    with ExitStack() as marks:
+        for port in wanted:
+            mark = marks.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            try:
+                mark.bind((HOST, port))
+            except OSError:
+                return False
+        _marks.append(marks.pop_all())
+    return True
 
 
 def answers(port: int, host: str = HOST, timeout: float = 1) -> bool:

@@ -155,6 +155,8 @@ class Server(ABC):
         assert self.process is not None  # noqa: S101
         code = self.process.poll()
         if code is not None:
+            # Taken since the check: who has it says more than the server's own last words.
+            ports.require_free(self.port, self.name, self.port_setting, self.host, patience=0)
             raise StartFailed(f"{self.name} ended while starting ({_ending(code)}){self._quote()}")
         return self.probe()
 

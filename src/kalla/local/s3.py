@@ -81,9 +81,7 @@ class S3(Server):
     def command(self) -> Sequence[str]:
         # Its parts talk to each other over ports of their own, each of which must be named, or it
         # would take well-known ones that somebody else may have.
-        free: set[int] = set()
-        while len(free) < len(_INNER_PORTS):
-            free.add(ports.choose_free())
+        first = ports.choose_free(len(_INNER_PORTS))
         return [
             _binary(),
             "-logtostderr",
@@ -104,7 +102,7 @@ class S3(Server):
             "-master.telemetry=false",
             "-master.volumeSizeLimitMB=256",
             "-volume.max=100000",  # every bucket takes seven
-            *(f"-{name}={port}" for name, port in zip(_INNER_PORTS, free, strict=True)),
+            *(f"-{name}={port}" for port, name in enumerate(_INNER_PORTS, first)),
         ]
 
     def probe(self) -> bool:
