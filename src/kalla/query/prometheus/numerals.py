@@ -15,7 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
-from kalla.query.compiling import compiled, helper
+from kalla.compiling import compiled, helper
 from kalla.query.interned import SLACK
 
 # The longest of a number: `-0.00000`, and seventeen digits.
