@@ -1,4 +1,7 @@
-"""The same question put to the kernel: tables written as Parquet, evidence read as a Result."""
+"""The same question put to the kernel: tables written as Parquet, evidence read as a Result.
+
+`digits` of a decimal are 38, or few enough for its amounts to be in hand.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +21,29 @@ from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
 
+_PLACES = 6  # of a decimal
 _ARROW: Mapping[Type, Any] = {
     "text": pa.string(),
     "integer": pa.int64(),
-    "decimal": pa.decimal128(38, 6),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
 _DUCKDB: Mapping[Type, str] = {
     "text": "VARCHAR",
     "integer": "BIGINT",
-    "decimal": "DECIMAL(38,6)",
     "date": "DATE",
     "timestamp": "TIMESTAMP WITH TIME ZONE",
 }
 
 
-def reconcile(recipe: Recipe, left: Table, right: Table) -> Result:
+def reconcile(recipe: Recipe, left: Table, right: Table, digits: int = 38) -> Result:
     with tempfile.TemporaryDirectory() as folder:
-        run(recipe, {"left": left, "right": right}, Path(folder))
+        run(recipe, {"left": left, "right": right}, Path(folder), digits)
         return read(Path(folder))
 
 
-def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path) -> Facts:
-    inputs = {side: write(tables[side], folder / f"{side}.parquet") for side in SIDES}
+def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path, digits: int = 38) -> Facts:
+    inputs = {side: write(tables[side], folder / f"{side}.parquet", digits) for side in SIDES}
     resources = Resources("500MB", 1, folder / "temp")
     made = plan.make(recipe, inputs)
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -97,16 +99,18 @@ def read(folder: Path) -> Result:
     return Result.of(*found)
 
 
-def write(table: Table, path: Path) -> plan.Input:
-    schema = pa.schema([(name, _ARROW[kind]) for name, kind in table.columns.items()])
+def write(table: Table, path: Path, digits: int = 38) -> plan.Input:
+    arrow = {**_ARROW, "decimal": pa.decimal128(digits, _PLACES)}
+    duckdb = {**_DUCKDB, "decimal": f"DECIMAL({digits},{_PLACES})"}
+    schema = pa.schema([(name, arrow[kind]) for name, kind in table.columns.items()])
     rows = [
         {name: _fitted(row[name], table.columns[name]) for name in table.columns}
         for row in table.rows
     ]
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
     pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
-    types = {name: _DUCKDB[kind] for name, kind in table.columns.items()}
-    return plan.Input("parquet", (str(path),), types)
+    types = {name: duckdb[kind] for name, kind in table.columns.items()}
+    return plan.Input("parquet", (str(path),), types, rows=len(rows))
 
 
 def _fitted(value: object, kind: Type) -> object:

@@ -149,7 +149,7 @@ def buckets(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
     size = sum(given.bytes for given in inputs.values()) * _UNPACKED
     if size <= _TOGETHER:
         return 1
-    return max(cores, -(-size // _room(memory)))
+    return max(cores, -(-size // room(memory)))
 
 
 def buckets_alone(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
@@ -160,15 +160,16 @@ def buckets_alone(inputs: Mapping[Side, Input], memory: str, cores: int) -> int:
         given.bytes // _ROW if given.rows is None else given.rows for given in inputs.values()
     )
     held = rows * _HELD
-    return 1 if held <= _room(memory) else -(-held * cores // _room(memory))
+    return 1 if held <= room(memory) else -(-held * cores // room(memory))
 
 
 def share(memory: str, cores: int) -> str:
     """Of the memory of one machine, what each of its cores has."""
-    return f"{_room(memory) // cores // 10**6}MB"
+    return f"{room(memory) // cores // 10**6}MB"
 
 
-def _room(memory: str) -> int:
+def room(memory: str) -> int:
+    """Bytes."""
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
     return int(Decimal(memory[:-2]) * units[memory[-2:]])
 
@@ -194,9 +195,7 @@ def _side(
     if source.amount:
         names.add(source.amount)
     place = SIDES.index(side)
-    compared = [
-        (check.left if side == "left" else check.right) for rule in rules for check in rule.checks
-    ]
+    compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
     unreadable = {
         (each.column, each.kind): (each.reads, each.sql)

@@ -15,7 +15,7 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence import spelling
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import addressed
+from kalla.reconcile.matching import addressed, hand
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
@@ -27,6 +27,11 @@ TOLERANCES: dict[str, dict[str, Any]] = {
     "left negated": {"absolute": "0.1", "negate": "left"},
     "right negated": {"absolute": "0.1", "negate": "right"},
 }
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand, "MANY", 1)
 
 
 @pytest.mark.parametrize("kinds", [("BIGINT", "BIGINT"), ("SMALLINT", "UBIGINT")])

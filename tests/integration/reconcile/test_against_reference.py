@@ -72,5 +72,6 @@ def test_rules_of_all_cardinalities_follow_each_other(
             for n, cardinality in enumerate((*order, order[0]))
         ),
     )
-    expected = matcher.reconcile(recipe, *sides)
-    assert through_kernel.reconcile(recipe, *sides) == expected
+    left, right = sides
+    expected = matcher.reconcile(recipe, left, right)
+    assert through_kernel.reconcile(recipe, left, right) == expected

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from kalla.reconcile.matching import values
@@ -23,6 +24,7 @@ from kalla.reconcile.plan import RulePlan
 # More ways than this are spelled row by row; so many rows tell whether to count them all.
 FEW = 5_000
 _SAMPLE = 100_000
+_COUNTED = 1 << 20  # possible ways: with more of them, those that occur are not counted by place
 
 
 def of_pairs(rule: RulePlan) -> str:
@@ -48,10 +50,10 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
             return pairs, None
         codes *= len(coded.dictionary)
         codes += numbers(coded.indices)
-    found = _coded(as_column(codes).column(0))
+    found = _numbered(codes, math.prod(map(len, parts)))
     if found is None:
         return pairs, None
-    which = numbers(found.dictionary)
+    numbers_of_ways, which = found
     ways: dict[str, pa.Array] = {"way": pa.array(range(len(which)))}
     for name, differences in zip(reversed(deltas), reversed(parts), strict=True):
         which, here = np.divmod(which, len(differences))
@@ -59,7 +61,22 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     bench.connection.register("ways", pa.table(ways))
     texts = bench.rows(f"SELECT {of_pairs(rule)} FROM ways ORDER BY way")
     bench.connection.unregister("ways")
-    return pairs.append_column("way", found.indices), [text for (text,) in texts]
+    return pairs.append_column("way", numbers_of_ways), [text for (text,) in texts]
+
+
+def _numbered(
+    codes: npt.NDArray[np.int64], count: int
+) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
+    """Each code's number among those that occur, and these codes; none if they are many."""
+    if count <= _COUNTED:
+        occur = np.flatnonzero(np.bincount(codes, minlength=count))
+        if len(occur) > FEW:
+            return None
+        order = np.zeros(count, np.int32)
+        order[occur] = np.arange(len(occur))
+        return pa.array(order[codes]), occur
+    found = _coded(as_column(codes).column(0))
+    return None if found is None else (found.indices, numbers(found.dictionary))
 
 
 def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray | None:

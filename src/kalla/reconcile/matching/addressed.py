@@ -8,27 +8,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching.fates import words
-from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.matching.fates import Rids, numbers
+from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
+from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
 # Numbers lie close together if there are no more than so many places for each of them.
 _PLACES = 8
 _NOBODY = -1
-_SHORT = 18  # digits of a decimal that fits into a word
 _FAR = 2**62
 _MOST_ROWS = 2**31
+_DIGITS = 19  # what the difference of two decimals of a word takes
 _FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
-_BATCH = 122_880
+_BATCH = 1 << 17
 
-Numbers = npt.NDArray[np.integer[Any]]
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -40,79 +40,102 @@ def join(
     none where they cannot be found in this way."""
     if len(rule.key) > 1 or rule.currency:
         return None
-    kinds = {each: bench.arrow(f"SELECT * FROM {views[each]} LIMIT 0").schema for each in SIDES}
-    key = f"v{rule.key[0]}"
-    if not all(pa.types.is_integer(kind.field(key).type) for kind in kinds.values()):
+    hands = {each: found for each in SIDES if (found := bench.hand(each))}
+    if len(hands) < len(SIDES) or any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
         return None
-    if not all(_is_plain(rule, place, kinds) for place in rule.pair_checks):
+    checked = _in_hand(rule, hands)
+    if checked is None:
         return None
-    low, high, rows = bench.row(f"SELECT min({key}), max({key}), count(*) FROM {views[side]}")
+    from kalla.reconcile.matching import loops
+
+    admitted = {each: _admitted(bench, rule, each, views[each], checked) for each in SIDES}
+    keys = {each: checked[rule.key[0]][each].units for each in SIDES}
+    ends = np.array([_FAR, -_FAR])
+    rows = loops.extent(keys[side], admitted[side], ends)
+    low, high = map(int, ends)
     if not rows or high - low >= _PLACES * rows or not -_FAR < low <= high < _FAR:
         return None
-    if any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
-        return None
-    addresses = _Addresses.of(bench, rule, views[side], (low, high), rows)
+    places = np.full(high - low + 1, _NOBODY, np.int32)
+
+    def lay(rows: slice) -> None:
+        loops.lay(keys[side][rows], admitted[side][rows], low, rows.start, places)
+
+    for _ in _spread(lay, _ranges(bench.fates[side].rows), bench.threads):
+        pass
     other: Side = "right" if side == "left" else "left"
-    parts = [f"p{part}" for part in range(len(bench.plan.sides[other].primary_key))]
-    listed = ", ".join(["rid", key, *parts, *(f"v{place}" for place in rule.pair_checks)])
-    batches = bench.batches(
-        f"SELECT {listed} FROM {views[other]} WHERE {key} BETWEEN {low} AND {high}", _BATCH
-    )
-    meeting = _Meeting(rule, side, addresses, parts, kinds[side].field("p0").type)
-    found = list(_spread(meeting.pairs, batches, bench.threads))
-    return pa.Table.from_batches(found) if found else None
+    kind = hands[side].columns["p0"].kind
+    meeting = _Meeting(rule, side, checked, admitted[other], low, places, kind)
+    blocks = _blocks(bench, other, hands[other])
+    return pa.Table.from_batches(list(_spread(meeting.pairs, blocks, bench.threads)))
 
 
-def _is_plain(rule: RulePlan, place: int, kinds: Mapping[Side, pa.Schema]) -> bool:
-    """Whether a check is a window for the difference of two numbers of a word each."""
-    left, right = (kinds[side].field(f"v{place}").type for side in SIDES)
-    if rule.checks[place].window is None or left != right:
-        return False
-    return bool(
-        pa.types.is_date32(left) or (pa.types.is_decimal128(left) and left.precision <= _SHORT)
-    )
+Checked = Mapping[int, Mapping[Side, Column]]
+
+
+def _in_hand(rule: RulePlan, hands: Mapping[Side, Hand]) -> Checked | None:
+    """What a rule compares, by the place of its check; none if some of it is not in hand, or a
+    check is not a window for the difference of two words."""
+    found: dict[int, dict[Side, Column]] = {}
+    for place, check in enumerate(rule.checks):
+        both = {side: hands[side].column(check.of(side).sql) for side in SIDES}
+        known = {side: column for side, column in both.items() if column}
+        if len(known) < len(SIDES):
+            return None
+        left, right = (column.kind for column in known.values())
+        if check.is_key:
+            plain = all(column.is_whole for column in known.values())
+        else:
+            plain = check.window is not None and left == right and _is_plain(left)
+        if not plain:
+            return None
+        found[place] = known
+    return found
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether two of its values differ by a number: two points in time may be infinite."""
+    return bool(pa.types.is_decimal128(kind) or pa.types.is_date32(kind))
+
+
+def _admitted(bench: Workbench, rule: RulePlan, side: Side, view: str, checked: Checked) -> Chosen:
+    """Which rows of a side the rule looks at."""
+    if not is_bare(rule, side):
+        chosen = np.zeros(bench.fates[side].rows, np.bool_)
+        chosen[bench.column(f"SELECT rid FROM {view}")] = True
+        return chosen
+    chosen = bench.fates[side].are_open()
+    for columns in checked.values():
+        if (nulls := columns[side].nulls) is not None:
+            chosen &= ~nulls
+    return chosen
 
 
 @dataclass(frozen=True)
-class _Addresses:
-    """Where the row of each number is, among the rows of a side."""
+class _Block:
+    """Some rows of a side, and the parts of their primary keys."""
 
-    low: int
-    places: npt.NDArray[np.int32]  # by number, from the lowest on
-    rids: npt.NDArray[np.int32]  # by place, as what is checked
-    checked: Mapping[int, Numbers]
+    rows: Rids | slice
+    parts: Sequence[pa.Array]
 
-    @classmethod
-    def of(
-        cls, bench: Workbench, rule: RulePlan, view: str, span: tuple[int, int], rows: int
-    ) -> _Addresses:
-        low, high = span
-        (key,) = rule.key
-        wanted = ", ".join(["rid", *(f"v{place}" for place in (key, *rule.pair_checks))])
-        places, rids = np.full(high - low + 1, _NOBODY, np.int32), np.empty(rows, np.int32)
-        checked: dict[int, Numbers] = {}
 
-        def lay(given: tuple[int, pa.RecordBatch]) -> None:
-            first, batch = given
-            here = slice(first, first + len(batch))
-            rids[here] = words(batch.column(0))
-            keys = words(batch.column(1)).astype(np.int64, copy=False)
-            places[keys - low] = np.arange(here.start, here.stop)
-            for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
-                checked[place][here] = words(column)
+def _blocks(bench: Workbench, side: Side, hand: Hand) -> Iterator[_Block]:
+    """All rows of a side."""
+    parts = [f"p{part}" for part in range(len(bench.plan.sides[side].primary_key))]
+    if all(part in hand.columns for part in parts):
+        for rows in _ranges(bench.fates[side].rows):
+            yield _Block(rows, [hand.columns[part].at(rows) for part in parts])
+    else:
+        for batch in bench.batches(f"SELECT rid, {', '.join(parts)} FROM {side}_rows", _BATCH):
+            yield _Block(numbers(batch.column(0)), batch.columns[1:])
 
-        def numbered() -> Iterator[tuple[int, pa.RecordBatch]]:
-            first = 0
-            for batch in bench.batches(f"SELECT {wanted} FROM {view}", _BATCH):
-                for place, column in zip(rule.pair_checks, batch.columns[2:], strict=True):
-                    if place not in checked:
-                        checked[place] = np.empty(rows, words(column).dtype)
-                yield first, batch
-                first += len(batch)
 
-        for _ in _spread(lay, numbered(), bench.threads):
-            pass
-        return cls(low, places, rids, checked)
+def _ranges(rows: int) -> Iterator[slice]:
+    for first in range(0, rows, _BATCH):
+        yield slice(first, min(first + _BATCH, rows))
+
+
+def _rids(rows: Rids | slice) -> Rids:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 @dataclass(frozen=True)
@@ -121,74 +144,73 @@ class _Meeting:
 
     rule: RulePlan
     side: Side
-    addresses: _Addresses
-    parts: Sequence[str]  # of the other side's primary key
-    kind: pa.DataType  # of this side's
+    checked: Checked
+    admitted: Chosen  # of the other side
+    low: int
+    places: npt.NDArray[np.int32]  # the row of each number, from the lowest on
+    kind: pa.DataType  # of this side's primary key
 
-    def pairs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = words(batch.column(1)).astype(np.int64, copy=False)
-        places = _taken(self.addresses.places, keys - self.addresses.low)
-        fits = places != _NOBODY
-        deltas = {}
-        for place in self.rule.pair_checks:
-            deltas[place] = self._delta(place, places, words(batch.column(f"v{place}")))
-            lowest, highest = self._window(place)
-            fits &= (deltas[place] >= lowest) & (deltas[place] <= highest)
-        chosen = np.flatnonzero(fits)
-        rows = pa.array(chosen)
+    @property
+    def other(self) -> Side:
+        return "right" if self.side == "left" else "left"
+
+    def pairs(self, block: _Block) -> pa.RecordBatch:
+        from kalla.reconcile.matching import loops
+
+        keys = self.checked[self.rule.key[0]][self.other].units[block.rows]
+        partners = np.empty(len(keys), np.int64)
+        loops.look_up(keys, self.admitted[block.rows], self.low, self.places, partners)
+        deltas = {place: np.empty(len(keys), np.int64) for place in self.rule.pair_checks}
+        for place, found in deltas.items():
+            theirs = self.checked[place][self.other].units[block.rows]
+            mine = self.checked[place][self.side].units
+            sign, sign_of_mine = self._signs(place)
+            window = self._window(place)
+            loops.hold(theirs, sign, mine, sign_of_mine, *window, partners, found)
+        chosen = np.flatnonzero(partners != _NOBODY)
+        rows = typed(chosen, pa.int64())
         own, other = ("l", "r") if self.side == "left" else ("r", "l")
+        parts = {f"{other}p{part}": held.take(rows) for part, held in enumerate(block.parts)}
         return pa.RecordBatch.from_pydict(
             {
-                f"{own}rid": pa.array(_taken(self.addresses.rids, places[chosen])),
-                f"{other}rid": pa.array(words(batch.column(0))[chosen].astype(np.int32)),
-                f"{own}p0": pa.array(keys[chosen]).cast(self.kind),
-                **{f"{other}{part}": batch.column(part).take(rows) for part in self.parts},
+                f"{own}rid": typed(partners[chosen], pa.int32()),
+                f"{other}rid": typed(_rids(block.rows)[chosen], pa.int32()),
+                f"{own}p0": typed(keys[chosen], self.kind),
+                **parts,
                 **{
-                    f"d{place}": _told(
-                        delta[chosen], self._window(place), batch.column(f"v{place}")
-                    )
-                    for place, delta in deltas.items()
+                    f"d{place}": self._told(place, found[chosen]) for place, found in deltas.items()
                 },
                 "interchangeable": pa.repeat(False, len(chosen)),
                 "fifo": pa.repeat(False, len(chosen)),
             }
         )
 
-    def _delta(self, place: int, places: Numbers, theirs: Numbers) -> npt.NDArray[np.int64]:
-        mine = _taken(self.addresses.checked[place], places).astype(np.int64, copy=False)
-        left, right = (mine, theirs) if self.side == "left" else (theirs, mine)
+    def _signs(self, place: int) -> tuple[int, int]:
+        """Of the other side's value and of this side's: the difference is right less left."""
         bound = self.rule.checks[place].bound
-        negated = bound.negate if bound else None
-        return (-right if negated == "right" else right) - (-left if negated == "left" else left)
+        sign: dict[Side, int] = {"right": 1, "left": -1}
+        if bound and bound.negate:
+            sign[bound.negate] *= -1
+        return sign[self.other], sign[self.side]
 
     def _window(self, place: int) -> tuple[int, int]:
         window = self.rule.checks[place].window
         if window is None:
-            raise TypeError("a check that is plain has a window")
+            raise TypeError("a check that is in hand has a window")
         return window
 
-
-def _told(deltas: npt.NDArray[np.int64], window: tuple[int, int], compared: pa.Array) -> pa.Array:
-    """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a window
-    has few, each is told by its number in it."""
-    lowest, highest = window
-    if highest - lowest >= _FEW:
-        return _typed(deltas, compared.type)
-    every = _typed(np.arange(lowest, highest + 1), compared.type)
-    return pa.DictionaryArray.from_arrays(pa.array((deltas - lowest).astype(np.int16)), every)
-
-
-def _typed(deltas: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_decimal128(kind):
-        return pa.array(deltas)
-    halves = np.stack([deltas, deltas >> 63], axis=1)
-    wide = pa.decimal128(_SHORT + 1, kind.scale)
-    return pa.Array.from_buffers(wide, len(deltas), [None, pa.py_buffer(halves)])
-
-
-def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
-    """Those at some places; where there is no such place, any. An index that checks is slow."""
-    return values.take(places, mode="clip")
+    def _told(self, place: int, deltas: Units) -> pa.Array:
+        """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a
+        window has few, each is told by its number in it."""
+        compared = self.checked[place][self.side].kind
+        kind = pa.int64()
+        if pa.types.is_decimal128(compared):
+            kind = pa.decimal128(_DIGITS, compared.scale)
+        lowest, highest = self._window(place)
+        if highest - lowest >= _FEW:
+            return typed(deltas, kind)
+        every = typed(np.arange(lowest, highest + 1), kind)
+        return pa.DictionaryArray.from_arrays(pa.array((deltas - lowest).astype(np.int16)), every)
 
 
 def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:

@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import pyarrow as pa
+
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
-from kalla.reconcile.matching.fates import as_column
+from kalla.reconcile.matching.fates import Rids, as_column, numbers
 from kalla.reconcile.matching.phrases import conjunction, key_columns, value_columns
 from kalla.reconcile.matching.steps import Measured
 from kalla.reconcile.matching.values import literal
-from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
 # Others that are offered to a row: with more it is worth while to see which rows are alike.
 _FEW = 5
+_PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def _same_key(
 ) -> list[Near]:
     near = Near(rule, f"{side}_near_{rule.number}_by_key", looking)
     keys = key_columns(rule)
-    rows = bench.admit(rule, other, settled=True, whole=False)
+    rows = _admit(bench, rule, other, _of_same_key(bench, rule, side, other, looking))
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
     key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
@@ -120,16 +124,59 @@ def _same_key(
     return [near]
 
 
+def _of_same_key(
+    bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str
+) -> Rids | None:
+    """The rows of the other side that have the key of one that is looking, if they can be told
+    without SQL."""
+    if len(rule.key) > 1 or rule.currency:
+        return None
+    (place,) = rule.key
+    mine, theirs = (bench.in_hand(rule, place, each) for each in (side, other))
+    if not (
+        mine and theirs and pa.types.is_integer(mine.kind) and pa.types.is_integer(theirs.kind)
+    ):
+        return None
+    rids = bench.column(f"SELECT rid FROM {looking} WHERE v{place} IS NOT NULL")
+    wanted = mine.units[rids]
+    if not len(wanted):
+        return np.empty(0, np.int64)
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low > _PLACES * len(theirs.units):
+        return None
+    from kalla.reconcile.matching import loops
+
+    marks = np.zeros(high - low + 1, np.bool_)
+    marks[wanted - low] = True
+    found = np.empty(len(theirs.units), np.int64)
+    found = found[: loops.marked(theirs.units, low, marks, found)]
+    return found if theirs.nulls is None else found[~theirs.nulls[found]]
+
+
+def _admit(bench: Workbench, rule: RulePlan, side: Side, rids: Rids | None) -> str:
+    """The rows of a side that a rule looks at, settled or not; where it is known which of them
+    count, and nothing is derived, these alone."""
+    if rids is None or not is_bare(rule, side):
+        return bench.admit(rule, side, settled=True, whole=False)
+    among = bench.rows_at(side, rids, f"{side}_chosen")
+    return bench.admit(rule, side, whole=False, among=among)
+
+
 def _nearest(
     bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str, place: int
 ) -> Near:
     """Rows with the nearest amount (else date) not above, and the nearest above."""
     near = Near(rule, f"{side}_near_{rule.number}_by_value", looking)
-    rows = bench.admit(rule, other, settled=True, whole=False)
     lonely = f"(SELECT * FROM {looking} WHERE rid IN (SELECT rid FROM {side}_lonely))"
-    found = steps.next_to(*_measured(bench, rule, side, lonely, rows, place))
+    found = steps.next_to(
+        *(
+            _measured_in_hand(bench, rule, side, lonely, place)
+            or _measured(bench, rule, side, lonely, place)
+        )
+    )
     bench.table("seekers", found.seekers)
     bench.table("offers", found.offers)
+    rows = _admit(bench, rule, other, numbers(found.offers.column("rid").combine_chunks()))
     key, join = bench.keyed(other, "t", "t.rid")
     if found.most > (bound := bench.plan.bounds.closest_candidates):
         bench.run(
@@ -151,10 +198,33 @@ def _nearest(
     return near
 
 
+def _measured_in_hand(
+    bench: Workbench, rule: RulePlan, side: Side, looking: str, place: int
+) -> tuple[Measured, Measured] | None:
+    """What `_measured` finds, without SQL; none where values are not in hand."""
+    other: Side = "right" if side == "left" else "left"
+    check = rule.checks[place]
+    mine, theirs = (bench.in_hand(rule, place, each) for each in (side, other))
+    if rule.currency or not (mine and theirs and mine.kind == theirs.kind):
+        return None
+    rids = bench.column(f"SELECT rid FROM {looking} t WHERE v{place} IS NOT NULL")
+    offered = (
+        np.arange(len(theirs.units)) if theirs.nulls is None else np.flatnonzero(~theirs.nulls)
+    )
+    signs = {each: -1 if check.bound and check.bound.negate == each else 1 for each in SIDES}
+    values = theirs.units if theirs.nulls is None else theirs.units[offered]
+    return (
+        Measured(offered, values if signs[other] > 0 else -values),
+        Measured(rids, signs[side] * mine.units[rids]),
+    )
+
+
 def _measured(
-    bench: Workbench, rule: RulePlan, side: Side, looking: str, rows: str, place: int
+    bench: Workbench, rule: RulePlan, side: Side, looking: str, place: int
 ) -> tuple[Measured, Measured]:
     """The rows of the other side, and those that look for the nearest of them, comparable."""
+    other: Side = "right" if side == "left" else "left"
+    rows = bench.admit(rule, other, settled=True, whole=False)
     check = rule.checks[place]
     signed = check.bound.signed("t.v", "t.v") if check.bound else ("t.v", "t.v")
     sides = [sql.replace("t.v", f"t.v{place}") for sql in signed]

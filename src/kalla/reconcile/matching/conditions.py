@@ -114,6 +114,9 @@ class Check:
     delta: str | None = None  # what `difference` shows, as a number; none if it is always 0
     window: tuple[int, int] | None = None  # what `delta` must lie in, in units of its last place
 
+    def of(self, side: Side) -> Value:
+        return self.left if side == "left" else self.right
+
 
 def compile_condition(
     condition: Condition, index: int, columns: tuple[Columns, Columns], field: str

@@ -47,7 +47,7 @@ class Fates:
             )
 
     def open(self) -> Rids:
-        return np.flatnonzero(self._codes == _OPEN).astype(np.int64)
+        return np.flatnonzero(self.are_open()).astype(np.int64)
 
     def rids(self, status: str) -> Rids:
         """All that left in this way."""
@@ -83,12 +83,29 @@ class Fates:
             for code, (rows, total) in told.items():
                 before = found.get(code, (0, 0))
                 found[code] = (before[0] + rows, before[1] + total)
+        return {_meaning(code): counted for code, counted in found.items()}
+
+    def count_all(self, amounts: npt.NDArray[np.int64]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The same from the amounts of all rows, in order, each of a word."""
+        from kalla.reconcile.matching import loops
+
+        last = int(self._codes.max(initial=0))
+        rows, sums = np.zeros(last + 1, np.int64), np.zeros((last + 1, 2), np.int64)
+        loops.tally(self._codes, amounts, rows, sums)
         return {
-            ("open", 0)
-            if code == _OPEN
-            else (SETTLED[(code - 1) % len(SETTLED)], (code - 1) // len(SETTLED)): counted
-            for code, counted in found.items()
+            _meaning(code): (int(rows[code]), int(sums[code, 0]) + (int(sums[code, 1]) << 32))
+            for code in map(int, np.flatnonzero(rows))
         }
+
+    def are_open(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self._codes == _OPEN)
+
+
+def _meaning(code: int) -> tuple[str, int]:
+    if code == _OPEN:
+        return "open", 0
+    rule, status = divmod(code - 1, len(SETTLED))
+    return SETTLED[status], rule
 
 
 def numbers(given: pa.Array) -> npt.NDArray[Any]:

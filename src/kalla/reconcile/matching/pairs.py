@@ -76,9 +76,7 @@ def _find_hot(bench: Workbench, rule: RulePlan, left: str, right: str) -> str:
 
 def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:
     """Whether a rule's key holds the primary key of a side, of which no two rows are alike."""
-    compared = {
-        (check.left if side == "left" else check.right).sql for check in rule.checks if check.is_key
-    }
+    compared = {check.of(side).sql for check in rule.checks if check.is_key}
     primary = {value.sql for value in bench.plan.sides[side].primary_key}
     return primary <= compared and bench.ordinals.get(side) is False
 

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import duckdb
@@ -22,7 +23,7 @@ import pyarrow as pa
 from duckdb.func import PythonUDFType
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import ordinals, similarity, values
+from kalla.reconcile.matching import hand, ordinals, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.fates import (
     OPEN,
@@ -33,10 +34,11 @@ from kalla.reconcile.matching.fates import (
     as_decimal,
     numbers,
 )
+from kalla.reconcile.matching.hand import Column, Hand
 from kalla.reconcile.matching.phrases import conjunction, key_part
-from kalla.reconcile.matching.values import held, literal
+from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.plan import Plan, RulePlan, SidePlan
+from kalla.reconcile.plan import Plan, RulePlan, SidePlan, room
 from kalla.reconcile.sources.scans import reader
 from kalla.storage import LOCAL, Storage
 
@@ -69,8 +71,11 @@ class Workbench:
     def __init__(self, plan: Plan, resources: Resources) -> None:
         self.plan = plan
         self.threads = resources.threads
+        self._memory = room(resources.memory)
         self.ordinals: dict[Side, bool] = {}
         self.fates: dict[Side, Fates] = {}
+        self._hands: dict[Side, Hand | None] = {}
+        self._reaching = {side: Lock() for side in SIDES}
         # What a rule looks at, and whether rows of it have left since it was made.
         self._left_over: dict[Side, str] = {side: f"{side}_rows" for side in SIDES}
         self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
@@ -87,6 +92,7 @@ class Workbench:
                 "preserve_insertion_order": False,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
+                "enable_external_file_cache": False,  # a source is read once
             }
         )
         resources.storage.register(self.connection)
@@ -166,12 +172,7 @@ class Workbench:
         """Read a side; one that is not `whole` says nothing of keys that occur twice."""
         plan = self.plan.sides[side]
         keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
-        # A key that is a column as it is has two names, but is held once.
-        again = {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
-        columns = [held(name) for name in plan.columns if held(name) not in again]
-        aliases = [
-            f"{again[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in again
-        ]
+        columns = [held(name) for name in plan.columns if held(name) not in _key_names(plan)]
         where = f"WHERE {plan.filters}" if plan.filters else ""
         try:
             self.run(
@@ -179,7 +180,7 @@ class Workbench:
                 f" FROM {reader(plan.input)} {where}"
             )
             self.run(
-                f"CREATE VIEW {side}_rows AS SELECT {', '.join(['rowid AS rid', '*', *aliases])}"
+                f"CREATE VIEW {side}_rows AS SELECT rowid AS rid, {_every_column(plan)}"
                 f" FROM {side}_held"
             )
         except duckdb.Error as error:
@@ -222,6 +223,50 @@ class Workbench:
                 found.append((name, kind, count, tuple(example for (example,) in examples)))
         return tuple(found)
 
+    def hand(self, side: Side) -> Hand | None:
+        """The columns of a side that are in hand, where its rows are many."""
+        with self._reaching[side]:
+            if side not in self._hands:
+                self._hands[side] = self._reach(side)
+            return self._hands[side]
+
+    def _reach(self, side: Side) -> Hand | None:
+        rows = self.fates[side].rows
+        if rows < hand.MANY:
+            return None
+        schema = self.arrow(f"SELECT * FROM {side}_held LIMIT 0").schema
+        names = hand.fitting(schema, rows, self._memory)
+        if not names:
+            return None
+        listed = ", ".join(["rowid", *map(quote, names)])
+        batches = self.batches(f"SELECT {listed} FROM {side}_held")
+        columns = hand.read(rows, names, batches)
+        found = Hand(columns, len(columns) == len(schema), _key_names(self.plan.sides[side]))
+        others = [each.bytes for each in self._hands.values() if each]
+        self.run(f"SET memory_limit = '{(self._memory - found.bytes - sum(others)) // 10**6}MB'")
+        return found
+
+    def in_hand(self, rule: RulePlan, place: int, side: Side) -> Column | None:
+        """What a check compares, of all rows, where the rule looks at all of them as they are."""
+        found = self.hand(side)
+        if found is None or not is_bare(rule, side):
+            return None
+        return found.column(rule.checks[place].of(side).sql)
+
+    def rows_at(self, side: Side, rids: Rids, name: str, kind: str = "TEMP TABLE") -> str:
+        """Some rows of a side, with all that we hold of them, as a table."""
+        found = self.hand(side)
+        if found is not None and found.is_whole:
+            self.connection.register("given", found.taken(rids))
+            every = _every_column(self.plan.sides[side])
+            self._make(kind, name, f"SELECT {every} FROM given")
+            self.connection.unregister("given")
+        else:
+            self.table("chosen_rids", as_column(rids))
+            chosen = "SELECT rid FROM chosen_rids"
+            self._make(kind, name, f"SELECT * FROM {side}_rows WHERE rid IN ({chosen})")
+        return name
+
     # Keys
 
     def plain_key(self, side: Side, alias: str) -> str:
@@ -261,15 +306,22 @@ class Workbench:
     # Rules
 
     def admit(
-        self, rule: RulePlan, side: Side, *, settled: bool = False, whole: bool = True
+        self,
+        rule: RulePlan,
+        side: Side,
+        *,
+        settled: bool = False,
+        whole: bool = True,
+        among: str = "",
     ) -> str:
         """The rows a rule looks at, as v0…, cur, ord, amount: those left, that its filters admit.
 
-        With `settled`, rows that are gone too; without `whole`, rows that lack some value too.
+        With `settled`, rows that are gone too, or those of a table that are `among` all; without
+        `whole`, rows that lack some value too.
         """
         place = SIDES.index(side)
-        name = f"{side}_rule" if not settled else f"{side}_all"
-        found = [check.left if place == 0 else check.right for check in rule.checks]
+        name = f"{side}_some" if among else f"{side}_all" if settled else f"{side}_rule"
+        found = [check.of(side) for check in rule.checks]
         columns = [f"{value.sql} AS v{number}" for number, value in enumerate(found)]
         columns += [f"p{number}" for number in range(len(self.plan.sides[side].primary_key))]
         # A pair of rows needs every value; in a group, a row that lacks one only fails its check.
@@ -286,15 +338,14 @@ class Workbench:
             needed.append("amount")
         admits = rule.filters[place]
         where = [admits] if admits else []
-        rows = f"{side}_rows" if settled else self.left_over(side)
+        rows = among or (f"{side}_rows" if settled else self.left_over(side))
         inner = f"SELECT rid, {', '.join(columns)} FROM {rows}"
         if where:
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
-        bare = all(value.sql.startswith('"=') for value in found) and not where
         sql = f"SELECT * FROM ({inner}) WHERE {outer}"
-        if self._admitted.get(name) != sql:  # values may take long to derive
-            self._make("TEMP VIEW" if bare else "TEMP TABLE", name, sql)
+        if among or self._admitted.get(name) != sql:  # values may take long to derive
+            self._make("TEMP VIEW" if is_bare(rule, side) else "TEMP TABLE", name, sql)
             self._admitted[name] = sql
         return name
 
@@ -303,15 +354,14 @@ class Workbench:
         if self._stale[side]:
             self._stale[side] = False
             rids = self.fates[side].open()
-            # None of these is temporary: who works beside us sees them too.
-            self.table(f"{side}_rids", as_column(rids), "TABLE")
-            # Few are copied, so that nobody goes through all rows again; most stay where they are.
-            few = len(rids) * 2 < self.fates[side].rows
-            self._make(
-                "TABLE" if few else "VIEW",
-                f"{side}_open",
-                f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)",
-            )
+            # None of these is temporary: who works beside us sees them too. Few are copied, so that
+            # nobody goes through all rows again; most stay where they are.
+            if len(rids) * 2 < self.fates[side].rows:
+                self.rows_at(side, rids, f"{side}_open", "TABLE")
+            else:
+                self.table(f"{side}_rids", as_column(rids), "TABLE")
+                chosen = f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)"
+                self._make("VIEW", f"{side}_open", chosen)
             self._left_over[side] = f"{side}_open"
             self._admitted.pop(f"{side}_rule", None)
         return self._left_over[side]
@@ -348,15 +398,22 @@ class Workbench:
         if side not in self._tallied:
             amount = self.plan.sides[side].amount
             scale = amount.scale if amount else 0
-            exact = amount.sql if amount else "0"
-            if not scale:  # whole numbers are no decimals yet
-                exact = f"CAST({exact} AS {values.amount_type(0)})"
-            rows = self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows")
             self._tallied[side] = {
                 place: (count, as_decimal(units, scale) if amount else None)
-                for place, (count, units) in self.fates[side].count(rows).items()
+                for place, (count, units) in self._counted(side, amount, scale).items()
             }
         return self._tallied[side]
+
+    def _counted(
+        self, side: Side, amount: Value | None, scale: int
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        fates, found = self.fates[side], self.hand(side)
+        if amount and found and (column := found.column(amount.sql)):
+            return fates.count_all(column.units)
+        exact = amount.sql if amount else "0"
+        if not scale:  # whole numbers are no decimals yet
+            exact = f"CAST({exact} AS {values.amount_type(0)})"
+        return fates.count(self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows"))
 
     def _make(self, kind: str, name: str, sql: str) -> None:
         """Anew, as a table or a view, whichever it was before."""
@@ -364,6 +421,25 @@ class Workbench:
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         self._kinds[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
+
+
+def is_bare(rule: RulePlan, side: Side) -> bool:
+    """Whether a rule looks at all rows, and at columns as they are."""
+    compared = [check.of(side).sql for check in rule.checks]
+    return not rule.filters[SIDES.index(side)] and all(sql.startswith('"=') for sql in compared)
+
+
+def _key_names(plan: SidePlan) -> dict[str, str]:
+    """What a side's primary key is made of, and how it is held: a key that is a column as it is
+    has two names, but is held once."""
+    return {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
+
+
+def _every_column(plan: SidePlan) -> str:
+    """Of a table of what is held: all that rows have."""
+    keys = _key_names(plan)
+    twice = [f"{keys[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in keys]
+    return ", ".join(["*", *twice])
 
 
 def streamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

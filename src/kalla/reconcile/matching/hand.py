@@ -1,0 +1,127 @@
+"""Columns of whole numbers in hand: arrays by rid, for what goes through all rows of a side.
+
+A pass over an array costs a fraction of one by SQL. Only where rows are many, and memory suffices:
+what the arrays take, DuckDB may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kalla.reconcile.matching.fates import Rids, numbers, words
+
+Units = npt.NDArray[np.int64]
+Chosen = npt.NDArray[np.bool_]
+
+MANY = 500_000  # rows: for fewer, to load what is compiled takes longer than is gained
+_SHARE = 4  # of the memory, which one side may take at the most
+_SHORT = 18  # digits of a decimal that fits into a word
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of every row: whole numbers as they are, decimals in units of their last place, dates as
+    days, points in time as microseconds. A null is zero."""
+
+    kind: pa.DataType
+    units: Units
+    nulls: Chosen | None  # if there are any
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its values are whole numbers."""
+        return bool(pa.types.is_integer(self.kind))
+
+    def at(self, rids: Rids | slice) -> pa.Array:
+        """The values of some rows, as Arrow has them."""
+        missing = None if self.nulls is None else self.nulls[rids]
+        return typed(self.units[rids], self.kind, missing)
+
+
+@dataclass(frozen=True)
+class Hand:
+    """The columns of a side that are in hand, by the names they are held by."""
+
+    columns: Mapping[str, Column]
+    is_whole: bool  # there are no others
+    keys: Mapping[str, str]  # what is held as part of the primary key: its SQL, and its name
+
+    def column(self, sql: str) -> Column | None:
+        """Of an expression that is a column as it is."""
+        name = self.keys.get(sql) or sql[1:-1].replace('""', '"')
+        return self.columns.get(name)
+
+    @property
+    def bytes(self) -> int:
+        return sum(column.units.nbytes for column in self.columns.values())
+
+    def taken(self, rids: Rids) -> pa.Table:
+        """Some rows, with their rid first."""
+        columns = {name: column.at(rids) for name, column in self.columns.items()}
+        return pa.table({"rid": typed(rids, pa.int64()), **columns})
+
+
+def fitting(schema: pa.Schema, rows: int, memory: int) -> list[str]:
+    """The columns that can be in hand; none where that would take too much memory."""
+    names = [field.name for field in schema if _is_word(field.type)]
+    size = rows * len(names) * np.dtype(np.int64).itemsize
+    return names if size <= memory // _SHARE else []
+
+
+def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> dict[str, Column]:
+    """From batches of rid and the named columns; one with a number too large is left out."""
+    units = {name: np.empty(rows, np.int64) for name in names}  # every row has its place
+    nulls: dict[str, Chosen] = {}
+    kinds: dict[str, pa.DataType] = {}
+    for batch in batches:
+        rids = _range(numbers(batch.column(0)))
+        for name, column in zip(names, batch.columns[1:], strict=True):
+            kinds[name] = column.type
+            if name not in units:
+                continue
+            found = words(column)
+            if column.null_count:
+                missing = column.is_null().to_numpy(zero_copy_only=False)
+                nulls.setdefault(name, np.zeros(rows, np.bool_))[rids] = missing
+                found = np.where(missing, found.dtype.type(0), found)
+            if found.dtype == np.uint64 and found.max(initial=0) >= 2**63:
+                del units[name]
+                continue
+            units[name][rids] = found
+    return {name: Column(kinds[name], held, nulls.get(name)) for name, held in units.items()}
+
+
+def _range(rids: Rids) -> Rids | slice:
+    """Rows that follow each other, as most of a batch do, are copied as one."""
+    first, last = int(rids[0]), int(rids[-1])
+    if last - first == len(rids) - 1 and (np.diff(rids) == 1).all():
+        return slice(first, last + 1)
+    return rids
+
+
+def typed(units: Units, kind: pa.DataType, missing: Chosen | None = None) -> pa.Array:
+    """Whole numbers as values of a type that can be in hand."""
+    bits = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    if pa.types.is_decimal128(kind):
+        held = np.stack([units, units >> 63], axis=1)
+    elif kind.bit_width == 64:
+        held = np.ascontiguousarray(units)
+    else:
+        width = "u" if pa.types.is_unsigned_integer(kind) else "i"
+        held = units.astype(f"{width}{kind.bit_width // 8}")
+    return pa.Array.from_buffers(kind, len(units), [bits, pa.py_buffer(held)])
+
+
+def _is_word(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal128(kind):
+        return bool(kind.precision <= _SHORT)
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_date32(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+    )
