@@ -172,9 +172,8 @@ def match_by_id(
         columns["day"] = columns["day"].cast(pa.int32()).cast(pa.date32())
         pq.write_table(pa.table(columns), path)
         types = {"id": "BIGINT", "of": "BIGINT", "amount": "DECIMAL(12,2)", "day": "DATE"}
-        inputs[name] = Input(
-            "parquet", (str(path),), {each: types[each] for each in columns} | {key: kind}
-        )
+        kinds_of = {each: types[each] for each in columns} | {key: kind}
+        inputs[name] = Input("parquet", (str(path),), kinds_of, rows=len(rows))
     made = plan.make(wanted, inputs)
     resources = Resources("500MB", 1, folder / "temp")
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")

@@ -33,9 +33,7 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
-def join(
-    bench: Workbench, rule: RulePlan, side: Side, views: Mapping[Side, str]
-) -> pa.Table | None:
+def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
     """All pairs of rows that satisfy key and checks, where the key is the primary key of `side`;
     none where they cannot be found in this way."""
     if len(rule.key) > 1 or rule.currency:
@@ -48,7 +46,7 @@ def join(
         return None
     from kalla.reconcile.matching import loops
 
-    admitted = {each: _admitted(bench, rule, each, views[each], checked) for each in SIDES}
+    admitted = {each: _admitted(bench, rule, each, checked) for each in SIDES}
     keys = {each: checked[rule.key[0]][each].units for each in SIDES}
     ends = np.array([_FAR, -_FAR])
     rows = loops.extent(keys[side], admitted[side], ends)
@@ -97,11 +95,11 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal128(kind) or pa.types.is_date32(kind))
 
 
-def _admitted(bench: Workbench, rule: RulePlan, side: Side, view: str, checked: Checked) -> Chosen:
+def _admitted(bench: Workbench, rule: RulePlan, side: Side, checked: Checked) -> Chosen:
     """Which rows of a side the rule looks at."""
     if not is_bare(rule, side):
         chosen = np.zeros(bench.fates[side].rows, np.bool_)
-        chosen[bench.column(f"SELECT rid FROM {view}")] = True
+        chosen[bench.column(f"SELECT rid FROM {bench.admit(rule, side)}")] = True
         return chosen
     chosen = bench.fates[side].are_open()
     for columns in checked.values():
@@ -125,7 +123,8 @@ def _blocks(bench: Workbench, side: Side, hand: Hand) -> Iterator[_Block]:
         for rows in _ranges(bench.fates[side].rows):
             yield _Block(rows, [hand.columns[part].at(rows) for part in parts])
     else:
-        for batch in bench.batches(f"SELECT rid, {', '.join(parts)} FROM {side}_rows", _BATCH):
+        listed = ", ".join(["rid", *parts])
+        for batch in bench.batches(f"SELECT {listed} FROM {bench.all_rows(side)}", _BATCH):
             yield _Block(numbers(batch.column(0)), batch.columns[1:])
 
 

@@ -100,7 +100,7 @@ def _find_rows(bench: Workbench, side: Side) -> None:
             pair = values.shown(own, pair[0]), values.shown(given, sql)
         same.append(f"{pair[0]} IS NOT DISTINCT FROM {pair[1]}")
     bench.run(
-        f"CREATE TEMP TABLE {side}_members AS SELECT t.rid, n.node FROM {side}_rows t"
+        f"CREATE TEMP TABLE {side}_members AS SELECT t.rid, n.node FROM {bench.all_rows(side)} t"
         f" JOIN {side}_nodes n ON {' AND '.join(same)}"
     )
     unknown = f"FROM {side}_nodes WHERE node NOT IN (SELECT node FROM {side}_members)"

@@ -323,7 +323,7 @@ def number(
         bench.run(
             f"COPY (SELECT {columns}, ordinal,"
             f" row_number() OVER (PARTITION BY {columns} ORDER BY ordinal) AS twin"
-            f" FROM {side}_rows JOIN {side}_ordinals USING (rid))"
+            f" FROM {bench.all_rows(side)} JOIN {side}_ordinals USING (rid))"
             f" TO {literal(str(path))} (FORMAT parquet)"
         )
     finally:

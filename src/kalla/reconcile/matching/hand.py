@@ -75,25 +75,67 @@ def fitting(schema: pa.Schema, rows: int, memory: int) -> list[str]:
 
 def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> dict[str, Column]:
     """From batches of rid and the named columns; one with a number too large is left out."""
-    units = {name: np.empty(rows, np.int64) for name in names}  # every row has its place
-    nulls: dict[str, Chosen] = {}
-    kinds: dict[str, pa.DataType] = {}
+    found = _Reading(names, rows)
     for batch in batches:
-        rids = _range(numbers(batch.column(0)))
-        for name, column in zip(names, batch.columns[1:], strict=True):
-            kinds[name] = column.type
-            if name not in units:
+        found.add(_range(numbers(batch.column(0))), batch.columns[1:])
+    return found.columns(rows)
+
+
+def gather(
+    rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> tuple[int, dict[str, Column]]:
+    """From batches of the named columns, some rows more or less than are expected: how many there
+    are, and each column. A rid is where a row came."""
+    found, count = _Reading(names, rows), 0
+    for batch in batches:
+        found.grow(count + len(batch))
+        found.add(slice(count, count := count + len(batch)), batch.columns)
+    return count, found.columns(count)
+
+
+class _Reading:
+    """Columns on their way into hand."""
+
+    def __init__(self, names: Sequence[str], rows: int) -> None:
+        self._names, self._rows = names, rows
+        self._units = {name: np.empty(rows, np.int64) for name in names}
+        self._nulls: dict[str, Chosen] = {}
+        self._kinds: dict[str, pa.DataType] = {}
+
+    def grow(self, rows: int) -> None:
+        if rows > self._rows:
+            self._rows = rows + rows // 2
+            self._units = {name: np.resize(held, self._rows) for name, held in self._units.items()}
+            for name, held in self._nulls.items():
+                self._nulls[name] = np.zeros(self._rows, np.bool_)
+                self._nulls[name][: len(held)] = held
+
+    def add(self, rids: Rids | slice, columns: Sequence[pa.Array]) -> None:
+        for name, column in zip(self._names, columns, strict=True):
+            self._kinds[name] = column.type
+            if name not in self._units:
                 continue
             found = words(column)
             if column.null_count:
                 missing = column.is_null().to_numpy(zero_copy_only=False)
-                nulls.setdefault(name, np.zeros(rows, np.bool_))[rids] = missing
+                self._nulls.setdefault(name, np.zeros(self._rows, np.bool_))[rids] = missing
                 found = np.where(missing, found.dtype.type(0), found)
             if found.dtype == np.uint64 and found.max(initial=0) >= 2**63:
-                del units[name]
-                continue
-            units[name][rids] = found
-    return {name: Column(kinds[name], held, nulls.get(name)) for name, held in units.items()}
+                del self._units[name]
+            else:
+                self._units[name][rids] = found
+
+    def columns(self, rows: int) -> dict[str, Column]:
+        """Those that fit, of so many rows."""
+        return {
+            name: Column(
+                self._kinds[name],
+                held[:rows],
+                self._nulls[name][:rows] if name in self._nulls else None,
+            )
+            for name, held in self._units.items()
+            if name in self._kinds
+        }
 
 
 def _range(rids: Rids) -> Rids | slice:

@@ -52,7 +52,9 @@ def _same_key(bench: Workbench, rule: RulePlan, side: Side, other: Side) -> str 
         return None
     key, table = Key.of(rule), f"keys_{rule.number}"
     mine, theirs = (key.hashed(each) for each in (side, other))
-    bench.run(f"CREATE TEMP TABLE {table} AS SELECT DISTINCT {mine} AS h FROM {side}_rows")
+    bench.run(
+        f"CREATE TEMP TABLE {table} AS SELECT DISTINCT {mine} AS h FROM {bench.all_rows(side)}"
+    )
     return f"{theirs} IN (SELECT h FROM {table} WHERE h IS NOT NULL)"
 
 
@@ -73,7 +75,7 @@ def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -
     found: list[str | None] = [None]
     if currency:
         told = bench.rows(
-            f"SELECT DISTINCT {currency[side]} AS c FROM {side}_rows WHERE c NOT NULL"
+            f"SELECT DISTINCT {currency[side]} AS c FROM {bench.all_rows(side)} WHERE c NOT NULL"
         )
         found = [each for (each,) in told]
     if len(found) > steps.MOST_CURRENCIES:
@@ -86,7 +88,7 @@ def _near_values(bench: Workbench, rule: RulePlan, side: Side, rows: SidePlan) -
             for of, sql in (currency or dict.fromkeys(SIDES, "")).items()
         }
         where = conjunction([f"{mine} IS NOT NULL", *same[side]])
-        wanted = bench.column(f"SELECT {mine} FROM {side}_rows WHERE {where}")
+        wanted = bench.column(f"SELECT {mine} FROM {bench.all_rows(side)} WHERE {where}")
         offered = conjunction([*admitted, *same[rows.side]])
         batches = bench.batches(f"SELECT {theirs} FROM {reader(rows.input)} WHERE {offered}")
         near = _nearest((numbers(batch.column(0)) for batch in batches), wanted)

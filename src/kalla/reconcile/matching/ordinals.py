@@ -11,6 +11,8 @@ from kalla.reconcile.matching.values import held
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
 
+_PLACES = 8  # for each row: with more, its key is not looked up by place
+
 if TYPE_CHECKING:
     from kalla.reconcile.matching.workbench import Workbench
 
@@ -24,14 +26,16 @@ def number(bench: Workbench, plan: SidePlan, source: str) -> int:
     apart = len(plan.primary_key) == 1 and plan.primary_key[0].kind == "number"
     key = parts if apart else bench.plain_key(side, "")
     bench.ordinals[side] = False
-    (nulls,) = bench.row(f"SELECT count(*) FROM {side}_rows WHERE {null}")
     alone = parts if len(plan.primary_key) == 1 else key
-    if not nulls and _is_unique(bench, side, alone):
+    if _is_unique_in_hand(bench, side, alone):
         return 0
-    doubled = f"SELECT {key} AS k FROM {side}_rows GROUP BY k HAVING count(*) > 1"
+    rows = bench.all_rows(side)
+    (nulls,) = bench.row(f"SELECT count(*) FROM {rows} WHERE {null}")
+    if not nulls and _is_unique(bench, rows, alone):
+        return 0
+    doubled = f"SELECT {key} AS k FROM {rows} GROUP BY k HAVING count(*) > 1"
     bench.run(
-        f"CREATE TEMP TABLE doubled AS SELECT rid FROM {side}_rows"
-        f" WHERE {null} OR {key} IN ({doubled})"
+        f"CREATE TEMP TABLE doubled AS SELECT rid FROM {rows} WHERE {null} OR {key} IN ({doubled})"
     )
     (count,) = bench.row("SELECT count(*) FROM doubled")
     bench.ordinals[side] = bool(count)
@@ -41,26 +45,34 @@ def number(bench: Workbench, plan: SidePlan, source: str) -> int:
     return int(count)
 
 
-def _is_unique(bench: Workbench, side: Side, sql: str) -> bool:
+def _is_unique_in_hand(bench: Workbench, side: Side, name: str) -> bool:
+    """Whether certainly no two rows have the same key, none of which is null, by a column in hand;
+    what is not in hand, or spread wide, is for others to look into."""
+    hand = bench.hand(side)
+    column = hand.columns.get(name) if hand else None
+    if column is None or column.nulls is not None:
+        return False
+    low, high = int(column.units.min()), int(column.units.max())
+    if high - low >= _PLACES * len(column.units):
+        return False
+    from kalla.reconcile.matching import loops
+
+    return bool(loops.differ(column.units, low, np.zeros((high - low) // 64 + 1, np.uint64)))
+
+
+def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     """Whether certainly no two rows have the same value: sorted hashes are quicker than groups.
 
     A collision of hashes is taken for a repetition, which the asker then looks into.
     """
-    low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {side}_rows")
+    low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     whole = type(low) is int and -(2**63) <= low <= high < 2**63
-    if whole and high - low < 8 * count:  # few of them left out
-        hand = bench.hand(side)
-        if hand and (column := hand.columns.get(sql)):
-            from kalla.reconcile.matching import loops
-
-            return bool(
-                loops.differ(column.units, low, np.zeros((high - low) // 64 + 1, np.uint64))
-            )
+    if whole and high - low < _PLACES * count:
         seen = np.zeros(high - low + 1, np.bool_)
-        for batch in bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {side}_rows"):
+        for batch in bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {rows}"):
             seen[numbers(batch.column(0))] = True
         return bool(np.count_nonzero(seen) == count)
-    hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {side}_rows"))
+    hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
     return bool((hashes[1:] != hashes[:-1]).all())
 
 
@@ -86,7 +98,7 @@ def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:
                        PARTITION BY {text} ORDER BY {", ".join(every)}) AS ordinal
             FROM again
             WHERE {text} IN (SELECT {bench.plain_key(side, "t")}
-                             FROM {side}_rows t JOIN doubled USING (rid)))
+                             FROM {bench.all_rows(side)} t JOIN doubled USING (rid)))
         SELECT *, row_number() OVER (PARTITION BY {", ".join(kept)} ORDER BY ordinal) AS twin
         FROM numbered
         """
@@ -94,7 +106,7 @@ def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:
     same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept)
     twins = (
         f"SELECT t.*, row_number() OVER (PARTITION BY {', '.join(kept)}) AS twin"
-        f" FROM {side}_rows t JOIN doubled USING (rid)"
+        f" FROM {bench.all_rows(side)} t JOIN doubled USING (rid)"
     )
     bench.run(
         f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal"

@@ -24,15 +24,14 @@ _PAIRS_A_ROW = 4
 def match(bench: Workbench, rule: RulePlan) -> pa.Table:
     """Carry a 1:1 rule out. Returns its pairs, whose rows have left: lrid, rrid, both primary keys
     (lp0…, rp0…), by how much checks were missed (d…), interchangeable, fifo."""
-    left, right = bench.admit(rule, "left"), bench.admit(rule, "right")
-    hot = _find_hot(bench, rule, left, right)
-    pairs = _by_address(bench, rule, {"left": left, "right": right})
+    hot, pairs = "", _by_address(bench, rule)
     if pairs is None:
-        pairs = _join(bench, rule, left, right, hot)
+        hot = _find_hot(bench, rule)
+        pairs = _join(bench, rule, hot)
     rids = _rids(pairs)
     doubtful = _without_others(rids, [bench.fates[side].rows for side in SIDES])
     if hot or doubtful.any():
-        _set_aside(bench, [each[doubtful] for each in rids], (left, right), hot)
+        _set_aside(bench, rule, [each[doubtful] for each in rids], hot)
         solved = crowds.solve(bench, rule, _said(bench, rule))
         alone = pairs.filter(pa.array(~doubtful))
         alone = alone.select(solved.column_names).cast(solved.schema)
@@ -43,7 +42,7 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
     return pairs
 
 
-def _find_hot(bench: Workbench, rule: RulePlan, left: str, right: str) -> str:
+def _find_hot(bench: Workbench, rule: RulePlan) -> str:
     """A condition over a row: whether its key may have too many pairs for a join; none is empty."""
     if not key_columns(rule):
         return "true"
@@ -58,7 +57,7 @@ def _find_hot(bench: Workbench, rule: RulePlan, left: str, right: str) -> str:
     bits = min(_MOST_BITS, 1 + rows_in.bit_length())
     bucket = f"(hash({', '.join(parts)}) >> {64 - bits})"
     counts = []
-    for rows in (left, right):
+    for rows in (bench.admit(rule, side) for side in SIDES):
         count = np.zeros(1 << bits, np.int64)
         for batch in bench.batches(f"SELECT CAST({bucket} AS UINTEGER) FROM {rows}", len(count)):
             count += np.bincount(numbers(batch.column(0)), minlength=len(count))
@@ -81,17 +80,18 @@ def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:
     return primary <= compared and bench.ordinals.get(side) is False
 
 
-def _by_address(bench: Workbench, rule: RulePlan, views: dict[Side, str]) -> pa.Table | None:
+def _by_address(bench: Workbench, rule: RulePlan) -> pa.Table | None:
     for side in SIDES:
         if _is_primary(bench, rule, side):
-            found = addressed.join(bench, rule, side, views)
+            found = addressed.join(bench, rule, side)
             if found is not None:
                 return found
     return None
 
 
-def _join(bench: Workbench, rule: RulePlan, left: str, right: str, hot: str) -> pa.Table:
+def _join(bench: Workbench, rule: RulePlan, hot: str) -> pa.Table:
     """All pairs of rows that satisfy key and checks, but for hot keys."""
+    left, right = (bench.admit(rule, side) for side in SIDES)
     checks = [rule.checks[place].holds for place in rule.pair_checks]
     condition = conjunction([*same_key(rule), *checks]) if key_columns(rule) else "false"
     cool = f"(SELECT * FROM {left} WHERE NOT ({hot}))" if hot else left
@@ -131,9 +131,10 @@ def _without_others(rids: list[Rids], rows: list[int]) -> npt.NDArray[np.bool_]:
     return doubtful
 
 
-def _set_aside(bench: Workbench, doubtful: list[Rids], rows: tuple[str, str], hot: str) -> None:
+def _set_aside(bench: Workbench, rule: RulePlan, doubtful: list[Rids], hot: str) -> None:
     """`{side}_crowd`: the rows of doubtful pairs, and of hot keys."""
-    for side, given, rids in zip(SIDES, rows, doubtful, strict=True):
+    for side, rids in zip(SIDES, doubtful, strict=True):
+        given = bench.admit(rule, side)
         chosen = np.zeros(bench.fates[side].rows, np.bool_)
         chosen[rids] = True
         bench.table("doubtful", as_column(np.flatnonzero(chosen)))

@@ -25,7 +25,8 @@ def restore(
         alike = ", ".join(kept_columns)
         bench.run(
             f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal FROM"
-            f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin FROM {side}_rows) a"
+            f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin"
+            f" FROM {bench.all_rows(side)}) a"
             f" JOIN read_parquet({literal(ordinals.path)}) b ON a.twin = b.twin AND {same}"
         )
     (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
@@ -62,12 +63,13 @@ def ordinal(bench: Workbench, side: Side) -> str:
 
 def _restore_states(bench: Workbench, side: Side) -> None:
     known = {name: held(f"kalla:{name}") for name in ("ordinal", "rule")}
+    rows = bench.all_rows(side)
     bench.run(
-        f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {side}_rows"
+        f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {rows}"
         f" WHERE {known['ordinal']} IS NOT NULL"
     )
     doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
     bench.doubt(
         side,
-        f"SELECT rid, {', '.join(doubt)} FROM {side}_rows WHERE {known['rule']} IS NOT NULL",
+        f"SELECT rid, {', '.join(doubt)} FROM {rows} WHERE {known['rule']} IS NOT NULL",
     )

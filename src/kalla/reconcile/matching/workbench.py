@@ -75,9 +75,10 @@ class Workbench:
         self.ordinals: dict[Side, bool] = {}
         self.fates: dict[Side, Fates] = {}
         self._hands: dict[Side, Hand | None] = {}
+        self._unlaid: dict[Side, Hand] = {}  # of which there is no table yet
         self._reaching = {side: Lock() for side in SIDES}
         # What a rule looks at, and whether rows of it have left since it was made.
-        self._left_over: dict[Side, str] = {side: f"{side}_rows" for side in SIDES}
+        self._left_over: dict[Side, str] = dict.fromkeys(SIDES, "")  # all, until some are settled
         self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
         self._kinds: dict[str, str] = {}
         self._admitted: dict[str, str] = {}  # by what query, as long as it would find the same
@@ -112,7 +113,10 @@ class Workbench:
         Its temporary tables are its own; it settles nobody.
         """
         found = copy(self)
-        found._left_over = {side: self.left_over(side) for side in SIDES}
+        for side in SIDES:
+            if self._stale[side]:
+                self.left_over(side)
+        found._left_over = dict(self._left_over)
         found._stale = dict(self._stale)
         found._kinds, found._admitted = {}, {}
         found.connection = self.connection.cursor()
@@ -173,16 +177,13 @@ class Workbench:
         plan = self.plan.sides[side]
         keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
         columns = [held(name) for name in plan.columns if held(name) not in _key_names(plan)]
-        where = f"WHERE {plan.filters}" if plan.filters else ""
+        source = f"{reader(plan.input)} {f'WHERE {plan.filters}' if plan.filters else ''}"
+        rows = f"SELECT {', '.join(keys + columns)} FROM {source}"
         try:
-            self.run(
-                f"CREATE TABLE {side}_held AS SELECT {', '.join(keys + columns)}"
-                f" FROM {reader(plan.input)} {where}"
-            )
-            self.run(
-                f"CREATE VIEW {side}_rows AS SELECT rowid AS rid, {_every_column(plan)}"
-                f" FROM {side}_held"
-            )
+            read = self._read_into_hand(side, rows)
+            if read is None:
+                self.run(f"CREATE TABLE {side}_held AS {rows}")
+                self._show(side, "rowid AS rid, ")
         except duckdb.Error as error:
             raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
         for name, extra in (
@@ -193,12 +194,26 @@ class Workbench:
             ("ordinals", "ordinal BIGINT"),
         ):
             self.run(f"CREATE TABLE {side}_{name} (rid BIGINT, {extra})")
+        if read is None:
+            (read,) = self.row(f"SELECT count(*) FROM {side}_held")
+        self.fates[side] = Fates(side, read)
         loaded = self.count(side)
-        self.fates[side] = Fates(side, loaded.rows)
         if whole:
-            doubled = ordinals.number(self, plan, f"{reader(plan.input)} {where}")
-            loaded = replace(loaded, doubled_keys=doubled)
+            loaded = replace(loaded, doubled_keys=ordinals.number(self, plan, source))
         return loaded
+
+    def _show(self, side: Side, rid: str = "") -> None:
+        every = _every_column(self.plan.sides[side])
+        self.run(f"CREATE VIEW {side}_rows AS SELECT {rid}{every} FROM {side}_held")
+
+    def all_rows(self, side: Side) -> str:
+        """The view of all rows of a side. Those that are in hand alone become a table first."""
+        with self._reaching[side]:
+            if found := self._unlaid.pop(side, None):
+                rids = np.arange(self.fates[side].rows)
+                self.table(f"{side}_held", found.taken(rids), "TABLE")
+                self._show(side)
+        return f"{side}_rows"
 
     def count(self, side: Side) -> Loaded:
         """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
@@ -209,13 +224,17 @@ class Workbench:
             filtered, filtered_amount = self.row(
                 f"SELECT count(*), {amount} FROM {reader(plan.input)} WHERE NOT ({plan.filters})"
             )
-        rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
+        if self._unlaid.get(side):
+            ((rows, total),) = self.tallies(side).values()
+        else:
+            rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
         return Loaded(rows, filtered, total, filtered_amount, 0, self._unreadable(plan))
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
         for name, kind, text, sql in plan.unreadable:
-            bad = f"FROM {plan.side}_rows WHERE {text} IS NOT NULL AND {sql} IS NULL"
+            rows = self.all_rows(plan.side)
+            bad = f"FROM {rows} WHERE {text} IS NOT NULL AND {sql} IS NULL"
             (count,) = self.row(f"SELECT count(*) {bad}")
             if count:
                 shown = f"CAST({text} AS VARCHAR)"
@@ -240,8 +259,26 @@ class Workbench:
             return None
         listed = ", ".join(["rowid", *map(quote, names)])
         batches = self.batches(f"SELECT {listed} FROM {side}_held")
-        columns = hand.read(rows, names, batches)
-        found = Hand(columns, len(columns) == len(schema), _key_names(self.plan.sides[side]))
+        return self._held(side, hand.read(rows, names, batches), len(schema))
+
+    def _read_into_hand(self, side: Side, rows: str) -> int | None:
+        """Read a side whose every column can be in hand; returns how many rows it has."""
+        expected = self.plan.sides[side].input.rows or 0
+        if expected < hand.MANY:
+            return None
+        schema = self.arrow(f"{rows} LIMIT 0").schema
+        names = hand.fitting(schema, expected, self._memory)
+        if len(names) < len(schema):
+            return None
+        count, columns = hand.gather(expected, names, self.batches(rows))
+        if len(columns) < len(names) or count < hand.MANY:
+            return None
+        self._hands[side] = self._unlaid[side] = self._held(side, columns, len(names))
+        return count
+
+    def _held(self, side: Side, columns: dict[str, Column], every: int) -> Hand:
+        """What is in hand takes room that DuckDB may not."""
+        found = Hand(columns, len(columns) == every, _key_names(self.plan.sides[side]))
         others = [each.bytes for each in self._hands.values() if each]
         self.run(f"SET memory_limit = '{(self._memory - found.bytes - sum(others)) // 10**6}MB'")
         return found
@@ -264,7 +301,8 @@ class Workbench:
         else:
             self.table("chosen_rids", as_column(rids))
             chosen = "SELECT rid FROM chosen_rids"
-            self._make(kind, name, f"SELECT * FROM {side}_rows WHERE rid IN ({chosen})")
+            rows = self.all_rows(side)
+            self._make(kind, name, f"SELECT * FROM {rows} WHERE rid IN ({chosen})")
         return name
 
     # Keys
@@ -300,7 +338,7 @@ class Workbench:
         key, join = self.keyed(side, "t", "t.rid")
         self.run(
             f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT t.rid, {key} AS key"
-            f" FROM {side}_rows t {join} WHERE t.rid IN ({which})"
+            f" FROM {self.all_rows(side)} t {join} WHERE t.rid IN ({which})"
         )
 
     # Rules
@@ -338,7 +376,7 @@ class Workbench:
             needed.append("amount")
         admits = rule.filters[place]
         where = [admits] if admits else []
-        rows = among or (f"{side}_rows" if settled else self.left_over(side))
+        rows = among or (self.all_rows(side) if settled else self.left_over(side))
         inner = f"SELECT rid, {', '.join(columns)} FROM {rows}"
         if where:
             inner += f" WHERE {' AND '.join(where)}"
@@ -360,11 +398,12 @@ class Workbench:
                 self.rows_at(side, rids, f"{side}_open", "TABLE")
             else:
                 self.table(f"{side}_rids", as_column(rids), "TABLE")
-                chosen = f"SELECT * FROM {side}_rows WHERE rid IN (SELECT rid FROM {side}_rids)"
-                self._make("VIEW", f"{side}_open", chosen)
+                chosen = f"rid IN (SELECT rid FROM {side}_rids)"
+                rows = self.all_rows(side)
+                self._make("VIEW", f"{side}_open", f"SELECT * FROM {rows} WHERE {chosen}")
             self._left_over[side] = f"{side}_open"
             self._admitted.pop(f"{side}_rule", None)
-        return self._left_over[side]
+        return self._left_over[side] or self.all_rows(side)
 
     def settle(self, side: Side, rids: str, status: str, rule: int = 0) -> None:
         """These rows (a query of rids) leave; later rules do not see them."""
@@ -408,12 +447,14 @@ class Workbench:
         self, side: Side, amount: Value | None, scale: int
     ) -> dict[tuple[str, int], tuple[int, int]]:
         fates, found = self.fates[side], self.hand(side)
-        if amount and found and (column := found.column(amount.sql)):
-            return fates.count_all(column.units)
+        column = found.column(amount.sql) if amount and found else None
+        if found and (column or not amount):
+            return fates.count_all(column.units if column else np.zeros(fates.rows, np.int64))
         exact = amount.sql if amount else "0"
         if not scale:  # whole numbers are no decimals yet
             exact = f"CAST({exact} AS {values.amount_type(0)})"
-        return fates.count(self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {side}_rows"))
+        rows = self.all_rows(side)
+        return fates.count(self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {rows}"))
 
     def _make(self, kind: str, name: str, sql: str) -> None:
         """Anew, as a table or a view, whichever it was before."""
