@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
 from kalla.query.annotations import Fix
 from kalla.query.calls import renamed
+from kalla.query.compiling import compiled, helper
 from kalla.query.flow import EvalFlow
 from kalla.query.frames import Floats, Frame, Mask, Whole, merged, stacked
 from kalla.query.interned import group_numbers, names_in, taken, values_of

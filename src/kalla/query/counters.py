@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 
 RATES = {"rate": 0, "increase": 1, "delta": 2, "irate": 3, "idelta": 4, "resets": 5, "changes": 6}
 

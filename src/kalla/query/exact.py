@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from kalla.compiling import compiled
+from kalla.query.compiling import compiled
 from kalla.query.frames import Floats, Mask, Whole
 
 _NAN, _PLUS, _MINUS = 1, 2, 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 from kalla.query.counters import started_anew
 
 CODES = {"rate": 0, "increase": 1, "delta": 2, "resets": 5, "changes": 6}

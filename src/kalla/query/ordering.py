@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 
 RANKS = {"quantile_over_time": 0, "mad_over_time": 1}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 
 OVER_TIME = {
     "count_over_time": 0,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 from kalla.query.frames import Frame, Mask, Whole
 
 _CODES = {"topk": 0, "bottomk": 1, "limitk": 2}

@@ -292,7 +292,7 @@ class Queries:
     def _load(self) -> None:
         began = time.monotonic()
         keep_kernels(self._kernels)
-        from kalla.compiling import prepare
+        from kalla.query.compiling import prepare
         from kalla.query.engine import Engine
         from kalla.query.prometheus import numerals  # noqa: F401  (the kernels of answers)
         from kalla.query.store import reading, wire  # noqa: F401  (the kernels of writes)

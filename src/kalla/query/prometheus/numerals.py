@@ -7,12 +7,15 @@ those the closest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
 
-from kalla.compiling import compiled, helper
-from kalla.digits import length_of, load, product, put_digits, store
+from kalla.query.compiling import compiled, helper
 from kalla.query.interned import SLACK
 
 # The longest of a number: `-0.00000`, and seventeen digits.
@@ -38,6 +41,7 @@ _UPPER, _LOWER = (
     np.array(halves, np.uint64)
     for halves in zip(*map(_power, range(_LEAST, _MOST + 1)), strict=True)
 )
+_TENS = np.array([10**power for power in range(20)], np.uint64)
 
 
 @compiled("int: i1 b1 i1 i1 i1 u1 i1 u1 i1 i1 flag flag U1")
@@ -67,12 +71,12 @@ def write_rows(bits, present, firsts, counts, places, heads, marks, texts, lows,
             if present[point]:
                 at = _put(heads, marks[head], marks[head + 1], out, at)
                 at = _write(bits[point], out, at)
-                store(out, at, _POINT_ENDS)
+                _store(out, at, _POINT_ENDS)
                 at += 3
             head += 1
         if at > begun:
             at -= 1  # the last comma
-        store(out, at, _ROW_ENDS)
+        _store(out, at, _ROW_ENDS)
         at += 1 if single else 2
         if single:
             out[at - 1] = _DONE
@@ -105,18 +109,61 @@ _SPECIAL = 0x7FF
 _HIDDEN = 1 << 52
 
 
+# What a kernel cannot say in Python, as instructions.
+machine: Callable[[Any], Any] = intrinsic
+
+
+@machine
+def _product(_: Any, one: Any, other: Any) -> Any:  # noqa: ARG001  (numba asks for their names)
+    """Both halves of a product of 64 bits by 64, the upper one first."""
+    halves = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]
+
+    def generated(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        wide, half = ir.IntType(128), ir.IntType(64)
+        whole = builder.mul(builder.zext(given[0], wide), builder.zext(given[1], wide))
+        upper = builder.trunc(builder.lshr(whole, ir.Constant(wide, 64)), half)
+        lower = builder.trunc(whole, half)
+        return context.make_tuple(builder, signature.return_type, (upper, lower))
+
+    return halves(types.uint64, types.uint64), generated
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [at]), ir.IntType(64).as_pointer())
+
+
+@machine
+def _load(_: Any, array: Any, at: Any) -> Any:  # noqa: ARG001  (numba asks for their names)
+    """Eight bytes, wherever they begin."""
+
+    def generated(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], *given), align=1)
+
+    return types.uint64(array, types.int64), generated
+
+
+@machine
+def _store(_: Any, array: Any, at: Any, word: Any) -> Any:  # noqa: ARG001  (numba asks for their names)
+    def generated(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        builder.store(given[2], _pointer(context, builder, signature.args[0], *given[:2]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), generated
+
+
 @helper
 def _put(source, low, high, out, at):  # type: ignore[no-untyped-def]
     for place in range(low, high, 8):
-        store(out, at + place - low, load(source, place))
+        _store(out, at + place - low, _load(source, place))
     return at + high - low
 
 
 @helper
 def _scaled(upper, lower, times):  # type: ignore[no-untyped-def]
     """A product with a power of ten, its fraction told by the last bit."""
-    carried, _ = product(lower, times)
-    whole, rest = product(upper, times)
+    carried, _ = _product(lower, times)
+    whole, rest = _product(upper, times)
     rest += carried
     if rest < carried:
         whole += np.uint64(1)
@@ -167,9 +214,9 @@ def _write(bits, out, at):  # type: ignore[no-untyped-def]
     significand = bits & (_HIDDEN - 1)
     if exponent == _SPECIAL:
         if significand:
-            store(out, at, _NAN)
+            _store(out, at, _NAN)
             return at + 3
-        store(out, at, _NEGATIVE if bits < 0 else _INFINITE)
+        _store(out, at, _NEGATIVE if bits < 0 else _INFINITE)
         return at + 4
     out[at] = _MINUS
     at += bits < 0
@@ -178,7 +225,7 @@ def _write(bits, out, at):  # type: ignore[no-untyped-def]
         return at + 1
     digits, power = _shortest(significand, exponent)
     if power == 0:
-        return put_digits(digits, length_of(digits), out, at)
+        return _put_digits(digits, _length(digits), out, at)
     # Half of all digits, or fewer, are zeros at the end.
     if digits % np.uint64(100_000_000) == 0:
         digits //= np.uint64(100_000_000)
@@ -186,25 +233,25 @@ def _write(bits, out, at):  # type: ignore[no-untyped-def]
     while digits % np.uint64(10) == 0:
         digits //= np.uint64(10)
         power += 1
-    length = length_of(digits)
+    length = _length(digits)
     before = length + power  # digits before the point
     if before > 21 or before < -5:
         return _put_exponent(digits, length, before - 1, out, at)
     if power >= 0:
-        at = put_digits(digits, length, out, at)
+        at = _put_digits(digits, length, out, at)
         for _ in range(power):
             out[at] = _ZERO
             at += 1
         return at
     if before <= 0:
-        store(out, at, _TINY)
-        return put_digits(digits, length, out, at + 2 - before)
-    put_digits(digits, length, out, at)
+        _store(out, at, _TINY)
+        return _put_digits(digits, length, out, at + 2 - before)
+    _put_digits(digits, length, out, at)
     # What is after the point moves by one.
     beyond = at + before
-    word, further, last = load(out, beyond), load(out, beyond + 8), out[beyond + 16]
-    store(out, beyond + 1, word)
-    store(out, beyond + 9, further)
+    word, further, last = _load(out, beyond), _load(out, beyond + 8), out[beyond + 16]
+    _store(out, beyond + 1, word)
+    _store(out, beyond + 9, further)
     out[beyond + 17] = last
     out[beyond] = _POINT
     return at + length + 1
@@ -213,11 +260,51 @@ def _write(bits, out, at):  # type: ignore[no-untyped-def]
 @helper
 def _put_exponent(digits, length, exponent, out, at):  # type: ignore[no-untyped-def]
     """`d.ddde-07`: at least two digits of an exponent."""
-    beyond = put_digits(digits, length, out, at + 1)
+    beyond = _put_digits(digits, length, out, at + 1)
     out[at] = out[at + 1]
     out[at + 1] = _POINT
     at = beyond if length > 1 else at + 1
     out[at] = _E
     out[at + 1] = _MINUS if exponent < 0 else _PLUS
     size = abs(exponent)
-    return put_digits(np.uint64(size), 3 if size > 99 else 2, out, at + 2)
+    return _put_digits(np.uint64(size), 3 if size > 99 else 2, out, at + 2)
+
+
+@helper
+def _length(digits):  # type: ignore[no-untyped-def]
+    length = 16 if digits >= _TENS[15] else (8 if digits >= _TENS[7] else 1)
+    while length < 20 and digits >= _TENS[length]:
+        length += 1
+    return length
+
+
+@helper
+def _put_digits(digits, length, out, at):  # type: ignore[no-untyped-def]
+    """So many digits, at most twenty-four; one that is missing is a zero."""
+    large = np.uint64(100_000_000)
+    if length <= 8:
+        _store(out, at, _eight(digits) >> np.uint64(8 * (8 - length)))
+        return at + length
+    rest = digits // large
+    if length <= 16:
+        first = length - 8
+        _store(out, at, _eight(rest) >> np.uint64(8 * (8 - first)))
+    else:
+        first = length - 16
+        _store(out, at, _eight(rest // large) >> np.uint64(8 * (8 - first)))
+        _store(out, at + first, _eight(rest % large))
+        first += 8
+    _store(out, at + first, _eight(digits - rest * large))
+    return at + length
+
+
+@helper
+def _eight(number):  # type: ignore[no-untyped-def]
+    """Eight digits as a word, the first in its lowest byte: halves, quarters, then each."""
+    upper = number // np.uint64(10_000)
+    fours = upper | ((number - upper * np.uint64(10_000)) << np.uint64(32))
+    hundreds = ((fours * np.uint64(10486)) >> np.uint64(20)) & np.uint64(0x7F0000007F)
+    twos = hundreds | ((fours - hundreds * np.uint64(100)) << np.uint64(16))
+    tens = ((twos * np.uint64(103)) >> np.uint64(10)) & np.uint64(0x000F000F000F000F)
+    ones = tens | ((twos - tens * np.uint64(10)) << np.uint64(8))
+    return ones | np.uint64(0x3030303030303030)

@@ -10,7 +10,7 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 from kalla.query.frames import Whole
 
 FRESH = -2

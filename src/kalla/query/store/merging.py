@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kalla.compiling import compiled
+from kalla.query.compiling import compiled
 from kalla.query.frames import Floats, Mask, Whole
 from kalla.query.store.rows import Body
 

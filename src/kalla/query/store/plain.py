@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 from kalla.query.frames import Whole
 from kalla.query.store.keys import Bytes
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.compiling import compiled, helper
+from kalla.query.compiling import compiled, helper
 
 # What a walk comes to.
 WHOLE, BROKEN, TOO_MUCH = 0, 1, 2

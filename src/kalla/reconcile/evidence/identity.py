@@ -7,7 +7,6 @@ arithmetic; to hash their text takes many times as long.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,9 @@ Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-SIGN = np.uint64(2**63)
+_SIGN = np.uint64(2**63)
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
-_ROWS = 1 << 16  # at once, which a cache holds
+_ROWS = 1 << 16  # at once: fewer wait for each other where several threads work
 
 
 def of_keys(recipe: str, rule: str, keys: str) -> str:
@@ -40,33 +39,33 @@ def whole(text: str) -> str:
 def of_numbers(recipe: str, rule: str, left: Numbers, right: Numbers) -> tuple[Words, Words]:
     """From two whole numbers each: the high and the low word of each id."""
     high, low = np.empty(len(left), np.uint64), np.empty(len(left), np.uint64)
-    given = seeds(recipe, rule)
+    seeds = _seeds(recipe, rule)
     for first in range(0, len(left), _ROWS):
         here = slice(first, first + _ROWS)
-        a, b = left[here].view(np.uint64) ^ SIGN, right[here].view(np.uint64) ^ SIGN
-        high[here], low[here] = mixed(a, b, given)
+        a, b = left[here].view(np.uint64) ^ _SIGN, right[here].view(np.uint64) ^ _SIGN
+        for turn in (0, 2):
+            a = a ^ _folded(b ^ seeds[turn])
+            b = b ^ _folded(a ^ seeds[turn + 1])
+        high[here], low[here] = a, b
     return high, low
 
 
-def mixed(a: Any, b: Any, seeds: Words) -> tuple[Any, Any]:
-    """Two words, or two arrays of them, made one id. A kernel compiles this too, as it stands."""
-    for seed in seeds:
-        word = b ^ seed
-        # Both words of the product with the factor, one laid over the other.
-        low, high = word & _HALF, word >> _BITS
-        by_low, by_high = _FACTOR & _HALF, _FACTOR >> _BITS
-        crossed = low * by_high
-        carried = high * by_low
-        middle = ((low * by_low) >> _BITS) + (crossed & _HALF) + (carried & _HALF)
-        upper = high * by_high + (crossed >> _BITS) + (carried >> _BITS) + (middle >> _BITS)
-        a, b = b, a ^ upper ^ (word * _FACTOR)
-    return a, b
-
-
-def seeds(recipe: str, rule: str) -> Words:
-    digest = hashlib.sha256(_head(recipe, rule).encode()).digest()
-    return np.frombuffer(digest, "<u8")
+def _folded(word: Words) -> Words:
+    """Both words of the product with the factor, one laid over the other."""
+    low, high = word & _HALF, word >> _BITS
+    by_low, by_high = _FACTOR & _HALF, _FACTOR >> _BITS
+    crossed = low * by_high
+    carried = high * by_low
+    middle = ((low * by_low) >> _BITS) + (crossed & _HALF) + (carried & _HALF)
+    upper = high * by_high + (crossed >> _BITS) + (carried >> _BITS) + (middle >> _BITS)
+    folded: Words = upper ^ (word * _FACTOR)
+    return folded
 
 
 def _head(recipe: str, rule: str) -> str:
     return f"{recipe}\x1f{rule}\x1f"
+
+
+def _seeds(recipe: str, rule: str) -> list[np.uint64]:
+    digest = hashlib.sha256(_head(recipe, rule).encode()).digest()
+    return [np.uint64(int.from_bytes(digest[at : at + 8], "little")) for at in range(0, 32, 8)]

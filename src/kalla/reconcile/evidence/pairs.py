@@ -10,12 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from kalla.reconcile.evidence import identity, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
-from kalla.reconcile.matching import hand
 from kalla.reconcile.matching.fates import numbers, sums_by_code
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES
@@ -67,8 +65,7 @@ def write(bench: Workbench, said: Said, pairs: pa.Table, path: Path) -> int | No
             pa.field("differences", pa.string(), nullable=False),
         )
     needed, block_of = pairs, _by_text
-    whole = said.texts is not None and all(bench.has_whole_keys(side) for side in SIDES)
-    if whole and len(pairs) >= hand.MANY:
+    if said.texts is not None and all(bench.has_whole_keys(side) for side in SIDES):
         needed = pairs.select(["lp0", "rp0", "way", "interchangeable", "fifo"])
         block_of = _by_number
     alike = _alike(said, min(_ROWS, len(pairs)))
@@ -78,38 +75,24 @@ def write(bench: Workbench, said: Said, pairs: pa.Table, path: Path) -> int | No
         for first in range(0, len(pairs), _ROWS):
             block = block_of(bench, said, needed.slice(first, _ROWS).combine_chunks())
             file.write_table(_table(said, block, alike, schema), _ROWS)
-            total += _digest(said, block.sums)
+            if said.texts is not None:
+                total += _digest(said, block)
     return None if said.texts is None else total
 
 
 @dataclass(frozen=True)
 class _Block:
-    ids: Words  # two words each, their first byte first
+    high: Words
+    low: Words
     keys: Sequence[pa.Array]  # left, right
     rows: pa.Table  # way or differences, interchangeable, fifo
-    sums: Sequence[int]  # of the ids, by what is said of their pairs, where that is known
 
 
 def _by_number(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     """Where all keys are whole numbers, and no difference must be spelled: without SQL."""
-    from kalla.reconcile.evidence import loops
-
-    left, right = (numbers(rows.column(name).chunk(0).cast(pa.int64())) for name in ("lp0", "rp0"))
-    ids = np.empty((len(rows), 2), np.uint64)
-    halves = np.zeros((len(said.texts or ()) * len(_MARKS), 4), np.uint64)
-    seeds = identity.seeds(bench.plan.recipe, said.rule.name)
-    loops.identify(left, right, _codes(rows), seeds, ids, halves)
-    sums = [sum(int(half) << 32 * place for place, half in enumerate(row)) for row in halves]
-    return _Block(ids, [_spelled(left), _spelled(right)], rows, sums)
-
-
-def _spelled(given: npt.NDArray[np.int64]) -> pa.Array:
-    from kalla.reconcile.evidence import loops
-
-    ends = np.empty(len(given) + 1, np.int32)
-    text = np.empty(len(given) * loops.LONGEST + loops.SLACK, np.uint8)
-    loops.spell(given, ends, text)
-    return pa.StringArray.from_buffers(len(given), pa.py_buffer(ends), pa.py_buffer(text))
+    keys = [rows.column(name).chunk(0).cast(pa.int64()) for name in ("lp0", "rp0")]
+    high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *map(numbers, keys))
+    return _Block(high, low, [key.cast(pa.string()) for key in keys], rows)
 
 
 def _by_text(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
@@ -158,9 +141,7 @@ def _by_text(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     mixed = identity.of_numbers(bench.plan.recipe, said.rule.name, a, b)
     high, low = (np.where(whole, *each) for each in zip(mixed, (high, low), strict=True))
     keys = [found.column(name).chunk(0).cast(pa.string()) for name in ("left_key", "right_key")]
-    ids = np.stack([high, low], axis=1).byteswap()
-    sums = [] if said.texts is None else sums_by_code(_codes(found), low, high)
-    return _Block(ids, keys, found, sums)
+    return _Block(high, low, keys, found)
 
 
 def _alike(said: Said, rows: int) -> dict[str, pa.Array]:
@@ -178,8 +159,10 @@ def _alike(said: Said, rows: int) -> dict[str, pa.Array]:
 
 
 def _table(said: Said, block: _Block, alike: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
-    rows, ids = len(block.ids), pa.py_buffer(block.ids)
-    stored = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), rows, [None, ids])
+    rows = len(block.high)
+    ids = np.empty((rows, 2), ">u8")
+    ids[:, 0], ids[:, 1] = block.high, block.low
+    stored = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(ids)])
     if said.texts is None:
         differences = block.rows.column("differences")
     else:
@@ -195,29 +178,25 @@ def _table(said: Said, block: _Block, alike: Mapping[str, pa.Array], schema: pa.
         "interchangeable": block.rows.column("interchangeable"),
         "fifo": block.rows.column("fifo"),
     }
-    if _any(block.rows, "fifo"):
+    if _any(block, "fifo"):
         columns["confidence"] = _CONFIDENCES.take(columns["fifo"].cast(pa.int8()))
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _any(rows: pa.Table, flag: str) -> bool:
-    return any(chunk.true_count for chunk in rows.column(flag).chunks)
+def _any(block: _Block, flag: str) -> bool:
+    return any(chunk.true_count for chunk in block.rows.column(flag).chunks)
 
 
-def _codes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """What is said of each pair, as a number: the way in which it differs, and how it is marked."""
-    codes = numbers(rows.column("way").chunk(0)).astype(np.int64) * len(_MARKS)
-    flags = ("interchangeable", "fifo")
-    if any(_any(rows, flag) for flag in flags):
-        interchangeable, fifo = (rows.column(flag).to_numpy() for flag in flags)
-        codes += np.where(interchangeable, 1, np.where(fifo, 2, 0))
-    return codes
-
-
-def _digest(said: Said, sums: Sequence[int]) -> int:
+def _digest(said: Said, block: _Block) -> int:
     """The sum of the rows' hashes, as `docs/reconcile.md` defines them: of each id with what is
     said of its pair, of which there are few."""
+    codes = numbers(block.rows.column("way").chunk(0)) * len(_MARKS)
+    flags = ("interchangeable", "fifo")
+    if any(_any(block, flag) for flag in flags):
+        interchangeable, fifo = (block.rows.column(flag).to_numpy() for flag in flags)
+        codes = codes + np.where(interchangeable, 1, np.where(fifo, 2, 0))
     total = 0
+    sums = sums_by_code(codes, block.low, block.high)
     for code, summed in enumerate(sums):  # a sign is lost in the modulus
         if summed:
             way, mark = divmod(code, len(_MARKS))

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ _FAR = 2**62
 _MOST_ROWS = 2**31
 _DIGITS = 19  # what the difference of two decimals of a word takes
 _FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
-_BATCH = 1 << 17
+_BATCH = 1 << 16  # rows: what is made of them stays in a cache
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -44,19 +44,19 @@ def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
     checked = _in_hand(rule, hands)
     if checked is None:
         return None
-    from kalla.reconcile.matching import loops
-
     admitted = {each: _admitted(bench, rule, each, checked) for each in SIDES}
     keys = {each: checked[rule.key[0]][each].units for each in SIDES}
-    ends = np.array([_FAR, -_FAR])
-    rows = loops.extent(keys[side], admitted[side], ends)
-    low, high = map(int, ends)
-    if not rows or high - low >= _PLACES * rows or not -_FAR < low <= high < _FAR:
+    mine = keys[side] if admitted[side].all() else keys[side][admitted[side]]
+    if not len(mine):
+        return None
+    low, high = int(mine.min()), int(mine.max())
+    if high - low >= _PLACES * len(mine) or not -_FAR < low <= high < _FAR:
         return None
     places = np.full(high - low + 1, _NOBODY, np.int32)
 
     def lay(rows: slice) -> None:
-        loops.lay(keys[side][rows], admitted[side][rows], low, rows.start, places)
+        chosen = np.flatnonzero(admitted[side][rows])
+        places[keys[side][rows][chosen] - low] = rows.start + chosen
 
     for _ in _spread(lay, _ranges(bench.fates[side].rows), bench.threads):
         pass
@@ -154,19 +154,21 @@ class _Meeting:
         return "right" if self.side == "left" else "left"
 
     def pairs(self, block: _Block) -> pa.RecordBatch:
-        from kalla.reconcile.matching import loops
-
         keys = self.checked[self.rule.key[0]][self.other].units[block.rows]
-        partners = np.empty(len(keys), np.int64)
-        loops.look_up(keys, self.admitted[block.rows], self.low, self.places, partners)
-        deltas = {place: np.empty(len(keys), np.int64) for place in self.rule.pair_checks}
-        for place, found in deltas.items():
-            theirs = self.checked[place][self.other].units[block.rows]
-            mine = self.checked[place][self.side].units
+        at = keys - self.low
+        partners = _taken(self.places, at)
+        fits = self.admitted[block.rows] & (partners != _NOBODY)
+        fits &= at.view(np.uint64) < len(self.places)  # none is below zero as one without a sign
+        deltas = {}
+        for place in self.rule.pair_checks:
             sign, sign_of_mine = self._signs(place)
-            window = self._window(place)
-            loops.hold(theirs, sign, mine, sign_of_mine, *window, partners, found)
-        chosen = np.flatnonzero(partners != _NOBODY)
+            theirs = self.checked[place][self.other].units[block.rows]
+            mine = _taken(self.checked[place][self.side].units, partners)
+            delta = _signed(theirs, sign) + _signed(mine, sign_of_mine)
+            lowest, highest = self._window(place)
+            fits &= (delta >= lowest) & (delta <= highest)
+            deltas[place] = delta
+        chosen = np.flatnonzero(fits)
         rows = typed(chosen, pa.int64())
         own, other = ("l", "r") if self.side == "left" else ("r", "l")
         parts = {f"{other}p{part}": held.take(rows) for part, held in enumerate(block.parts)}
@@ -210,6 +212,15 @@ class _Meeting:
             return typed(deltas, kind)
         every = typed(np.arange(lowest, highest + 1), kind)
         return pa.DictionaryArray.from_arrays(pa.array((deltas - lowest).astype(np.int16)), every)
+
+
+def _taken(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Those at some places; where there is no such place, any. An index that checks is slow."""
+    return values.take(places, mode="clip")
+
+
+def _signed(units: Units, sign: int) -> Units:
+    return units if sign > 0 else -units
 
 
 def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:

@@ -26,6 +26,7 @@ from kalla.reconcile.plan import RulePlan
 # Others that are offered to a row: with more it is worth while to see which rows are alike.
 _FEW = 5
 _PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
+_IN_CACHE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -144,13 +145,16 @@ def _of_same_key(
     low, high = int(wanted.min()), int(wanted.max())
     if high - low > _PLACES * len(theirs.units):
         return None
-    from kalla.reconcile.matching import loops
-
     marks = np.zeros(high - low + 1, np.bool_)
     marks[wanted - low] = True
-    found = np.empty(len(theirs.units), np.int64)
-    found = found[: loops.marked(theirs.units, low, marks, found)]
-    return found if theirs.nulls is None else found[~theirs.nulls[found]]
+    found = [np.empty(0, np.int64)]
+    for first in range(0, len(theirs.units), _IN_CACHE):
+        at = theirs.units[first : first + _IN_CACHE] - low
+        # None is below zero as a number without a sign; to clip the others is quicker than to ask.
+        marked = marks.take(at, mode="clip") & (at.view(np.uint64) < len(marks))
+        found.append(first + np.flatnonzero(marked))
+    rids = np.concatenate(found)
+    return rids if theirs.nulls is None else rids[~theirs.nulls[rids]]
 
 
 def _admit(bench: Workbench, rule: RulePlan, side: Side, rids: Rids | None) -> str:

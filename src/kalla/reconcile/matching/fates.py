@@ -16,6 +16,7 @@ import pyarrow as pa
 from kalla.errors import Permanent
 
 Rids = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 SETTLED = ("matched", "suggested")
 OPEN = ("ambiguous", "unmatched")
@@ -65,37 +66,30 @@ class Fates:
         by_status = (codes != _OPEN) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
         return np.asarray(rids[by_status])
 
-    def count(self, amounts: Iterable[pa.RecordBatch]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Rows and the sum of their amounts, by status and rule, from rows of (rid, amount).
+    def count(
+        self, amounts: Iterable[tuple[Rids | slice, Words, Words]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Rows and the sum of their amounts, by status and rule, from some rows at a time: which
+        they are, and the low and the high word of each amount.
 
-        Amounts are decimals; a sum is in units of their last place.
+        A sum is in units of the last place, as amounts are.
         """
         found: dict[int, tuple[int, int]] = {}
-        for batch in filter(len, amounts):
-            codes, amount = self._codes[numbers(batch.column(0))], halves(batch.column(1))
+        for rids, low, high in amounts:
+            if not len(low):
+                continue
+            codes = self._codes[rids]
             # One by one only those that most rows are not like: the rest is what is left of all.
             usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
             others = np.flatnonzero(codes != usual)
             counts = np.bincount(codes[others])
-            sums = sums_by_code(codes[others], *amount[others].T)
+            sums = sums_by_code(codes[others], low[others], high[others])
             told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
-            told[usual] = (len(codes) - len(others), _total(amount) - sum(sums))
+            told[usual] = (len(codes) - len(others), _total(low, high) - sum(sums))
             for code, (rows, total) in told.items():
                 before = found.get(code, (0, 0))
                 found[code] = (before[0] + rows, before[1] + total)
         return {_meaning(code): counted for code, counted in found.items()}
-
-    def count_all(self, amounts: npt.NDArray[np.int64]) -> dict[tuple[str, int], tuple[int, int]]:
-        """The same from the amounts of all rows, in order, each of a word."""
-        from kalla.reconcile.matching import loops
-
-        last = int(self._codes.max(initial=0))
-        rows, sums = np.zeros(last + 1, np.int64), np.zeros((last + 1, 2), np.int64)
-        loops.tally(self._codes, amounts, rows, sums)
-        return {
-            _meaning(code): (int(rows[code]), int(sums[code, 0]) + (int(sums[code, 1]) << 32))
-            for code in map(int, np.flatnonzero(rows))
-        }
 
     def are_open(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self._codes == _OPEN)
@@ -157,18 +151,16 @@ def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
 
 
-def _total(amounts: npt.NDArray[np.uint64]) -> int:
+def _total(lows: Words, highs: Words) -> int:
     """Of the two words of each."""
-    low, high = np.ascontiguousarray(amounts[:, 0]).view(np.int64), amounts[:, 1].view(np.int64)
+    low, high = np.ascontiguousarray(lows).view(np.int64), highs.view(np.int64)
     most = 2**63 // len(low) - 1
     if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
         return int(low.sum())
-    return sums_by_code(np.zeros(len(low), np.uint16), *amounts.T)[0]
+    return sums_by_code(np.zeros(len(low), np.uint16), lows, highs)[0]
 
 
-def sums_by_code(
-    codes: npt.NDArray[Any], lows: npt.NDArray[np.uint64], highs: npt.NDArray[np.uint64]
-) -> list[int]:
+def sums_by_code(codes: npt.NDArray[Any], lows: Words, highs: Words) -> list[int]:
     """Of signed numbers of two words each. Exact: a double holds the sum of two million numbers of
     32 bits."""
     sums = [0] * (int(codes.max()) + 1 if len(codes) else 0)

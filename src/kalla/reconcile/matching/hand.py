@@ -6,19 +6,20 @@ what the arrays take, DuckDB may not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching.fates import Rids, numbers, words
+from kalla.reconcile.matching.fates import Rids, Words, numbers, words
 
 Units = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 
-MANY = 500_000  # rows: for fewer, to load what is compiled takes longer than is gained
+MANY = 100_000  # rows: of fewer, SQL goes through all as soon
+_IN_CACHE = 1 << 16
 _SHARE = 4  # of the memory, which one side may take at the most
 _SHORT = 18  # digits of a decimal that fits into a word
 
@@ -36,6 +37,13 @@ class Column:
     def is_whole(self) -> bool:
         """Whether its values are whole numbers."""
         return bool(pa.types.is_integer(self.kind))
+
+    def words(self) -> Iterator[tuple[slice, Words, Words]]:
+        """Some rows at a time, their values as numbers of two words, the low one first."""
+        for first in range(0, len(self.units), _IN_CACHE):
+            rows = slice(first, first + _IN_CACHE)
+            low = self.units[rows]
+            yield rows, low.view(np.uint64), (low >> 63).view(np.uint64)
 
     def at(self, rids: Rids | slice) -> pa.Array:
         """The values of some rows, as Arrow has them."""

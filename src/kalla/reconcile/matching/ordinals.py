@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import held
@@ -12,6 +14,7 @@ from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
 
 _PLACES = 8  # for each row: with more, its key is not looked up by place
+_IN_CACHE = 1 << 16
 
 if TYPE_CHECKING:
     from kalla.reconcile.matching.workbench import Workbench
@@ -55,9 +58,8 @@ def _is_unique_in_hand(bench: Workbench, side: Side, name: str) -> bool:
     low, high = int(column.units.min()), int(column.units.max())
     if high - low >= _PLACES * len(column.units):
         return False
-    from kalla.reconcile.matching import loops
-
-    return bool(loops.differ(column.units, low, np.zeros((high - low) // 64 + 1, np.uint64)))
+    parts = np.split(column.units, range(_IN_CACHE, len(column.units), _IN_CACHE))
+    return _differ((part - low for part in parts), high - low + 1, len(column.units))
 
 
 def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
@@ -68,12 +70,18 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     whole = type(low) is int and -(2**63) <= low <= high < 2**63
     if whole and high - low < _PLACES * count:
-        seen = np.zeros(high - low + 1, np.bool_)
-        for batch in bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {rows}"):
-            seen[numbers(batch.column(0))] = True
-        return bool(np.count_nonzero(seen) == count)
+        batches = bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {rows}")
+        return _differ((numbers(batch.column(0)) for batch in batches), high - low + 1, count)
     hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
     return bool((hashes[1:] != hashes[:-1]).all())
+
+
+def _differ(parts: Iterable[npt.NDArray[np.int64]], places: int, count: int) -> bool:
+    """Whether so many numbers, each of a place from zero on, are all at places of their own."""
+    seen = np.full(places, False)
+    for part in parts:
+        seen[part] = True
+    return bool(np.count_nonzero(seen) == count)
 
 
 def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:

@@ -32,6 +32,7 @@ from kalla.reconcile.matching.fates import (
     Rids,
     as_column,
     as_decimal,
+    halves,
     numbers,
 )
 from kalla.reconcile.matching.hand import Column, Hand
@@ -446,15 +447,17 @@ class Workbench:
     def _counted(
         self, side: Side, amount: Value | None, scale: int
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        fates, found = self.fates[side], self.hand(side)
+        found = self.hand(side)
         column = found.column(amount.sql) if amount and found else None
-        if found and (column or not amount):
-            return fates.count_all(column.units if column else np.zeros(fates.rows, np.int64))
+        if column:
+            return self.fates[side].count(column.words())
         exact = amount.sql if amount else "0"
         if not scale:  # whole numbers are no decimals yet
             exact = f"CAST({exact} AS {values.amount_type(0)})"
-        rows = self.all_rows(side)
-        return fates.count(self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {rows}"))
+        batches = self.batches(f"SELECT rid, coalesce({exact}, 0) FROM {self.all_rows(side)}")
+        return self.fates[side].count(
+            (numbers(batch.column(0)), *halves(batch.column(1)).T) for batch in batches
+        )
 
     def _make(self, kind: str, name: str, sql: str) -> None:
         """Anew, as a table or a view, whichever it was before."""

@@ -18,10 +18,9 @@ _kernels: list[Callable[[], Kernel]] = []
 def compiled(signature: str) -> Callable[[Kernel], Kernel]:
     """A kernel of one signature; nothing is compiled, nor read from the cache, before its use.
 
-    The signature is what comes back, a colon, and what goes in: `int`, `word`, `flag`, or an array
-    by the letter of its type and its dimensions: i n of 64 and 32 bits, w h u unsigned of 64, 16
-    and 8, f b. Capital arrays are written to; the others may be read-only, as those of a mapped
-    file are.
+    The signature is what comes back, a colon, and what goes in: `int`, `flag`, or an array by the
+    letter of its type (i f b u) and its dimensions. Capital arrays are written to; the others may
+    be read-only, as those of a mapped file are.
     """
 
     def wrap(function: Kernel) -> Kernel:
@@ -44,21 +43,8 @@ def compiled(signature: str) -> Callable[[Kernel], Kernel]:
     return wrap
 
 
-_SCALARS = {
-    "int": types.int64,
-    "word": types.uint64,
-    "flag": types.boolean,
-    "none": types.void,
-}
-_ITEMS = {
-    "i": types.int64,
-    "n": types.int32,
-    "w": types.uint64,
-    "h": types.uint16,
-    "u": types.uint8,
-    "f": types.float64,
-    "b": types.boolean,
-}
+_SCALARS = {"int": types.int64, "flag": types.boolean, "none": types.void}
+_ITEMS = {"i": types.int64, "f": types.float64, "b": types.boolean, "u": types.uint8}
 
 
 def _typed(word: str) -> Any:
