@@ -145,6 +145,8 @@ def test_values_are_json_and_exact(evidence: str, tmp_path: Path) -> None:
          ["INV-00003", "INV-00013"]),
         ("ambiguous", ["candidate_count:gt:2"], []),
         ("matched", ["right_key:eq:PAY-00002-1", "interchangeable:eq:false"], ["INV-00002"]),
+        ("matched", ["right_key:eq:PAY-00002-1", "interchangeable:in:true,false"], ["INV-00002"]),
+        ("matched", ["interchangeable:in:true"], []),
         ("matched", ["matched_at:lt:2020-01-01"], []),
         ("matched", ["matched_at:gte:2020-01-01T00:00Z", "left_key:eq:INV-00004"], ["INV-00004"]),
         ("matched", ["confidence:lt:1"], []),
@@ -154,6 +156,21 @@ def test_filters(evidence: str, part: str, filters: list[str], expected: list[st
     found = look(evidence, part, *filters)
     assert keys(found) == expected
     assert found.total == len(expected)
+
+
+def test_a_folder_named_as_a_column_is_none(tmp_path: Path) -> None:
+    rows = [("a", "r", "1"), ("b", "s", "2")]
+    plain = make_evidence(tmp_path / "run", rows, rows[:1])
+    url = make_evidence(tmp_path / "status=final" / "ordinal=9", rows, rows[:1])
+    assert digests(url) == digests(plain)
+    (row,) = look(url, "matched").rows
+    assert row["status"] == "confirmed"
+    assert row.keys() == look(plain, "matched").rows[0].keys()
+
+
+def digests(url: str) -> dict[str, str]:
+    datasets = json.loads((Path(url) / "metadata.json").read_text())["datasets"]
+    return {name: each["digest"] for name, each in datasets.items()}
 
 
 def test_a_value_with_a_comma_stands_in_quotes(tmp_path: Path) -> None:

@@ -139,6 +139,14 @@ def test_a_sheet_has_numbers_where_they_are_exact_and_text_where_not(tmp_path: P
     assert Decimal(found["c"][1]) == Decimal("-0.1")
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [("1E+19", True), ("10000000000000000000.000000001", False), ("123456789012345", True)],
+)
+def test_a_number_fits_a_cell_if_none_of_its_digits_is_lost(value: str, fits: bool) -> None:
+    assert exporting._fits(Decimal(value)) is fits
+
+
 def test_a_text_longer_than_a_cell_says_that_it_is_cut(tmp_path: Path) -> None:
     url = make_evidence(tmp_path / "run", [("x" * 40_000, "r", "1")], [])
     sheet = read_sheet(exported(url, "unmatched_left", "xlsx", tmp_path))

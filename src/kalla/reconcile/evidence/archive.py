@@ -18,7 +18,7 @@ from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds, bounded
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching.values import quote
-from kalla.reconcile.sources.scans import listed
+from kalla.reconcile.sources.scans import parquet
 from kalla.storage import Storage
 
 Kind = Literal["text", "number", "time", "boolean", "list"]
@@ -119,7 +119,7 @@ class Reader:
             raise NotFound(f"evidence has no part {part!r}, only {', '.join(DATASETS)}")
         files = self._files(f"{url}/{part}")
         if files:
-            relation = f"read_parquet({listed(files)}, union_by_name = true)"
+            relation = parquet(files)
         else:
             self.metadata(url)
             named = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _COLUMNS[part].items())

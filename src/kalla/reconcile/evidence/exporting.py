@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -151,8 +151,9 @@ def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None
 
 
 def _fits(value: Decimal | int) -> bool:
-    """Whether a double shows it exactly."""
-    return len(Decimal(value).normalize().as_tuple().digits) <= _EXACT_DIGITS
+    """Whether a double shows it exactly. The everyday context would round it at 28 digits."""
+    with localcontext(prec=100):
+        return len(Decimal(value).normalize().as_tuple().digits) <= _EXACT_DIGITS
 
 
 def _text(value: Any) -> str:

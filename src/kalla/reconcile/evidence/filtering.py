@@ -195,14 +195,19 @@ def _moment(where: Column, text: str) -> datetime:
 
 
 def _of_boolean(where: Column, wanted: Filter) -> Term:
+    if wanted.op == "in":
+        listed = [_truth(where, text) for text in _values(wanted)]
+        return Term(f"list_contains(?::BOOLEAN[], {where.sql})", (listed,))
     if wanted.op not in ("eq", "ne"):
         raise _unfit(where, wanted)
-    if wanted.value not in ("true", "false"):
-        raise InvalidInput(
-            Problem("filter", f"{where.name} is true or false, not {wanted.value!r}")
-        )
     sign = "=" if wanted.op == "eq" else "IS DISTINCT FROM"
-    return Term(f"{where.sql} {sign} ?", (wanted.value == "true",))
+    return Term(f"{where.sql} {sign} ?", (_truth(where, wanted.value),))
+
+
+def _truth(where: Column, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidInput(Problem("filter", f"{where.name} is true or false, not {text!r}"))
+    return text == "true"
 
 
 def _values(wanted: Filter) -> list[str]:

@@ -24,6 +24,7 @@ from kalla.reconcile.matching.values import enum, literal
 from kalla.reconcile.matching.workbench import Workbench, streamed
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
+from kalla.reconcile.sources import scans
 
 DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
@@ -271,7 +272,7 @@ def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = Fals
     summed = (
         f"SELECT md5_number({how}) AS how, sum(high) AS high, sum(low) AS low FROM"
         f" (SELECT rule, status, cardinality, differences, interchangeable, fifo, {_halves('who')}"
-        f" FROM (SELECT *, {who} AS who FROM read_parquet({literal(str(path))})))"
+        f" FROM (SELECT *, {who} AS who FROM {scans.parquet([str(path)])}))"
         " GROUP BY rule, status, cardinality, differences, interchangeable, fifo"
     )
     batches = bench.batches(

@@ -28,7 +28,7 @@ from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct
-from kalla.reconcile.sources.scans import listed, reader
+from kalla.reconcile.sources.scans import listed, parquet, reader
 
 # What is known of a row so far, beside the columns of its source.
 STATE: Mapping[str, str] = {
@@ -310,7 +310,7 @@ def number(
     own_key = _key_hash(part, [value.sql for value in part.primary_key])
     asked = [f"{value.sql} IS NULL" for value in part.primary_key]
     if doubled:
-        asked.append(f"{own_key} IN (SELECT h FROM read_parquet({listed(doubled)}))")
+        asked.append(f"{own_key} IN (SELECT h FROM {parquet(doubled)})")
     filters = f"({' OR '.join(asked)})" + (f" AND ({part.filters})" if part.filters else "")
     narrow = replace(part, filters=filters)
     bench = Workbench(replace(plan, sides={**plan.sides, side: narrow}), resources)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kalla.reconcile.matching.exchange import Ordinals, key_of_source
-from kalla.reconcile.matching.values import held, literal
+from kalla.reconcile.matching.values import held
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
-from kalla.reconcile.sources.scans import listed, reader
+from kalla.reconcile.sources.scans import parquet, reader
 
 
 def restore(
@@ -27,7 +27,7 @@ def restore(
             f"INSERT INTO {side}_ordinals SELECT a.rid, b.ordinal FROM"
             f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin"
             f" FROM {bench.all_rows(side)}) a"
-            f" JOIN read_parquet({literal(ordinals.path)}) b ON a.twin = b.twin AND {same}"
+            f" JOIN {parquet([ordinals.path])} b ON a.twin = b.twin AND {same}"
         )
     (numbered,) = bench.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
     bench.ordinals[side] = bool(numbered)
@@ -44,7 +44,7 @@ def recall(bench: Workbench, side: Side, open_rows: SidePlan, suggested: Sequenc
         f" FROM {reader(open_rows.input)}) o USING (key)"
     )
     bench.doubt(other, "SELECT rid, rule, '', NULL, NULL FROM still_open WHERE rule IS NOT NULL")
-    files = f"read_parquet({listed(suggested)})" if suggested else "(SELECT NULL AS key)"
+    files = parquet(suggested) if suggested else "(SELECT NULL AS key)"
     is_suggested = f"key IN (SELECT key FROM {files} WHERE key IS NOT NULL)"
     for status, holds in (("suggested", is_suggested), ("matched", f"NOT ({is_suggested})")):
         bench.settle(

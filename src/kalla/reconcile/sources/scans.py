@@ -20,14 +20,19 @@ def listed(files: Iterable[str]) -> str:
     return "[" + ", ".join(literal(re.sub(r"([*?\[])", r"[\1]", file)) for file in files) + "]"
 
 
+def parquet(files: Iterable[str]) -> str:
+    """Parquet files of ours: a folder named `a=b` above them is no column."""
+    return f"read_parquet({listed(files)}, union_by_name=true, hive_partitioning=false)"
+
+
 def scan(given: Input) -> str:
     if given.table:  # read into it already
         return quote(given.table)
     if given.relation is not None:
         return given.relation
-    files = listed(given.files)
     if given.format in ("parquet", "delta"):
-        return f"read_parquet({files}, union_by_name=true, hive_partitioning=false)"
+        return parquet(given.files)
+    files = listed(given.files)
     types = "{" + ", ".join(f"{literal(name)}: 'VARCHAR'" for name in given.types) + "}"
     if given.format == "json":
         lines = "format='newline_delimited', hive_partitioning=false"
