@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-promql
+.PHONY: help setup dev up demo test reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-promql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ TEST_PROCESSES ?= 2
 
 test: .venv/.dev ## set up and run every test
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests
+
+reference: .venv/.dev ## the match kernel against the slow, obvious matcher, on thousands of made-up cases
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/integration/reconcile/test_against_reference.py tests/integration/reconcile/test_hand.py
 
 mutants: .venv/.dev ## put every known flaw back and see some test turn red
 	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations

@@ -24,7 +24,7 @@ def test_the_kernel_gives_the_evidence_written_by_hand(case: Case) -> None:
 
 
 @settings(
-    max_examples=3_000 if _LONG else 100,
+    max_examples=3_000 if _LONG else 80,
     derandomize=not _LONG,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
