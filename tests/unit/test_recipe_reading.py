@@ -321,6 +321,16 @@ def test_a_parameter_cannot_leave_its_place_in_sql(value: str) -> None:
     assert "match_sql" in problems(text, {"x": value})
 
 
+@pytest.mark.parametrize("sql", ["$${env:HOME}", "${x}{env:HOME}", "${y}", "${z}"])
+def test_a_parameter_brings_no_variable_of_spark_into_sql(sql: str) -> None:
+    values = {"x": "$", "y": "${env:HOME}", "z": "${"}
+    text = json.dumps(
+        json.loads(sample("sql.json"))
+        | {"match_sql": f"SELECT '{sql}'", "parameters": {name: {} for name in values}}
+    )
+    assert problems(text, values)["match_sql"].message.startswith("${ is not allowed")
+
+
 def test_what_is_missing_is_answered_with_an_example() -> None:
     told = problems(
         "{sources: {left: {primary_key: []}}, parameters: {x: 5},"

@@ -108,6 +108,11 @@ def test_a_text_keeps_its_meaning() -> None:
     assert held == r"""SELECT 'it\'s', 'a"b', '\\d', '\\', '\t' FROM `left_src`"""
 
 
+def test_the_two_signs_of_a_variable_may_be_put_together() -> None:
+    held = hold("SELECT id FROM left_src WHERE memo = '$' || '{x}'", KNOWN)
+    assert held == "SELECT `id` FROM `left_src` WHERE `memo` = '$' || '{x}'"
+
+
 def test_a_with_stays_in_its_scope() -> None:
     held = hold(
         "WITH a AS (SELECT id FROM left_src)"
@@ -205,6 +210,8 @@ def test_no_listed_function_is_known_to_be_dangerous() -> None:
          "filter the window's result in a SELECT around it"),
         ("SELECT CAST(id AS BINARY) FROM left_src", "the type BINARY is not allowed", "BINARY",
          "use one of BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, INT, STRING, TIMESTAMP"),
+        ("SELECT id AS `a${x}` FROM left_src", "${ is not allowed", "${x}` FROM left_src",
+         "put the two signs together, '$' || '{'"),
         ("SELECT id FRM left_src", "not valid SQL near 'left_src'", "left_src",
          "a word, comma or bracket may be missing before it"),
     ],
@@ -367,8 +374,9 @@ WORDS = [
     *KEYWORDS, *sorted(FUNCTIONS), *sorted(REASONS), "left_src", "right_src", "l", "r", "id",
     "amount", "secrets", "tolerance_match", "(", ")", "()", ",", ".", "*", "+", "-", "--", "/*",
     "*/", "/*+", ";", "'", '"', "`", "'a'", '"b"', "`c`", "r'", "1", "0.5", "1e3", "10L", "=",
-    "<", ">", "<=>", "<>", "!", "||", "|>", "::", ":", "?", "@", "$", "${x}", "{", "}", "[", "]",
-    "[0]", "->", "=>", "\\", "\n", "“", "’", "\u200b", "é", "text.`/etc/passwd`", "IDENTIFIER",
+    "<", ">", "<=>", "<>", "!", "||", "|>", "::", ":", "?", "@", "$", "${x}", "'$", "{'",
+    "\\u0024", "{", "}", "[", "]", "[0]", "->", "=>", "\\", "\n", "“", "’", "\u200b", "é",
+    "text.`/etc/passwd`", "IDENTIFIER",
     "TRANSFORM", "LATERAL", "VIEW", "PIVOT", "QUALIFY", "VALUES", "TABLESAMPLE", "RECURSIVE",
     "INTO", "INSERT", "DROP", "TABLE", "SET", "CREATE", "ADD JAR", "BEGIN", "EXECUTE IMMEDIATE",
     "CUBE", "ROLLUP", "ARRAY<", "STRUCT<", "MAP", "CONNECT BY", "PRIOR", "FOR UPDATE", "CLUSTER BY",
@@ -397,5 +405,6 @@ def test_any_text_is_refused_or_comes_out_safe(sql: str) -> None:
     except InvalidInput:
         return
     assert hold(held, UNKNOWN) == held
+    assert "${" not in held
     words = {word.upper() for word in bare_words(held)}
     assert words <= KEYWORDS | {name.upper() for name in FUNCTIONS} | {"TOLERANCE_MATCH"}, held

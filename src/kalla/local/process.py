@@ -67,8 +67,12 @@ class Server(ABC):
         self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def environment(self) -> Mapping[str, str]:
-        """Variables on top of this process's own."""
+        """Variables on top of those it inherits."""
         return {}
+
+    def inherited(self) -> Mapping[str, str]:
+        """This process's own variables, as far as they are the server's business."""
+        return os.environ
 
     def identity(self) -> str:
         """Who the child is; see launch.py."""
@@ -172,7 +176,7 @@ class Server(ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **self.environment()},
+                env={**self.inherited(), **self.environment()},
             ).result()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from kalla.errors import NotInstalled
 from kalla.local import folder, java, ports
 from kalla.local.process import Server
+from kalla.spark.session import READING
 
 # Warnings and worse: the default writes a dozen lines a query.
 _LOGGING = """\
@@ -85,6 +86,7 @@ class Spark(Server):
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(2 * self.cores),
             "spark.sql.session.timeZone": "UTC",
+            **READING,
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
             "spark.ui.enabled": "false",
@@ -113,6 +115,13 @@ class Spark(Server):
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PATH": os.environ.get("PATH", os.defpath),
         }
+
+    def inherited(self) -> Mapping[str, str]:
+        # Not Kalla's settings and secrets: a kernel is handed what it needs, and SQL that got past
+        # the sandbox could read all of these. The keys of the machine, AWS_*, stay: a kernel
+        # reaches S3 with them where Kalla has none of its own.
+        own = super().inherited()
+        return {name: value for name, value in own.items() if not name.startswith("KALLA_")}
 
     def probe(self) -> bool:
         # It listens when the session behind it is there.

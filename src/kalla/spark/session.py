@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kalla import logs
-from kalla.errors import Unavailable
+from kalla.errors import Permanent, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.work.handler import Context
@@ -28,10 +28,22 @@ _LOST = (
     "INVALID_HANDLE.SESSION_NOT_FOUND",
 )
 
+# How Spark has to read SQL, for the sandbox to have read the same: no ${…} filled in before it is
+# parsed, no file for a table's name, no pattern for a column's, and names in any case.
+READING = {
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+}
+
 # Adaptive execution starts each stage from a thread of its own. One that is still being compiled
 # when the query is interrupted is started all the same, with nobody left who could stop it: it
 # would hold the cores for as long as it likes.
-_CONF: dict[str, bool | float | int | str | None] = {"spark.sql.adaptive.enabled": "false"}
+_CONF: dict[str, bool | float | int | str | None] = {
+    "spark.sql.adaptive.enabled": "false",
+    **READING,
+}
 
 _log = logs.get(__name__)
 
@@ -139,6 +151,17 @@ def connect(settings: SparkSettings) -> SparkSession:
             f"Spark at {remote} does not answer: {scrub(_first_line(error))}"
         ) from error
     return session
+
+
+def require_reading(session: SparkSession) -> None:
+    """Raise Permanent if this server reads SQL otherwise: what it does not let a session set, it
+    keeps without a word."""
+    wrong = [name for name, value in READING.items() if session.conf.get(name) != value]
+    if wrong:
+        raise Permanent(
+            f"Spark does not let Kalla set {', '.join(wrong)} to false, so SQL of a recipe could "
+            "mean something else to it than to the sandbox: allow that setting on the server"
+        )
 
 
 def _knock(remote: str) -> None:

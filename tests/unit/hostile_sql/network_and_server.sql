@@ -47,3 +47,9 @@ SELECT * FROM jdbc.`postgresql://db/x`
 SELECT vector_search('index', id) FROM left_src
 ---
 SELECT url_decode(id), parse_url(id, 'HOST') FROM left_src
+---
+SELECT `current_uſer` FROM left_src
+---
+SELECT `uſer` FROM left_src
+---
+SELECT t.* FROM (SELECT `ſeſſıon_uſer` FROM left_src) t

@@ -83,3 +83,7 @@ SELECT id FROM left_src l WHERE l.booked = r'today'
 SELECT id FROM left_src l WHERE l.booked = '\u0001today'
 ---
 SELECT mode(amount) FROM left_src
+---
+SELECT `current_tımestamp` FROM left_src
+---
+SELECT `current_tımeſtamp` FROM left_src

@@ -24,6 +24,7 @@ from kalla.reconcile.recipes.sql import VIEWS, key_places
 from kalla.reconcile.sources.scans import reader
 from kalla.spark import functions
 from kalla.spark.placing import place
+from kalla.spark.session import require_reading
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -51,6 +52,7 @@ def find_pairs(
     """Run the SQL; its pairs are in the files that the returned pattern names."""
     from pyspark.errors import AnalysisException, PySparkException
 
+    require_reading(session)
     functions.install(session)
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     copied = _copied(session, plan, folder, resources)

@@ -6,6 +6,7 @@ never passed on: comments, hints and whatever else Spark might read differently 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 from unicodedata import category
@@ -43,6 +44,7 @@ _SIGNS: Final = {
     TokenType.PARAMETER, TokenType.SELECT, TokenType.WITH, TokenType.DISTINCT,
 }  # fmt: skip
 _COMPLEX_TYPES: Final = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
+_VARIABLE: Final = re.compile(r"\$\{")
 _BEGINNING: Final = "write SELECT … FROM left_src l JOIN right_src r ON …"
 _FLATTER: Final = "name the inner parts by WITH"
 _TYPES: Final = "use one of BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, INT, STRING, TIMESTAMP"
@@ -106,6 +108,11 @@ def _tokens(sql: str, report: Report) -> list[Token]:
             sign = f"U+{ord(character):04X}"  # itself, nobody would see it
             report.add(f"the character {sign} is not allowed", offset, value=sign,
                        suggestion="delete it")  # fmt: skip
+    for found in _VARIABLE.finditer(sql):
+        # In a comment, too: what Spark puts there may end it.
+        report.add("${ is not allowed, not even within a text, a name or a comment: Spark may "
+                   "fill in a variable there before it reads the SQL", found.start(),
+                   suggestion="put the two signs together, '$' || '{'")  # fmt: skip
     report.check()
     try:
         tokens = _DIALECT.tokenize(sql)

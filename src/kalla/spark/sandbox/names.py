@@ -226,7 +226,7 @@ class _Names:
     def _column(self, node: exp.Column, scopes: tuple[_Scope, ...]) -> None:
         parts = [part.name for part in node.parts]
         names = [part.lower() for part in parts]
-        for name in names:
+        for name in map(_folded, names):
             if name in _HIDDEN:
                 self._report.add(f"the hidden column {name} may not be read", node, value=name,
                                  suggestion="read columns of the sources alone")  # fmt: skip
@@ -244,7 +244,7 @@ class _Names:
                         suggestion=nearest_or_all(names[1], known),
                     )
                 return
-        if names[0] in _OUTSIDE:
+        if _folded(names[0]) in _OUTSIDE:
             self._report.add(f"{shown('.'.join(parts))} may not be read", node,
                              value=".".join(parts),
                              suggestion="read columns of the sources alone")  # fmt: skip
@@ -261,9 +261,9 @@ class _Names:
         )
 
     def _unqualified(self, node: exp.Column, name: str, scopes: tuple[_Scope, ...]) -> None:
-        if name in WITHOUT_PARENTHESES:
+        if (function := _folded(name)) in WITHOUT_PARENTHESES:
             self._report.add(
-                f"{name} would be a function, whose result may differ from run to run",
+                f"{function} would be a function, whose result may differ from run to run",
                 node,
                 value=node.name,
                 suggestion="if a column is meant, write its table before it",
@@ -285,6 +285,12 @@ def _sources(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr]]:
         while isinstance(source, exp.Subquery) and not source.alias and not _is_query(source.this):
             source = source.this  # parentheses around a table
         yield clause, source
+
+
+def _folded(name: str) -> str:
+    """As Java compares names, letter by letter: to it, ſ is an s, ı an i and the sign K a k."""
+    upper = (each.upper() if len(each.upper()) == 1 else each for each in name)
+    return "".join(each.lower() if len(each.lower()) == 1 else each for each in upper)
 
 
 def _is_query(node: exp.Expr) -> bool:
