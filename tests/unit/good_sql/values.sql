@@ -71,3 +71,16 @@ SELECT l.id AS left_id, r.id AS right_id
 FROM left_src l JOIN right_src r
   ON l.memo LIKE concat('%', r.reference, '%') OR l.memo LIKE '%' || r.memo || '%'
 WHERE replace(l.memo, '\u00a0', '') <> 'x'
+---
+SELECT id, round(amount, 2) AS a, round(amount, -2) AS b, bround(amount, 0) AS c,
+       format_number(amount, 2) AS d, format_number(amount, '#,##0.00') AS e, floor(amount, 1) AS f,
+       replace(replace(replace(replace(lower(memo), 'ä', 'ae'), 'ö', 'oe'), 'ü', 'ue'), 'ß', 'ss')
+       AS g, replace(memo, chr(10), ' ') AS h, '$' || '{' AS i, upper('eur') AS j,
+       to_timestamp('2024-01-30 10:00') AS k, CAST('10:00' AS STRING) AS l
+FROM left_src WHERE upper(currency) = upper('eur') OR memo LIKE concat('50', '%')
+---
+WITH l AS (SELECT id, concat(invoice, '-', currency) AS k FROM left_src),
+     m AS (SELECT id, k || ':' || id AS k FROM l),
+     n AS (SELECT id, md5(concat_ws('|', k, k, id)) AS k FROM m)
+SELECT l.id, r.id, n.k FROM n JOIN left_src l ON n.id = l.id
+JOIN right_src r ON l.memo LIKE '%' || r.memo || '%' OR r.memo ILIKE concat(l.memo, '%')

@@ -69,3 +69,51 @@ SELECT id FROM left_src WHERE memo ILIKE concat('%a%a%', '%a%a%a%')
 SELECT int(int(int(int(int(int(int(int(int(int(int(int(int(int(int(int(int(int(id)))))))))))))))))) FROM left_src
 ---
 SELECT 1 FROM left_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src JOIN right_src
+---
+SELECT round(amount, 30000000) FROM left_src
+---
+SELECT round(CAST(1.5 AS DOUBLE), -30000000) FROM left_src
+---
+SELECT round(amount, id) FROM left_src
+---
+SELECT round(amount, 30 * 1000000) FROM left_src
+---
+SELECT bround(amount, 39) FROM left_src
+---
+SELECT ceil(amount, 30000000), floor(amount, 30000000) FROM left_src
+---
+SELECT format_number(amount, 2000000000) FROM left_src
+---
+SELECT format_number(amount, memo) FROM left_src
+---
+SELECT format_number(amount, concat('#', memo)) FROM left_src
+---
+SELECT id, concat(memo, memo) AS a, concat(a, a) AS b, concat(b, b) AS c, concat(c, c) AS d, concat(d, d) AS e, concat(e, e, e, e, e) AS f, concat(f, f, f, f, f) AS g, concat(g, g, g, g, g, g, g, g) AS h, concat(h, h, h) AS i FROM left_src
+---
+WITH a AS (SELECT id, replace(memo, 'a', memo) AS m FROM left_src) SELECT id, replace(m, 'a', m) AS m FROM a
+---
+SELECT id, regexp_replace(regexp_replace(memo, '', '$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0'), '', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy') FROM left_src
+---
+SELECT concat_ws(s, split(s, '')) FROM (SELECT concat_ws(memo, split(memo, '')) AS s FROM left_src) t
+---
+WITH a0 AS (SELECT id, memo AS m FROM left_src), a1 AS (SELECT id, concat(m, m) AS m FROM a0), a2 AS (SELECT id, concat(m, m) AS m FROM a1), a3 AS (SELECT id, concat(m, m) AS m FROM a2), a4 AS (SELECT id, concat(m, m) AS m FROM a3), a5 AS (SELECT id, concat(m, m) AS m FROM a4), a6 AS (SELECT id, concat(m, m) AS m FROM a5), a7 AS (SELECT id, concat(m, m) AS m FROM a6), a8 AS (SELECT id, concat(m, m) AS m FROM a7), a9 AS (SELECT id, concat(m, m) AS m FROM a8), a10 AS (SELECT id, concat(m, m) AS m FROM a9), a11 AS (SELECT id, concat(m, m) AS m FROM a10), a12 AS (SELECT id, concat(m, m) AS m FROM a11), a13 AS (SELECT id, concat(m, m) AS m FROM a12), a14 AS (SELECT id, concat(m, m) AS m FROM a13) SELECT id, length(m) FROM a14
+---
+WITH a0 AS (SELECT id, memo AS m FROM left_src), a1 AS (SELECT id, m || m AS m FROM a0), a2 AS (SELECT id, m || m AS m FROM a1), a3 AS (SELECT id, m || m AS m FROM a2), a4 AS (SELECT id, m || m AS m FROM a3), a5 AS (SELECT id, m || m AS m FROM a4), a6 AS (SELECT id, m || m AS m FROM a5), a7 AS (SELECT id, m || m AS m FROM a6), a8 AS (SELECT id, m || m AS m FROM a7), a9 AS (SELECT id, m || m AS m FROM a8), a10 AS (SELECT id, m || m AS m FROM a9), a11 AS (SELECT id, m || m AS m FROM a10), a12 AS (SELECT id, m || m AS m FROM a11), a13 AS (SELECT id, m || m AS m FROM a12), a14 AS (SELECT id, m || m AS m FROM a13) SELECT id, length(m) FROM a14
+---
+WITH a0 AS (SELECT id, memo AS m FROM left_src), a1 AS (SELECT id, hex(m) AS m FROM a0), a2 AS (SELECT id, hex(m) AS m FROM a1), a3 AS (SELECT id, hex(m) AS m FROM a2), a4 AS (SELECT id, hex(m) AS m FROM a3), a5 AS (SELECT id, hex(m) AS m FROM a4), a6 AS (SELECT id, hex(m) AS m FROM a5), a7 AS (SELECT id, hex(m) AS m FROM a6), a8 AS (SELECT id, hex(m) AS m FROM a7), a9 AS (SELECT id, hex(m) AS m FROM a8), a10 AS (SELECT id, hex(m) AS m FROM a9), a11 AS (SELECT id, hex(m) AS m FROM a10), a12 AS (SELECT id, hex(m) AS m FROM a11), a13 AS (SELECT id, hex(m) AS m FROM a12), a14 AS (SELECT id, hex(m) AS m FROM a13) SELECT id, length(m) FROM a14
+---
+WITH a0 AS (SELECT id, memo AS m FROM left_src), a1 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a0), a2 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a1), a3 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a2), a4 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a3), a5 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a4), a6 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a5), a7 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a6), a8 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a7), a9 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a8), a10 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a9), a11 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a10), a12 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a11), a13 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a12), a14 AS (SELECT id, CASE WHEN id > '0' THEN upper(concat_ws('', m, m)) END AS m FROM a13) SELECT id, length(m) FROM a14
+---
+SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, concat(m, m) AS m FROM (SELECT id, memo AS m FROM left_src) t0) t1) t2) t3) t4) t5) t6) t7) t8) t9) t10) t11) t12) t13
+---
+SELECT id FROM left_src l WHERE length(replace(replace(replace(replace(memo, 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx')) > 1
+---
+WITH p AS (SELECT id, '%a%a%a%a%a%a%a%a%a%a%a%a%b' AS pattern FROM left_src) SELECT l.id FROM left_src l JOIN p ON l.memo LIKE p.pattern
+---
+SELECT id FROM left_src WHERE memo LIKE lpad('%', 1000, '%a')
+---
+SELECT id FROM left_src WHERE memo LIKE replace(memo, 'a', '%')
+---
+SELECT id FROM left_src WHERE memo LIKE (SELECT max(translate(memo, 'ab', '%%')) FROM right_src)
+---
+SELECT l.id FROM left_src l JOIN (SELECT replace(memo, 'a', chr(37)) AS p FROM right_src) r ON l.memo LIKE r.p

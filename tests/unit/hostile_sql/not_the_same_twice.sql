@@ -87,3 +87,45 @@ SELECT mode(amount) FROM left_src
 SELECT `current_tımestamp` FROM left_src
 ---
 SELECT `current_tımeſtamp` FROM left_src
+---
+SELECT id FROM left_src WHERE CAST('no' || 'w' AS TIMESTAMP) > CAST('2020-01-01' AS TIMESTAMP)
+---
+SELECT id FROM left_src WHERE booked < concat('to', 'day')
+---
+SELECT id FROM left_src WHERE booked < ('to' || ('d' || 'ay'))
+---
+SELECT to_date(lower('TO' || 'DAY')) FROM left_src
+---
+SELECT to_date(reverse('yadot')) FROM left_src
+---
+SELECT year(substring('xtoday', 2)) FROM left_src
+---
+SELECT date_add(replace('toxday', 'x', ''), 1) FROM left_src
+---
+SELECT CAST(translate('nox', 'x', 'w') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(btrim('xnowx', 'x') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(split('a,now', ',')[1] AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(split_part('a,now', ',', 2) AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(from_unixtime(0, '''now''') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(date_format(CAST('2020-01-01' AS DATE), '''now''') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(concat(if(TRUE, 'no', ''), 'w') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(concat_ws('o', 'n', 'w') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(chr(110) || 'ow' AS TIMESTAMP) FROM left_src
+---
+SELECT coalesce(booked, CAST('no' AS STRING) || 'w') FROM left_src
+---
+SELECT CAST('10:00' AS TIMESTAMP) FROM left_src
+---
+SELECT TRY_CAST(' T10:00:00' AS TIMESTAMP) FROM left_src
+---
+SELECT to_timestamp('10:' || '00') FROM left_src
+---
+SELECT TIMESTAMP '10:00:00' FROM left_src

@@ -68,14 +68,37 @@ FUNCTIONS: Final = NUMBERS | TEXTS | DATES | CHOICES | CASTS | AGGREGATES | ORDE
 # With three arguments the first one is a unit, written without quotes.
 WITH_UNIT: Final = _names("date_add date_diff dateadd datediff timestampadd timestampdiff")
 
-# Which argument is a length, and which a regular expression.
+# Which argument is a length, which a number of decimal places, and which a regular expression.
 LENGTHS: Final = {"lpad": 1, "rpad": 1}
+PLACES: Final = dict.fromkeys(_names("bround ceil ceiling floor format_number round"), 1)
 PATTERNS: Final = dict.fromkeys(
     _names(
         "regexp_count regexp_extract regexp_instr regexp_like regexp_replace regexp_substr split"
     ),
     1,
 )
+
+# Those that make a text of texts, whichever letters these have.
+MADE_OF_TEXTS: Final = _names(
+    """
+    btrim chr concat concat_ws date_format from_unixtime initcap lcase left lower lpad ltrim overlay
+    regexp_extract regexp_replace regexp_substr replace reverse right rpad rtrim split split_part
+    substr substring substring_index translate trim ucase upper
+    """
+)
+
+# Those whose result is short, however long their arguments are.
+SHORT: Final = (
+    NUMBERS
+    | DATES
+    | _names(
+        """
+        ascii bit_length char_length character_length chr contains count count_if crc32 endswith
+        find_in_set hash instr len length levenshtein locate md5 octet_length position
+        regexp_count regexp_instr regexp_like sha1 sha2 soundex startswith xxhash64
+        """
+    )
+) - _names("greatest least nanvl date_format from_unixtime")
 
 # Spark takes these for functions where no column has the name, quoted or not.
 WITHOUT_PARENTHESES: Final = _names(

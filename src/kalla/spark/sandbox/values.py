@@ -8,12 +8,14 @@ from typing import Final
 
 from sqlglot import exp
 
+from kalla.spark.sandbox.clock import constant
 from kalla.spark.sandbox.functions import (
     FUNCTIONS,
     INSTEAD,
     LENGTHS,
     ORDERED,
     PATTERNS,
+    PLACES,
     REASONS,
     WITH_UNIT,
 )
@@ -23,28 +25,24 @@ from kalla.spark.sandbox.report import Report, nearest, shown
 
 _LONGEST_PADDING: Final = 1_000
 _LONGEST_PATTERN: Final = 1_000
+_MOST_PLACES: Final = 38  # as many as a decimal of Spark has digits
 _MOST_PERCENT_SIGNS: Final = 5  # each one multiplies the work by the length of the text
 _KINDS: Final = "use Spark's functions of numbers, texts, dates, conditions and sums"
 _NUMBER: Final = re.compile(r"\d+\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 
-# Cast to a date, which Spark also does unasked, these are read off the clock.
-_CLOCK: Final = re.compile(
-    r"[\s\x00-\x1f\x7f-\x9f]*(now|today|tomorrow|yesterday)([\s\x00-\x1f\x7f-\x9f].*)?",
-    re.IGNORECASE | re.DOTALL,
-)
-
 
 def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
     allowed = FUNCTIONS | {name.lower() for name in functions}
+    others = _has_percent_outside_like(tree)
     for node in list(tree.walk()):
         if isinstance(node, exp.Anonymous):
             _call(node, allowed, report)
-        elif isinstance(node, exp.Literal | exp.RawString):
+        elif isinstance(node, exp.Literal):
             _literal(node, report)
         elif isinstance(node, exp.RegexpLike):
             _pattern("RLIKE", node.expression, report)
         elif isinstance(node, exp.Like | exp.ILike):
-            _like(node.expression, report)
+            _like(node.expression, report, others=others)
         elif isinstance(node, exp.Alias):
             if not isinstance(node.parent, exp.Select):
                 report.add(f"AS {shown(node.alias)} is not allowed here", node,
@@ -83,8 +81,22 @@ def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None
         if not (length.is_int and int(length.name) <= _LONGEST_PADDING):
             report.add(f"the length of {name} must be a number up to {_LONGEST_PADDING:,}", node,
                        suggestion="write the number itself")  # fmt: skip
+    if (place := PLACES.get(name)) is not None and place < len(arguments):
+        _places(name, arguments[place], node, report)
     if (place := PATTERNS.get(name)) is not None and place < len(arguments):
         _pattern(name, arguments[place], report)
+
+
+def _places(name: str, places: exp.Expr, call: exp.Expr, report: Report) -> None:
+    """Spark would make as many digits of any number that it is told."""
+    number = places.this if isinstance(places, exp.Neg) else places
+    if isinstance(number, exp.Literal):
+        if number.is_int and int(number.name) <= _MOST_PLACES:
+            return
+        if name == "format_number" and number.is_string and len(number.name) <= 2 * _MOST_PLACES:
+            return
+    report.add(f"the decimal places of {name} must be a number up to {_MOST_PLACES}", call,
+               suggestion="write the number itself")  # fmt: skip
 
 
 def _star(node: exp.Star, report: Report) -> None:
@@ -118,17 +130,8 @@ def _is_ordered(call: exp.Expr) -> bool:
     )
 
 
-def _literal(node: exp.Literal | exp.RawString, report: Report) -> None:
-    if isinstance(node, exp.RawString) or node.is_string:
-        if _CLOCK.fullmatch(node.name):
-            report.add(
-                f"the text '{shown(node.name)}' would stand for the time of the run, "
-                "which differs from run to run",
-                node.parent,
-                value=node.name,
-                suggestion=INSTEAD["now"],
-            )
-    elif not _NUMBER.fullmatch(node.name):
+def _literal(node: exp.Literal, report: Report) -> None:
+    if not node.is_string and not _NUMBER.fullmatch(node.name):
         report.add(f"{shown(node.name)} is not a number", node.parent, value=node.name,
                    suggestion="such as 12.5 or 1e3")  # fmt: skip
 
@@ -150,11 +153,35 @@ def _pattern(name: str, pattern: exp.Expr, report: Report) -> None:
         )
 
 
-def _like(pattern: exp.Expr, report: Report) -> None:
-    signs = sum(each.name.count("%") for each in pattern.find_all(exp.Literal, exp.RawString))
-    if signs > _MOST_PERCENT_SIGNS:
+def _like(pattern: exp.Expr, report: Report, *, others: bool) -> None:
+    """`others`: whether a column may hold a % that the SQL itself has put there."""
+    texts = [each for each in pattern.find_all(exp.Literal, exp.RawString) if "%" in each.name]
+    if sum(each.name.count("%") for each in texts) > _MOST_PERCENT_SIGNS:
         report.add(f"a pattern of LIKE may have {_MOST_PERCENT_SIGNS} % at most", pattern.parent,
                    suggestion="make several of it, with AND between")  # fmt: skip
+    if not all(each is pattern or _joins(each.parent) for each in texts) or (
+        others and any(pattern.find_all(exp.Column, exp.Query))
+    ):
+        report.add("a pattern of LIKE may take its % from texts in it alone", pattern.parent,
+                   suggestion="write it as '%' || column || '%', and no % elsewhere")  # fmt: skip
+
+
+def _joins(node: exp.Expr | None) -> bool:
+    called = node.name.lower() if isinstance(node, exp.Anonymous) else ""
+    return isinstance(node, exp.DPipe | exp.Paren) or called == "concat"
+
+
+def _has_percent_outside_like(tree: exp.Expr) -> bool:
+    patterns = {
+        id(each) for like in tree.find_all(exp.Like, exp.ILike) for each in like.expression.walk()
+    }
+    for each in tree.find_all(exp.Literal, exp.RawString, exp.Anonymous):
+        called = each.name.lower() if isinstance(each, exp.Anonymous) else ""
+        if called == "chr" or (not called and id(each) not in patterns):
+            text = constant(each)
+            if text is None or "%" in text:
+                return True
+    return False
 
 
 def _select(node: exp.Select, report: Report) -> None:

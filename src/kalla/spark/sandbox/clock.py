@@ -1,0 +1,101 @@
+"""Texts that Spark reads as the time of the run, when it makes a date of them, asked or unasked.
+
+It looks at texts that the SQL itself holds, or makes of its own; one in a column is data to it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sqlglot import exp
+
+from kalla.spark.sandbox.functions import INSTEAD, MADE_OF_TEXTS
+from kalla.spark.sandbox.report import Report, shown
+
+_BLANK: Final = r"[\s\x00-\x1f\x7f-\x9f]"
+_CLOCK: Final = re.compile(
+    rf"{_BLANK}*(now|today|tomorrow|yesterday)({_BLANK}.*)?", re.IGNORECASE | re.DOTALL
+)
+# A time without its day is on the day of the run; as a text of its own it is fine.
+_NO_DAY: Final = re.compile(rf"{_BLANK}*T?\d+:.*", re.IGNORECASE | re.DOTALL)
+_POINTS: Final = {
+    exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ,
+}  # fmt: skip
+_TO_POINTS: Final = {"to_timestamp", "try_to_timestamp"}
+_KEPT: Final = {"lcase", "lower", "ltrim", "rtrim", "trim", "ucase", "upper"}
+
+
+def check(tree: exp.Expr, report: Report) -> None:
+    for node in tree.walk():
+        if _is_text(node) or _makes_text(node):
+            _text(node, report)
+        elif (made := _made_a_point_in_time(node)) is not None:
+            text = constant(made)
+            if text is not None and _NO_DAY.fullmatch(text):
+                report.add(f"'{shown(text)}' has no day, so it would be on the day of the run",
+                           node, suggestion="write the day before it")  # fmt: skip
+
+
+def _text(node: exp.Expr, report: Report) -> None:
+    if (text := constant(node)) is None:
+        if not any(node.find_all(exp.Column, exp.Query)):
+            report.add("a text that is made of texts alone might stand for the time of the run",
+                       node, suggestion="write the text in one piece")  # fmt: skip
+    elif _CLOCK.fullmatch(text):
+        report.add(
+            f"the text '{shown(text)}' would stand for the time of the run, "
+            "which differs from run to run",
+            node.parent if _is_text(node) else node,
+            value=text,
+            suggestion=INSTEAD["now"],
+        )
+
+
+def constant(node: exp.Expr) -> str | None:
+    """The text of an expression, of which letters' case does not matter, if it is plain to see."""
+    if isinstance(node, exp.Literal | exp.RawString):
+        return node.name
+    if isinstance(node, exp.Paren):
+        return constant(node.this)
+    if isinstance(node, exp.DPipe):
+        return _joined([node.this, node.expression])
+    if isinstance(node, exp.Anonymous):
+        return _called(node.name.lower(), node.expressions)
+    return None
+
+
+def _called(name: str, arguments: list[exp.Expr]) -> str | None:
+    if name == "concat":
+        return _joined(arguments)
+    if len(arguments) == 1:
+        if name in _KEPT:
+            return constant(arguments[0])
+        if name == "chr" and isinstance(arguments[0], exp.Literal) and arguments[0].is_int:
+            return chr(int(arguments[0].name) % 256)
+    return None
+
+
+def _joined(parts: list[exp.Expr]) -> str | None:
+    texts = [constant(each) for each in parts]
+    known = [each for each in texts if each is not None]
+    return "".join(known) if len(known) == len(texts) else None
+
+
+def _is_text(node: exp.Expr) -> bool:
+    return isinstance(node, exp.RawString) or (isinstance(node, exp.Literal) and node.is_string)
+
+
+def _makes_text(node: exp.Expr) -> bool:
+    called = node.name.lower() if isinstance(node, exp.Anonymous) else ""
+    return isinstance(node, exp.DPipe) or called in MADE_OF_TEXTS
+
+
+def _made_a_point_in_time(node: exp.Expr) -> exp.Expr | None:
+    """What becomes one, where that is asked for."""
+    made: exp.Expr | None = None
+    if isinstance(node, exp.Cast | exp.TryCast):
+        made = node.this if node.to.this in _POINTS else None
+    elif isinstance(node, exp.Anonymous) and len(node.expressions) == 1:
+        made = node.expressions[0] if node.name.lower() in _TO_POINTS else None
+    return made

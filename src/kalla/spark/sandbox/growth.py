@@ -1,0 +1,132 @@
+"""How long texts may become: joined with themselves again and again, they fill any memory.
+
+What counts is how many times as long as a text of the sources one may be; a join adds, a
+replacement multiplies, and a column of a WITH, a subquery or an alias has what it was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sqlglot import exp
+
+from kalla.spark.sandbox.functions import LENGTHS, SHORT
+from kalla.spark.sandbox.report import Report
+
+MOST: Final = 10_000
+_USUAL: Final = 100  # characters of a text
+_ENOUGH: Final = 10**12  # further, nobody needs to count
+
+_Named = Mapping[str, int]
+
+
+def check(tree: exp.Expr, report: Report) -> None:
+    growth = _Growth()
+    growth.query(tree, {}, 1)
+    if growth.most > MOST:
+        report.add(
+            f"a text may become {growth.most:,} times as long as those of the "
+            f"sources, at most {MOST:,} times is allowed",
+            growth.where,
+            suggestion="join texts once, not what was joined before",
+        )
+
+
+class _Growth:
+    def __init__(self) -> None:
+        self.most = 1
+        self.where: exp.Expr | None = None
+
+    def query(self, node: exp.Expr, tables: _Named, outer: int) -> int:
+        """Of the longest column of a query; `outer` is that of the queries around it."""
+        if isinstance(node, exp.Table):
+            return tables.get(node.name.lower(), 1)
+        if (with_ := node.args.get("with_")) is not None:
+            tables = dict(tables)
+            for cte in with_.expressions:
+                tables[cte.alias.lower()] = self.query(cte.this, tables, outer)
+        if isinstance(node, exp.Subquery):
+            return self.query(node.this, tables, outer)
+        if isinstance(node, exp.Select):
+            return self._select(node, tables, outer)
+        # A loop, not a recursion: a thousand SELECTs with UNION ALL lean to one side.
+        longest = 1
+        while isinstance(node, exp.SetOperation):
+            longest = max(longest, self.query(node.expression, tables, outer))
+            node = node.this
+        return max(longest, self.query(node, tables, outer))
+
+    def _select(self, node: exp.Select, tables: _Named, outer: int) -> int:
+        from_, joins = node.args.get("from_"), node.args.get("joins") or []
+        read = [each.this for each in ([from_] if from_ else []) + joins]
+        given = max([outer, *(self.query(each, tables, outer) for each in read)])
+        columns: dict[str, int] = {}  # by alias: those after it in the same SELECT may use it
+        longest = 1
+        for each in node.expressions:
+            grown = given if each.is_star else self._value(each, tables, given, columns)
+            if isinstance(each, exp.Alias):
+                columns[each.alias.lower()] = grown
+            longest = max(longest, grown)
+        for key, value in node.args.items():
+            if key not in ("expressions", "from_", "with_"):
+                for each in value if isinstance(value, list) else [value]:
+                    if isinstance(each, exp.Join):
+                        self._inside(each, tables, given, columns, but=each.this)
+                    elif isinstance(each, exp.Expr):
+                        self._inside(each, tables, given, columns)
+        return longest
+
+    def _value(self, node: exp.Expr, tables: _Named, given: int, columns: _Named) -> int:
+        grown = min(self._grown(node, tables, given, columns), _ENOUGH)
+        if grown > self.most:
+            self.most, self.where = grown, node
+        return grown
+
+    def _grown(self, node: exp.Expr, tables: _Named, given: int, columns: _Named) -> int:
+        if isinstance(node, exp.Query):
+            return self.query(node, tables, max(given, *columns.values(), 1))
+        if isinstance(node, exp.Column):
+            return max(given, columns.get(node.name.lower(), 1))
+        if isinstance(node, exp.Literal | exp.RawString):
+            return 1 + len(node.name) // _USUAL
+        parts = self._inside(node, tables, given, columns)
+        if isinstance(node, exp.DPipe):
+            return sum(parts)
+        if not isinstance(node, exp.Anonymous):
+            return max(parts, default=1)
+        name, arguments = node.name.lower(), node.expressions
+        if name in SHORT:
+            return 1
+        if name in LENGTHS:
+            return max([1000 // _USUAL, *parts])
+        if name == "hex":
+            return 2 * max(parts, default=1)
+        if name in ("concat", "overlay"):
+            return sum(parts)
+        if name == "concat_ws" and arguments:
+            return sum(parts) * max(1, _length(arguments[0], parts[0]))
+        if name == "replace" and len(arguments) > 2:
+            return parts[0] * max(1, _length(arguments[2], parts[2]))
+        if name == "regexp_replace" and len(arguments) > 2:  # also before and after each letter
+            return parts[0] * (1 + _length(arguments[2], parts[2]))
+        return max(parts, default=1)
+
+    def _inside(
+        self,
+        node: exp.Expr,
+        tables: _Named,
+        given: int,
+        columns: _Named,
+        but: exp.Expr | None = None,
+    ) -> list[int]:
+        return [
+            self._value(each, tables, given, columns)
+            for each in node.iter_expressions()
+            if each is not but
+        ]
+
+
+def _length(node: exp.Expr, grown: int) -> int:
+    """In characters: of a text that is written out, or of any other."""
+    return len(node.name) if isinstance(node, exp.Literal | exp.RawString) else grown * _USUAL
