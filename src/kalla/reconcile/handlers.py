@@ -26,7 +26,7 @@ from kalla.reconcile.headway import Account
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import reading
-from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources import direct, native, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Connector, Slice
@@ -114,8 +114,9 @@ class StagePlan(Stateless):
         with origins.connector(
             source, asked.side, recipe.time_zone, resolve=ground.secret
         ) as connector:
-            estimate = connector.estimate()
-            parts = connector.split(origins.chunks_wanted(source, estimate.rows, ground.limits))
+            with native.problems_at(f"sources.{asked.side}", "table"):
+                estimate = connector.estimate()
+                parts = connector.split(origins.chunks_wanted(source, estimate.rows, ground.limits))
             columns = origins.columns_to_read(connector, recipe, asked.side)
             at_once = origins.chunks_at_once(source, ground.limits)
             result = {
@@ -232,7 +233,8 @@ class Exec:
             connector = held.enter_context(
                 origins.connector(source, side, recipe.time_zone, resolve=ground.secret)
             )
-            return held.enter_context(direct.open_input(connector, recipe, side, ground.limits))
+            with native.problems_at(f"sources.{side}", "table"):
+                return held.enter_context(direct.open_input(connector, recipe, side, ground.limits))
         told = [each for each in context.inputs if each["side"] == side]
         files = [file for each in told for file in each.get("files", ())]
         notes = [note for each in told for note in each.get("notes", ())]

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from kalla import logs
 from kalla.database import Connection, migrate
-from kalla.errors import Permanent
+from kalla.errors import InvalidInput, InvalidSettings, KallaError, Permanent, Problem
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import JobPolicy
 from kalla.work import jobs, queues, runs
@@ -76,15 +76,27 @@ async def test_a_failing_job_is_tried_again_and_fails_after_its_last_attempt(sit
     ]
 
 
-async def test_a_permanent_error_is_not_tried_again(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        (Permanent("the recipe names no column"), 1),
+        (InvalidInput(Problem("rules[0]", "names no column")), 1),
+        # Another worker may have other settings.
+        (InvalidSettings(Problem("secrets.key", "is needed")), 3),
+    ],
+    ids=["permanent", "invalid input", "invalid settings"],
+)
+async def test_what_would_fail_in_the_same_way_is_not_tried_again(
+    site: Site, error: KallaError, attempts: int
+) -> None:
     def hopeless(job: Job, context: Context) -> Outcome:
-        raise Permanent("the recipe names no column")
+        raise error
 
     site.handle("hopeless", hopeless)
     async with site.client() as client, site.worker():
         (job_id,) = await client.submit(NewJob("hopeless"))
         record = await client.until(job_id, "failed")
-    assert (record.failures, record.error) == (1, "the recipe names no column")
+    assert (record.failures, record.error) == (attempts, str(error))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kalla import logs
 from kalla.database import AWAY, TOO_LARGE, Connection, Database
-from kalla.errors import KallaError, Lost, Permanent
+from kalla.errors import InvalidInput, InvalidSettings, KallaError, Lost, Permanent
 from kalla.redaction import scrub
 from kalla.work import jobs as job_store
 from kalla.work.duty import Duty, end, trouble_with_postgres
@@ -130,7 +130,7 @@ class Settling(Duty):
         if isinstance(error, KallaError):
             sentence = str(error)
         lines = "".join(traceback.format_exception(error))
-        permanent = isinstance(error, Permanent)
+        permanent = _is_lasting(error)
         try:
             status, woken = await self._insisting(
                 lambda connection: job_store.fail(connection, job, sentence, lines, permanent)
@@ -198,6 +198,15 @@ class Settling(Duty):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.death = f"settling died: {type(error).__name__}: {scrub(str(error))}"
             _log.error("settling died", exc_info=error)
+
+
+def _is_lasting(error: BaseException) -> bool:
+    """Whether the same again would fail in the same way. Settings may be others on the next worker,
+    and what is not there now may be later.
+    """
+    if isinstance(error, InvalidSettings):
+        return False
+    return isinstance(error, Permanent | InvalidInput)
 
 
 def _names(held: Held) -> dict[str, object]:
