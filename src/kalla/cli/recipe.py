@@ -37,7 +37,7 @@ def check(
     """Tell every problem of a recipe; exit code 2 if there is one."""
     values = given_values(given or [])
     text = recipe_text(file)
-    look = _Look()
+    look = Look()
     try:
         recipe = reading.read(text, values, left=left, right=right, columns=look)
     except InvalidInput as error:
@@ -62,13 +62,15 @@ def save(
     style: Style = "text",
 ) -> None:
     """Keep a recipe: as a new version, unless the latest one says the same."""
-    with Client() as client:
+    with Client(seconds=60) as client:  # its sources are looked at
         saved = client.post("/api/recipes", {"recipe": recipe_text(file)})
     if style == "json":
         print_json(saved)
         return
     how = "has not changed: it is" if saved["repeated"] else "is saved as"
     typer.echo(f"{saved['recipe_id']} {how} version {saved['version']}.")
+    for note in saved["notes"]:
+        typer.echo(f"Note: {note}.")
 
 
 @app.command("list")
@@ -122,7 +124,7 @@ def _all(client: Client) -> list[dict[str, Any]]:
             return found
 
 
-class _Look:
+class Look:
     """The columns of both sources; one that cannot be reached is a note, not a problem."""
 
     def __init__(self) -> None:
@@ -138,9 +140,7 @@ class _Look:
         for side in sides:
             source = recipe.sources[side]
             try:
-                found[side] = inspection.columns(
-                    source, storage=storage, resolve=resolve, lines=None
-                )
+                found[side] = inspection.columns(source, storage=storage, resolve=resolve)
             except KallaError as error:
                 self.notes.append(f"the {side} source's columns were not checked: {error}")
         return found

@@ -64,7 +64,7 @@ def submit(
         body["recipe"] = recipe_text(file)
     else:
         body |= {"recipe_id": recipe, "version": version}
-    with Client() as client:
+    with Client(seconds=60) as client:
         run = client.post("/api/runs", body, idempotency_key)
         if style == "text":
             kept = f"{run['recipe_id']}, version {run['recipe_version']}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated
 
@@ -14,19 +13,20 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.database import Connection
-from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
+from kalla.errors import Conflict, InvalidInput, Problem
 from kalla.reconcile import store
 from kalla.reconcile.evidence import report
 from kalla.reconcile.handlers import first_jobs
-from kalla.reconcile.library import entries
+from kalla.reconcile.library import drafts, entries
 from kalla.reconcile.library.entries import RecipeVersion
+from kalla.reconcile.library.looking import Look, patiently
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import recipe_hash
 from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.store import Callback, NewReconciliation, RunDetail, RunPage
 from kalla.storage import Storage, is_s3
 from kalla.web.access import GuardedRoute, needs
-from kalla.web.commands import Command, Commanded
+from kalla.web.commands import Commanded
 from kalla.web.parts import Whole
 from kalla.web.storable import Document, Text
 from kalla.work import runs
@@ -36,10 +36,6 @@ router = APIRouter(prefix="/api", route_class=GuardedRoute, tags=["runs"])
 
 RunId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 KIND = "reconcile"
-
-_LOOK_SECONDS = 30
-_MOST_LOOKERS = 4  # each holds a connection of the pool
-_lookers = 0
 
 
 class RunSubmission(BaseModel):
@@ -74,12 +70,16 @@ async def submit_run(
     """Validate the recipe and start a run of it, all in one transaction."""
     connection = command.connection
     exact = await asyncio.to_thread(_exactly, await request.body())
-    text = await _text(connection, asked, exact)
+    saved = await _saved(connection, asked)
+    text = saved.text if saved else exact.recipe or ""
     known = await entries.known_sources(connection)
-    async with _looking(connection):
-        recipe = await entries.prepare(text, exact.parameters, asked.left, asked.right, known)
+    filling = (text, known, exact.parameters, _uris(asked))
+    async with patiently(connection):
+        seen = await Look.of(parts.settings).wanted(partial(drafts.ready, *filling), known)
+        recipe = await entries.prepare(*filling, seen)
     callback = await _callback(connection, asked.callback_url)
-    kept = await _kept(command, asked, text)
+    # A run names the version it used, whatever was saved while its sources were looked at.
+    kept = saved or await entries.save_recipe(connection, text, command.caller.name)
     new = NewReconciliation(
         name=recipe.name,
         recipe_id=kept.recipe_id,
@@ -148,7 +148,7 @@ async def import_run(
     if not (is_s3(asked.folder) or FilePath(asked.folder).is_absolute()):
         raise InvalidInput(Problem("folder", f"must be an absolute path, got {asked.folder!r}"))
     storage = Storage.of(parts.settings.storage)
-    async with _looking(command.connection):
+    async with patiently(command.connection):
         made = await asyncio.to_thread(report.of_evidence, asked.folder, storage)
         document = await asyncio.to_thread(report.recipe_of, asked.folder, storage)
     recipe = json.dumps(document, indent=2)
@@ -182,40 +182,20 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def _text(connection: Connection, asked: RunSubmission, exact: _Exact) -> str:
+async def _saved(connection: Connection, asked: RunSubmission) -> RecipeVersion | None:
+    """The version that is asked for, unless the recipe itself is given."""
     if (asked.recipe is None) == (asked.recipe_id is None):
         raise InvalidInput(Problem("recipe", "give a recipe, or the recipe_id of a saved one"))
     if asked.recipe_id is not None:
-        return (await entries.recipe_version(connection, asked.recipe_id, asked.version)).text
+        return await entries.recipe_version(connection, asked.recipe_id, asked.version)
     if asked.version is not None:
         raise InvalidInput(Problem("version", "is that of a saved recipe: give its recipe_id"))
-    return exact.recipe or ""
+    return None
 
 
-async def _kept(command: Command, asked: RunSubmission, text: str) -> RecipeVersion:
-    """The version under which the recipe is kept: a run names the one it used."""
-    if asked.recipe_id is not None:
-        return await entries.recipe_version(command.connection, asked.recipe_id, asked.version)
-    return await entries.save_recipe(command.connection, text, command.caller.name)
-
-
-@asynccontextmanager
-async def _looking(connection: Connection) -> AsyncIterator[None]:
-    """While files are looked at, which may be many; bounded in time, and few at once."""
-    global _lookers
-    if _lookers >= _MOST_LOOKERS:
-        raise Unavailable("too many recipes are being looked at: try again in a moment")
-    await entries.be_patient(connection)
-    _lookers += 1
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            yield
-    except TimeoutError:
-        raise InvalidInput(
-            Problem("sources", f"could not be looked at within {_LOOK_SECONDS} seconds")
-        ) from None
-    finally:
-        _lookers -= 1
+def _uris(asked: RunSubmission) -> dict[str, str]:
+    given = (("left", asked.left), ("right", asked.right))
+    return {side: uri for side, uri in given if uri is not None}
 
 
 async def _callback(connection: Connection, url: str | None) -> Callback | None:

@@ -337,25 +337,26 @@ async def test_a_cancelled_run_stops_its_jobs_and_says_so(
     site: RunsSite, bank: str, hook: Hook
 ) -> None:
     await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
-    async with await psycopg.AsyncConnection.connect(bank) as holder, site.worker():
+    body = {"recipe": recipe(site), "callback_url": hook.url}
+    run_id = (await site.post("/api/runs", body))["run_id"]
+    async with await psycopg.AsyncConnection.connect(bank) as holder:
         await holder.execute("LOCK TABLE payments IN ACCESS EXCLUSIVE MODE")
-        body = {"recipe": recipe(site), "callback_url": hook.url}
-        run_id = (await site.post("/api/runs", body))["run_id"]
+        async with site.worker():
 
-        async def staging() -> bool:
-            run = await site.get(f"/api/runs/{run_id}")
-            return bool(run["progress"]["stage"] == "staging")
+            async def staging() -> bool:
+                run = await site.get(f"/api/runs/{run_id}")
+                return bool(run["progress"]["stage"] == "staging")
 
-        await eventually(staging, 60)
-        await site.post(f"/api/runs/{run_id}/cancel", status=200)
-        await holder.rollback()
-        ended = await site.until(run_id, "cancelled")
-        assert ended["error"] == "cancelled by admin"
+            await eventually(staging, 60)
+            await site.post(f"/api/runs/{run_id}/cancel", status=200)
+            await holder.rollback()
+            ended = await site.until(run_id, "cancelled")
+            assert ended["error"] == "cancelled by admin"
 
-        async def told() -> bool:
-            return bool(hook.calls)
+            async def told() -> bool:
+                return bool(hook.calls)
 
-        await eventually(told, 60)
+            await eventually(told, 60)
     assert json.loads(hook.calls[0][1])["status"] == "cancelled"
     assert (await site.post(f"/api/runs/{run_id}/cancel", status=409))["status"] == 409
 

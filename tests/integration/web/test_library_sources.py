@@ -48,7 +48,7 @@ async def register(site: Site, name: str, source: dict[str, Any]) -> None:
 async def admitted(site: Site, text: str) -> Recipe:
     async with site.database.transaction() as connection:
         known = await entries.known_sources(connection)
-    return await entries.prepare(text, {}, None, None, known)
+    return await entries.prepare(text, known, {}, {})
 
 
 async def test_a_source_is_registered_shown_replaced_and_removed(site: Site) -> None:
@@ -216,10 +216,11 @@ async def test_another_source_for_a_run_is_held_against_the_register_too(site: S
     text = recipe(*["uri: /data/x.csv, primary_key: [id]"] * 2)
     async with site.database.transaction() as connection:
         known = await entries.known_sources(connection)
-    found = await entries.prepare(text, {}, "source://bank", "source://bank", known)
+    uris = {"left": "source://bank", "right": "source://bank"}
+    found = await entries.prepare(text, known, {}, uris)
     assert found.sources.left.table == "public.payments"
     with pytest.raises(InvalidInput, match=r"sources\.right\.uri: /etc/passwd is not"):
-        await entries.prepare(text, {}, "source://bank", "/etc/passwd", known)
+        await entries.prepare(text, known, {}, uris | {"right": "/etc/passwd"})
 
 
 async def test_a_uri_that_a_registered_source_covers_is_admitted(
@@ -327,8 +328,8 @@ async def test_a_parameter_cannot_lead_to_another_place(site: Site) -> None:
     )
     async with site.database.transaction() as connection:
         known = await entries.known_sources(connection)
-    found = await entries.prepare(text, {"file": "may.csv"}, None, None, known)
+    found = await entries.prepare(text, known, {"file": "may.csv"}, {})
     assert found.sources.left.uri == "/data/in/may.csv"
     for value in ("../../etc/passwd", "x/../../../etc/passwd", "\0"):
         with pytest.raises(InvalidInput):
-            await entries.prepare(text, {"file": value}, None, None, known)
+            await entries.prepare(text, known, {"file": value}, {})

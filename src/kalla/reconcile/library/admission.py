@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field
@@ -26,8 +27,10 @@ from kalla.spark.connectors.postgres_schemas import is_reserved
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 _REFERENCE = re.compile(r"source://(?P<name>[^/?#]*)/?", re.IGNORECASE)
+_MAY_NAME = re.compile(r"source://|\$\{", re.IGNORECASE)
 _FROM_REGISTRY = {"uri", "password"}
 _MOST_SUGGESTED = 20
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class SourceDocument(Source):
@@ -42,6 +45,17 @@ class SourceDocument(Source):
 
 Known = Mapping[str, SourceDocument]
 """The registered sources by name."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The text of a recipe with registered sources filled in, and what is wrong with their names.
+
+    A name that hangs on a parameter without a value is not known, and stays as it is.
+    """
+
+    text: str
+    problems: tuple[Problem, ...] = ()
 
 
 def admit(recipe: Recipe, known: Known) -> Recipe:
@@ -73,38 +87,26 @@ def admit_source(source: Source, side: Side, known: Known) -> Source:
     return found
 
 
-def resolve(document: Mapping[str, Any], known: Known) -> dict[str, Any]:
-    """A recipe's document with the registered fields of each `source://NAME` filled in.
-
-    What the recipe says itself wins, but for uri, password and a registered table. The two older
-    shapes do not know these fields: theirs are filled in by `admit`.
-    """
-    given = document.get("sources")
-    if not isinstance(given, dict) or older.modernise(document).origins:
-        return dict(document)
-    sources = dict(given)
-    for side in SIDES:
-        fields = given.get(side)
-        if isinstance(fields, dict) and (name := _reference(fields.get("uri"))) is not None:
-            registered = _named(known, name, side)
-            fixed = _fixed(registered)
-            own = {key: item for key, item in fields.items() if key not in fixed}
-            sources[side] = _escaped(registered.fields()) | own
-    return {**document, "sources": sources}
-
-
-def resolved(text: str, known: Known, uris: Mapping[str, str] | None = None) -> str:
+def resolved(
+    text: str,
+    known: Known,
+    given: Mapping[str, str] = _NOTHING,
+    uris: Mapping[str, str] = _NOTHING,
+) -> Resolved:
     """The text of a recipe with `source://NAME` filled in, and with other uris if any are given.
 
     What is broken stays as it is: its reader tells it.
     """
-    if not uris and "source://" not in text.lower():
-        return text
-    parsed = notation.parse(text)
+    if not uris and not _MAY_NAME.search(text):
+        return Resolved(text)
+    try:
+        parsed = notation.parse(text)
+    except InvalidInput:
+        return Resolved(text)
     if parsed.findings or not isinstance(parsed.value, dict):
-        return text
-    document = resolve(_with_uris(parsed.value, uris or {}), known)
-    return text if document == parsed.value else notation.write(document)
+        return Resolved(text)
+    document, problems = _resolve(_with_uris(parsed.value, uris), known, given)
+    return Resolved(text if document == parsed.value else notation.write(document), problems)
 
 
 def source_problems(source: SourceDocument) -> Iterator[Problem]:
@@ -140,6 +142,46 @@ def source_problems(source: SourceDocument) -> Iterator[Problem]:
         elif ".." in place.parts:
             yield Problem("source.uri", "must not hold `..`", source.uri,
                           "write the path it stands for")  # fmt: skip
+
+
+def _resolve(
+    document: Mapping[str, Any], known: Known, given: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """A recipe's document with the registered fields of each `source://NAME` filled in.
+
+    What the recipe says itself wins, but for uri, password and a registered table. The two older
+    shapes do not know these fields: theirs are filled in by `admit`.
+    """
+    said = document.get("sources")
+    if not isinstance(said, dict) or older.modernise(document).origins:
+        return dict(document), ()
+    sources = dict(said)
+    problems: list[Problem] = []
+    for side, uri in _uris(document, given).items():
+        if (name := _reference(uri)) is None:
+            continue
+        try:
+            registered = _named(known, name, side)
+        except InvalidInput as error:
+            problems += error.problems
+            continue
+        fixed = _fixed(registered)
+        own = {key: item for key, item in said[side].items() if key not in fixed}
+        sources[side] = _escaped(registered.fields()) | own
+    return {**document, "sources": sources}, tuple(problems)
+
+
+def _uris(document: Mapping[str, Any], given: Mapping[str, str]) -> dict[Side, object]:
+    """As far as they are known: one may hang on a parameter."""
+    part = {name: document[name] for name in ("parameters", "sources") if name in document}
+    filled = parameters.fill(part, given)
+    sources = filled.document["sources"]
+    fields = {side: sources.get(side) for side in SIDES} if isinstance(sources, dict) else {}
+    return {
+        side: each.get("uri")
+        for side, each in fields.items()
+        if isinstance(each, dict) and ("sources", side, "uri") not in filled.unfilled
+    }
 
 
 def _with_uris(document: Mapping[str, Any], uris: Mapping[str, str]) -> dict[str, Any]:

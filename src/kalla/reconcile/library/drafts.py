@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from types import MappingProxyType
 
-from kalla.errors import InvalidInput
+from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.library import admission
 from kalla.reconcile.library.admission import Known
-from kalla.reconcile.model import Recipe, Side
-from kalla.reconcile.recipes import notation, older, parameters, reading
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.recipes import notation, older, parameters, reading, salvage
 from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.recipes.problems import RecipeProblem, spelled
+from kalla.reconcile.recipes.problems import Path, RecipeProblem, spelled
 from kalla.reconcile.recipes.reading import Look
 from kalla.redaction import scrub_value
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
 _LONGEST_SLUG = 80
+_REFERENCE = "source://"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,17 @@ class Sent:
 
     text: str
     given: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Unfilled:
+    """Stand-ins for the parameters that nobody gave a value, and what cannot be told with them:
+    something of these places, and the columns of these sides.
+    """
+
+    needs: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
+    hidden: tuple[Side, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,16 @@ def judge(
         return Judgement(reading.read(text, given, columns=columns))
     except InvalidInput as error:
         first = told(error)
-    needs, places = _unfilled(text, given)
+    unfilled = _unfilled(text, given)
+    needs = unfilled.needs
     if not needs:
         return Judgement(None, first)
+    seen = columns and _but(columns, unfilled.hidden)
     try:
-        recipe = reading.read(text, {**given, **needs}, columns=columns)
+        recipe = reading.read(text, {**given, **needs}, columns=seen)
     except InvalidInput as error:
         # Where a stand-in stands, nothing can be said.
-        left = tuple(each for each in told(error) if not _is_at(each.field, places))
+        left = tuple(each for each in told(error) if not _is_at(each.field, unfilled.places))
         return Judgement(None, left, tuple(needs))
     return Judgement(recipe, (), tuple(needs))
 
@@ -106,17 +120,31 @@ def judge_with_sources(
     columns: Look | None = None,
 ) -> Judgement:
     """The same, with the registered sources filled in."""
+    found = admission.resolved(text, known, given)
+    judgement = judge(found.text, given, columns)
+    return replace(judgement, problems=_told(found.problems) + judgement.problems)
+
+
+def ready(
+    text: str,
+    known: Known,
+    given: Mapping[str, str],
+    uris: Mapping[str, str],
+    columns: Look | None = None,
+) -> Recipe:
+    """The recipe of a text as it is run: parameters, uris and registered sources filled in."""
+    found = admission.resolved(text, known, given, uris)
     try:
-        unknown: tuple[RecipeProblem, ...] = ()
-        text = admission.resolved(text, known)
+        recipe = reading.read(found.text, given, columns=columns)
     except InvalidInput as error:
-        unknown = told(error)
-    judgement = judge(text, given, columns)
-    return replace(judgement, problems=unknown + judgement.problems)
+        raise InvalidInput(*_told(found.problems), *error.problems) from None
+    if found.problems:
+        raise InvalidInput(*_told(found.problems))
+    return recipe
 
 
 def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
-    return tuple(RecipeProblem.of(each) for each in error.problems)
+    return _told(error.problems)
 
 
 def named(text: str) -> tuple[str, str]:
@@ -137,6 +165,10 @@ def slug(name: str) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_LONGEST_SLUG].strip("-")
     return found or f"recipe-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _told(problems: Iterable[Problem]) -> tuple[RecipeProblem, ...]:
+    return tuple(RecipeProblem.of(each) for each in problems)
 
 
 def _values(given: object) -> dict[str, str]:
@@ -169,14 +201,13 @@ def _values(given: object) -> dict[str, str]:
     return {name: str(value) for name, value in given.items()}
 
 
-def _unfilled(text: str, given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Stand-ins for declared parameters without a value, and the places that use them."""
+def _unfilled(text: str, given: Mapping[str, str]) -> _Unfilled:
     try:
         value = notation.parse(text).value
     except InvalidInput:
-        return {}, []
+        return _Unfilled()
     if not isinstance(value, dict):
-        return {}, []
+        return _Unfilled()
     modern = older.modernise(value)
     declared = modern.document.get("parameters")
     needs = {}
@@ -190,7 +221,30 @@ def _unfilled(text: str, given: Mapping[str, str]) -> tuple[dict[str, str], list
         parameters.fill(modern.document, given).unfilled
         - parameters.fill(modern.document, {**given, **needs}).unfilled
     )
-    return needs, [spelled(modern.place(path)) for path in unfilled]
+    return _Unfilled(
+        needs,
+        (
+            *(spelled(modern.place(path)) for path in unfilled),
+            *(spelled(path) for path in _left_to_register(modern.document, unfilled)),
+        ),
+        tuple(side for side in SIDES if any(salvage.hides(path, side) for path in unfilled)),
+    )
+
+
+def _left_to_register(document: Mapping[str, object], unfilled: Collection[Path]) -> Iterator[Path]:
+    """What a recipe does not say of a source may be registered under a name that is not known."""
+    sources = document.get("sources")
+    for side in SIDES:
+        fields = sources.get(side) if isinstance(sources, dict) else None
+        if ("sources", side, "uri") in unfilled and isinstance(fields, dict):
+            begins = str(fields["uri"]).lower().partition("${")[0]
+            if begins.startswith(_REFERENCE) or _REFERENCE.startswith(begins):
+                unsaid = Source.model_fields.keys() - fields.keys()
+                yield from (("sources", side, name) for name in unsaid)
+
+
+def _but(columns: Look, hidden: Collection[Side]) -> Look:
+    return lambda recipe, sides: columns(recipe, [side for side in sides if side not in hidden])
 
 
 def _is_at(field: str, places: Iterable[str]) -> bool:

@@ -19,7 +19,8 @@ from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.library import admission, destinations, drafts
 from kalla.reconcile.library.admission import UNSTORABLE, Known, SourceDocument, source_problems
 from kalla.reconcile.model import Recipe
-from kalla.reconcile.recipes import notation, reading
+from kalla.reconcile.recipes import notation
+from kalla.reconcile.recipes.reading import Look
 from kalla.redaction import secrets_in
 from kalla.secrets import valid_name
 from kalla.statements import load
@@ -68,6 +69,7 @@ class SavedRecipe(RecipeVersion):
     """What was saved. `repeated`: it is the latest version already, which stays."""
 
     repeated: bool
+    notes: tuple[str, ...] = ()  # on what could not be looked at
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,19 @@ class Destination:
 
 
 async def prepare(
-    text: str, given: Mapping[str, str], left: str | None, right: str | None, known: Known
+    text: str,
+    known: Known,
+    given: Mapping[str, str],
+    uris: Mapping[str, str],
+    columns: Look | None = None,
 ) -> Recipe:
     """The recipe of a text, ready to run: parameters and sources filled in, its places allowed.
 
     Without a connection: to look where links lead can take longer than a transaction may be idle.
     """
-    uris = {side: uri for side, uri in (("left", left), ("right", right)) if uri is not None}
 
     def prepared() -> Recipe:
-        recipe = reading.read(admission.resolved(text, known, uris), given)
-        return admission.admit(recipe, known)
+        return admission.admit(drafts.ready(text, known, given, uris, columns), known)
 
     return await asyncio.to_thread(prepared)
 
@@ -141,14 +145,16 @@ async def be_patient(connection: Connection) -> None:
     await connection.execute(sql.be_patient)
 
 
-async def save_recipe(connection: Connection, text: str, by: str) -> SavedRecipe:
+async def save_recipe(
+    connection: Connection, text: str, by: str, columns: Look | None = None
+) -> SavedRecipe:
     """Keep a recipe under its id: as a new version, unless the latest has the same text.
 
     Going back to an earlier text makes a new version too: the latest one is what counts.
     """
     known = await known_sources(connection)
     await be_patient(connection)
-    text, name, recipe_id, digest = await asyncio.to_thread(_fit_to_save, text, known)
+    text, name, recipe_id, digest = await asyncio.to_thread(_fit_to_save, text, known, columns)
     await connection.execute(sql.serialise_recipe, {"recipe_id": recipe_id})
     latest = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
     if latest is not None and latest["hash"] == digest:
@@ -256,10 +262,10 @@ def _fit_to_register(name: str, source: SourceDocument) -> str:
     return document
 
 
-def _fit_to_save(text: str, known: Known) -> tuple[str, str, str, str]:
+def _fit_to_save(text: str, known: Known, columns: Look | None) -> tuple[str, str, str, str]:
     """The text as it is kept, its name, id and hash; or every problem of it."""
     text = drafts.normal(text)
-    if problems := drafts.judge_with_sources(text, known).problems:
+    if problems := drafts.judge_with_sources(text, known, columns=columns).problems:
         raise InvalidInput(*problems)
     name, recipe_id = drafts.named(text)
     if faults := [*_recipe_id_problems(recipe_id), *_text_problems(name, text)]:

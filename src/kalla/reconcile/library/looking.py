@@ -1,23 +1,31 @@
-"""Looking into sources while somebody waits for the answer: in threads, a few at once, in time."""
+"""Looking into sources while somebody waits for the answer: in threads, a few at once, in time.
+
+A check may be answered without what could not be looked at; it is then told in a note.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, TypeVar
 
+from kalla.database import Connection
 from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.library import admission, places
+from kalla.reconcile.library import admission, entries, places
 from kalla.reconcile.library.admission import Known
+from kalla.reconcile.library.drafts import Wanted
 from kalla.reconcile.library.places import Refused
 from kalla.reconcile.model import Recipe, Side, Source
+from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
 from kalla.reconcile.sources.origins import Resolve
+from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.storage import Storage
@@ -26,6 +34,10 @@ Result = TypeVar("Result")
 
 # Of its own: sources that do not answer must not hold up what else runs in threads.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="look")
+
+_PATIENCE = 50  # seconds, of which a look at columns takes 20; less than `be_patient` allows
+_MOST_PATIENT = 4  # each holds a connection of the pool
+_patient = 0
 
 
 class _Means(TypedDict):
@@ -40,6 +52,10 @@ class Seen:
 
     columns: dict[Side, Columns] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def __call__(self, *_: object) -> dict[Side, Columns]:
+        """What was seen, to whoever reads the recipe again."""
+        return self.columns
 
 
 @dataclass(frozen=True)
@@ -71,13 +87,29 @@ class Look:
         except (Unavailable, InvalidInput) as error:
             return Reach(False, str(error))
 
-    async def columns(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
+    async def wanted(self, judge: Callable[[reading.Look], object], known: Known) -> Seen:
+        """The columns that a judgement asks for: it is made once to see which these are, and with
+        them by the caller.
+        """
+        wanted = Wanted()
+
+        def ask() -> None:
+            with suppress(InvalidInput):
+                judge(wanted)
+
+        await asyncio.to_thread(ask)
+        return (
+            await self._columns_of(wanted.recipe, wanted.sides, known) if wanted.recipe else Seen()
+        )
+
+    async def _columns_of(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
         """The columns of a recipe's registered sources; the others are not looked at."""
         looks = await asyncio.gather(*(self._columns(recipe, side, known) for side in sides))
         seen = Seen()
         for side, found in zip(sides, looks, strict=True):
             if isinstance(found, KallaError):
-                seen.notes.append(f"the {side} source's columns were not checked: {found}")
+                note = scrub(f"the {side} source's columns were not checked: {found}")
+                seen.notes.append(note)
             else:
                 seen.columns[side] = found
         return seen
@@ -85,7 +117,7 @@ class Look:
     async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
         def look() -> Columns:
             source = admission.admit_source(recipe.sources[side], side, known)
-            return inspection.columns(source, lines=inspection.SAMPLE_ROWS, **self._means())
+            return inspection.columns(source, **self._means())
 
         try:
             return await self._in_time(look)
@@ -108,6 +140,25 @@ class Look:
                 f"the source did not answer within {self.seconds:g} seconds: see whether it can be "
                 "reached from the API's machine"
             ) from None
+
+
+@asynccontextmanager
+async def patiently(connection: Connection) -> AsyncIterator[None]:
+    """While a command looks at files, which may be many; bounded in time, and few at once."""
+    global _patient
+    if _patient >= _MOST_PATIENT:
+        raise Unavailable("too many recipes are being looked at: try again in a moment")
+    await entries.be_patient(connection)
+    _patient += 1
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            yield
+    except TimeoutError:
+        raise InvalidInput(
+            Problem("sources", f"could not be looked at within {_PATIENCE} seconds")
+        ) from None
+    finally:
+        _patient -= 1
 
 
 def _inside(source: Source) -> Source:

@@ -5,16 +5,19 @@ because they are the list of places that Kalla may connect to.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from kalla.errors import InvalidInput
+from kalla.database import Connection
+from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.library import drafts, entries
-from kalla.reconcile.library.admission import Known, SourceDocument
-from kalla.reconcile.library.drafts import Judgement, Sent, Wanted
+from kalla.reconcile.library.admission import SourceDocument
+from kalla.reconcile.library.drafts import Judgement
 from kalla.reconcile.library.entries import (
     Destination,
     RecipeSummary,
@@ -22,7 +25,7 @@ from kalla.reconcile.library.entries import (
     RegisteredSource,
     SavedRecipe,
 )
-from kalla.reconcile.library.looking import Look
+from kalla.reconcile.library.looking import Look, Seen, patiently
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.problems import RecipeProblem
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Inspection, Preview, Reach
@@ -171,13 +174,19 @@ async def list_recipes(
 
 
 @router.post("/recipes", status_code=201, tags=["recipes"])
-async def save_recipe(command: Commanded, request: Request, response: Response) -> SavedRecipe:
+async def save_recipe(
+    parts: Whole, command: Commanded, request: Request, response: Response
+) -> SavedRecipe:
     """Save a recipe: the body is its YAML or JSON text, or JSON `{"recipe": …}`.
 
     Every version is kept. One with the same text as the latest is not made again: status 200.
+    What could not be looked at is in `notes`.
     """
     sent = await asyncio.to_thread(drafts.sent, await request.body())
-    saved = await entries.save_recipe(command.connection, sent.text, command.caller.name)
+    connection = command.connection
+    seen = await _seen(parts, connection, sent.text)
+    saved = await entries.save_recipe(connection, sent.text, command.caller.name, seen)
+    saved = replace(saved, notes=tuple(seen.notes))
     response.headers["Location"] = f"/api/recipes/{saved.recipe_id}/versions/{saved.version}"
     if saved.repeated:
         response.status_code = 200
@@ -193,15 +202,14 @@ async def validate_recipe(parts: Whole, request: Request) -> Verdict:
     """
     async with parts.database.transaction() as connection:
         known = await entries.known_sources(connection)
-    wanted = Wanted()
-    sent, judgement = await asyncio.to_thread(_judged, await request.body(), known, wanted)
-    if sent is None or wanted.recipe is None:
-        return await asyncio.to_thread(_verdict, judgement, [])
-    seen = await Look.of(parts.settings).columns(wanted.recipe, wanted.sides, known)
-    judgement = await asyncio.to_thread(
-        drafts.judge_with_sources, sent.text, known, sent.given, lambda *_: seen.columns
-    )
-    return await asyncio.to_thread(_verdict, judgement, [scrub(note) for note in seen.notes])
+    try:
+        sent = await asyncio.to_thread(drafts.sent, await request.body())
+    except InvalidInput as error:
+        return _verdict(Judgement(None, drafts.told(error)), [])
+    judge = partial(drafts.judge_with_sources, sent.text, known, sent.given)
+    seen = await Look.of(parts.settings).wanted(judge, known)
+    judgement = await asyncio.to_thread(judge, seen)
+    return await asyncio.to_thread(_verdict, judgement, seen.notes)
 
 
 @router.get("/recipes/schema", tags=["recipes"])
@@ -254,12 +262,18 @@ async def _source(parts: Parts, name: str) -> RegisteredSource:
         return await entries.source(connection, name)
 
 
-def _judged(body: bytes, known: Known, wanted: Wanted) -> tuple[Sent | None, Judgement]:
+async def _seen(parts: Parts, connection: Connection, text: str) -> Seen:
+    """The columns that a recipe is saved by. Where others are looked at, it is saved without."""
+    known = await entries.known_sources(connection)
+
+    def judge(look: reading.Look) -> Judgement:
+        return drafts.judge_with_sources(text, known, columns=look)
+
     try:
-        sent = drafts.sent(body)
-    except InvalidInput as error:
-        return None, Judgement(None, drafts.told(error))
-    return sent, drafts.judge_with_sources(sent.text, known, sent.given, wanted)
+        async with patiently(connection):
+            return await Look.of(parts.settings).wanted(judge, known)
+    except Unavailable as error:
+        return Seen(notes=[f"the columns were not checked: {error}"])
 
 
 def _verdict(judgement: Judgement, notes: list[str]) -> Verdict:

@@ -78,13 +78,12 @@ def columns_of(
     source: Source,
     *,
     storage: Storage | None = None,
-    lines: int | None = None,
     bounds: Bounds | None = None,
 ) -> dict[str, str]:
     """The columns of a source's files with their types; Unavailable says why there are none.
 
     CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
-    line is looked at, unless the first few `lines` will do.
+    line is looked at.
     """
     # Recipes are read in many places, of which few look at files: Arrow takes its time to load.
     from kalla.reconcile.sources import native
@@ -96,7 +95,7 @@ def columns_of(
             " /api/recipes/validate"
         )
     try:
-        seen = native.look(source, storage=storage or LOCAL, lines=lines, bounds=bounds)
+        seen = native.look(source, storage=storage or LOCAL, bounds=bounds)
     except InvalidInput as error:
         raise Unavailable("; ".join(each.message for each in error.problems)) from None
     return {name: word_of(type_) for name, type_ in seen.types.items()}
@@ -105,7 +104,7 @@ def columns_of(
 def word_of(type_: str) -> str:
     """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
     for heads, word in (
-        (("VARCHAR", "ENUM", "UUID"), "text"),
+        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
         (("DECIMAL",), "decimal"),
         (("FLOAT", "DOUBLE"), "float"),
         (("DATE",), "date"),

@@ -44,9 +44,16 @@ def of(document: dict[str, Any], faults: Iterable[Path]) -> Salvage | None:
         return None
     return Salvage(
         recipe,
-        tuple(side for side in SIDES if not any(_hides(path, side) for path in paths)),
+        tuple(side for side in SIDES if not any(hides(path, side) for path in paths)),
         _altered(paths),
     )
+
+
+def hides(path: Path, side: Side) -> bool:
+    """Whether what is wrong there keeps the columns of a side from being found."""
+    if path[:1] != ("sources",) or (len(path) > 1 and path[1] != side):
+        return False
+    return len(path) < 3 or path[2] not in _BESIDE_READING
 
 
 def _altered(paths: Iterable[Path]) -> frozenset[int]:
@@ -55,13 +62,6 @@ def _altered(paths: Iterable[Path]) -> frozenset[int]:
         for path in paths
         if path[:1] == ("rules",) and len(path) > 1 and isinstance(path[1], int)
     )
-
-
-def _hides(path: Path, side: Side) -> bool:
-    """Whether what is wrong there keeps the columns of a side from being found."""
-    if path[:1] != ("sources",) or (len(path) > 1 and path[1] != side):
-        return False
-    return len(path) < 3 or path[2] not in _BESIDE_READING
 
 
 def _mend(document: dict[str, Any], path: Path) -> None:

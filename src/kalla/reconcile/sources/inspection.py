@@ -103,13 +103,13 @@ def columns(
     storage: Storage = LOCAL,
     resolve: Resolve = from_environment,
     bounds: Bounds = LOOK,
-    lines: int | None,
 ) -> dict[str, str]:
-    """The columns with their types in a word, and nothing else; of JSON by its first lines."""
+    """The columns with their types in a word, and nothing else; of JSON by every line, for one may
+    come late."""
     if is_database(source):
         found = _table(source, resolve, bounds).schema()
         return {each.name: _word_of_arrow(each) for each in found}
-    return columns_of(source, storage=storage, lines=lines, bounds=bounds)
+    return columns_of(source, storage=storage, bounds=bounds)
 
 
 def preview(

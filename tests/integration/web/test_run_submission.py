@@ -1,0 +1,129 @@
+"""What is asked of a recipe before a run of it begins; no worker is needed for that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kalla.reconcile.library import entries, looking
+from kalla.reconcile.library.looking import Look, Seen
+from tests.web_kit import Site
+
+
+@pytest.fixture
+async def files(site: Site, tmp_path: Path) -> Path:
+    """Two registered files, the second with its key."""
+    (tmp_path / "invoices.csv").write_text("id,ref,amount\n1,a,2.50\n")
+    (tmp_path / "payments.csv").write_text("id,ref,amount\n7,a,2.50\n")
+    async with site.client("admin") as client:
+        for name, more in (("invoices", {}), ("payments", {"primary_key": ["id"]})):
+            source = {"uri": str(tmp_path / f"{name}.csv")} | more
+            answer = await client.post("/api/sources", json={"name": name, "source": source})
+            assert answer.status_code == 201, answer.text
+    return tmp_path
+
+
+def recipe(left: str = "ref", **fields: Any) -> dict[str, Any]:
+    return {
+        "name": "bank",
+        "sources": {
+            "left": {"uri": "source://invoices", "primary_key": ["id"]},
+            "right": {"uri": "source://payments"},
+        },
+        "rules": [{"name": "r", "conditions": [{"left": left, "op": "eq", "right": "ref"}]}],
+    } | fields
+
+
+async def runs(site: Site) -> int:
+    return int((await site.one("SELECT count(*) AS n FROM kalla.runs"))["n"])
+
+
+@pytest.mark.usefixtures("files")
+async def test_a_column_that_is_not_there_is_told_before_anything_starts(site: Site) -> None:
+    wrong = recipe("reff", time_zone="Paris")
+    async with site.client("operator") as client:
+        checked = await client.post("/api/recipes/validate", json=wrong)
+        submitted = await client.post("/api/runs", json={"recipe": wrong})
+        saved = await client.post("/api/recipes", json=wrong)
+    found = [(each["path"], each["suggestion"]) for each in checked.json()["problems"]]
+    assert ("rules[0].conditions[0].left", "did you mean ref?") in found
+    for answer in (submitted, saved):
+        assert answer.status_code == 422, answer.text
+        told = {each["field"]: each["message"] for each in answer.json()["errors"]}
+        assert list(told) == [path for path, _ in found], "every problem is told at once"
+        assert "(did you mean ref?)" in told["rules[0].conditions[0].left"]
+    assert await runs(site) == 0
+    assert (await site.one("SELECT count(*) AS n FROM kalla.recipes"))["n"] == 0
+
+
+async def test_what_cannot_be_looked_at_is_no_refusal(site: Site, files: Path) -> None:
+    (files / "invoices.csv").unlink()
+    async with site.client("operator") as client:
+        saved = await client.post("/api/recipes", json=recipe())
+        submitted = await client.post("/api/runs", json={"recipe": recipe()})
+    assert (saved.status_code, submitted.status_code) == (201, 201), submitted.text
+    (note,) = saved.json()["notes"]
+    assert note.startswith("the left source's columns were not checked: ")
+    assert "invoices.csv does not exist" in note
+
+
+@pytest.mark.usefixtures("files")
+async def test_while_others_are_looked_at_a_recipe_is_saved_without(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "_MOST_PATIENT", 0)
+    async with site.client("operator") as client:
+        saved = await client.post("/api/recipes", json=recipe())
+        submitted = await client.post("/api/runs", json={"recipe": recipe()})
+    assert (saved.status_code, submitted.status_code) == (201, 503)
+    assert saved.json()["notes"] == [
+        "the columns were not checked: too many recipes are being looked at: try again in a moment"
+    ]
+
+
+@pytest.mark.usefixtures("files")
+async def test_a_run_names_the_version_it_used_whatever_is_saved_meanwhile(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Look.wanted
+
+    async def slow(self: Look, *asked: Any) -> Seen:
+        seen = await look(self, *asked)
+        async with site.database.transaction() as connection:
+            text = json.dumps(recipe(description="two"))
+            assert (await entries.save_recipe(connection, text, "ann")).version == 2
+        return seen
+
+    async with site.client("operator") as client:
+        await client.post("/api/recipes", json=recipe(description="one"))
+        monkeypatch.setattr(Look, "wanted", slow)
+        run = (await client.post("/api/runs", json={"recipe_id": "bank"})).json()
+    assert run["recipe_version"] == 1
+    assert "description: one" in run["recipe"]
+
+
+@pytest.mark.usefixtures("files")
+async def test_a_parameter_may_name_the_source(site: Site) -> None:
+    document = recipe(parameters={"bank": {"type": "text"}})
+    document["sources"]["right"]["uri"] = "source://${bank}"
+    async with site.client("operator") as client:
+        saved = await client.post("/api/recipes", json=document)
+        checked = (await client.post("/api/recipes/validate", json=document)).json()
+        wrong, run, none = [
+            await client.post("/api/runs", json={"recipe_id": "bank", "parameters": given})
+            for given in ({"bank": "paymnts"}, {"bank": "payments"}, {})
+        ]
+        given = {"recipe": document, "parameters": {"bank": "paymnts"}}
+        judged = (await client.post("/api/recipes/validate", json=given)).json()
+    assert saved.status_code == 201, saved.text
+    assert checked == {"valid": True, "problems": [], "notes": [], "needs": ["bank"]}
+    assert run.status_code == 201, run.text
+    assert run.json()["sources"]["right"].endswith("payments.csv")
+    assert "there is no registered source 'paymnts'" in wrong.text
+    assert "did you mean payments?" in wrong.text
+    assert "needs the parameter `bank`" in none.text
+    assert (wrong.status_code, none.status_code) == (422, 422)
+    assert judged["problems"][0]["path"] == "sources.right.uri"
