@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -106,7 +108,17 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
     ("change", "sentence"),
     [
         (lambda folder: (folder / "left.csv").unlink(), "left.csv does not exist"),
-        (lambda folder: (folder / "left.csv").write_text("id,amount\n"), "no column 'ref'"),
+        (
+            lambda folder: (folder / "left.csv").write_text("id,reff,amount\n"),
+            "rules[0].conditions[0].left: is not a column of the left source (did you mean reff?)",
+        ),
+        (
+            lambda folder: pq.write_table(
+                pa.table({"id": ["R1"], "ref": ["a"], "amount": [date(2026, 5, 31)]}),
+                folder / "right.parquet",
+            ),
+            "rules[0].conditions[1].right: is a column of type date, which is no amount",
+        ),
         (
             lambda folder: (folder / "recipe.yaml").write_text(
                 RECIPE.replace("tolerance", "tolerant")
@@ -115,13 +127,14 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
         ),
         (lambda folder: (folder / "recipe.yaml").write_text("rules: ["), "not valid YAML"),
     ],
-    ids=["missing file", "missing column", "unknown op", "no yaml"],
+    ids=["missing file", "missing column", "date for amount", "unknown op", "no yaml"],
 )
 def test_what_cannot_run_is_exit_code_2_and_a_sentence(
     folder: Path, change: Any, sentence: str
 ) -> None:
     change(folder)
-    done = kalla(folder, "reconcile", "recipe.yaml", "--dry-run")
+    (right,) = sorted(folder.glob("right.*"))[-1:]
+    done = kalla(folder, "reconcile", "recipe.yaml", "--right", right.name, "--dry-run")
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

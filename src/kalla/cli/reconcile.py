@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from kalla.cli.client import Style
 from kalla.cli.progress import bar
-from kalla.cli.recipe import given_values, recipe_text
+from kalla.cli.recipe import Look, given_values, recipe_text
 from kalla.cli.report import print_report
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.local import ports
@@ -60,7 +60,8 @@ def command(
 ) -> None:
     """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
     try:
-        recipe = reading.read(recipe_text(file), given_values(given or []), left=left, right=right)
+        values = given_values(given or [])
+        recipe = reading.read(recipe_text(file), values, left=left, right=right, columns=Look())
         if dry_run:
             _print_plan(recipe, style)
             return
