@@ -72,7 +72,7 @@ def test_matching_tells_spark_tasks() -> None:
 
 
 def matching(**told: Any) -> Progress:
-    job = {"type": "exec", "side": None, "progress": told, "now": NOW}
+    job = {"type": "exec", "side": None, "status": "claimed", "progress": told, "now": NOW}
     # The rate is that of the match, however long Spark took to start.
     times = {"claimed_at": NOW - timedelta(minutes=1), "heartbeat_at": NOW - timedelta(seconds=1)}
     return store._progress([job | times])
@@ -95,6 +95,47 @@ def test_a_match_that_has_made_no_headway_has_no_rate() -> None:
 def test_a_match_that_is_over_its_time_says_nothing_of_what_is_left() -> None:
     progress = matching(parts=100, parts_done=50, rows=1_000, seconds=10.0, since=80.0)
     assert progress == Progress("matching", (), None, None, 50.0, None, 0.5)
+
+
+def staging_job(kind: str, status: str, seconds_ago: float, **facts: Any) -> dict[str, Any]:
+    """A job of the right side that became due and was claimed so long ago."""
+    at = NOW - timedelta(seconds=seconds_ago)
+    times = {"run_after": at, "claimed_at": at, "heartbeat_at": NOW, "now": NOW}
+    job = {"type": kind, "side": "right", "status": status, "progress": None, "result": None}
+    return job | times | facts
+
+
+def test_under_a_snapshot_the_job_that_holds_it_tells_the_rate() -> None:
+    told = {"rows_expected": 10_000_000, "chunks": 10, "chunks_done": 4, "rows": 4_000_000}
+    progress = store._progress([staging_job("stage_plan", "claimed", 40, progress=told)])
+    side = SideProgress("right", False, 10, 4, 4_000_000, 10_000_000)
+    assert progress == Progress("staging", (side,), None, None, 100_000.0, 60.0, 0.2)
+
+
+def test_what_was_staged_before_a_retry_is_not_part_of_the_rate() -> None:
+    day = 86_400
+    expected = {"rows_expected": 7_000_000, "chunks": 7}
+    jobs = [
+        staging_job("stage_plan", "completed", day, result=expected),
+        *(staging_job("stage_chunk", "completed", day, result={"rows": 1_000_000}) for _ in "1234"),
+        staging_job("stage_chunk", "claimed", 5),
+        staging_job("stage_chunk", "pending", 5, claimed_at=NOW - timedelta(days=1)),
+    ]
+    before = store._progress([*jobs, staging_job("stage_chunk", "claimed", 5)])
+    assert (before.stage, before.rows_per_second, before.seconds_left) == ("staging", None, None)
+    done = staging_job("stage_chunk", "completed", 5, result={"rows": 1_000_000})
+    after = store._progress([*jobs, done])
+    assert (after.rows_per_second, after.seconds_left) == (200_000.0, 10.0)
+    assert after.staging[0].rows == 5_000_000, "what was staged before is there nevertheless"
+
+
+def test_a_job_that_waits_for_its_next_attempt_tells_nothing_of_its_last() -> None:
+    told = {"stage": "match", "parts": 100, "parts_done": 35, "rows": 10_000_000, "seconds": 5}
+    match = staging_job("exec", "pending", 60, side=None, progress=told | {"since": 0})
+    assert store._progress([match]) == Progress("waiting", share=0.0)
+    plan = staging_job("stage_plan", "pending", 60, progress={"chunks": 4, "chunks_done": 2})
+    side = SideProgress("right", False, 0, 0, 0, None)
+    assert store._progress([plan]) == Progress("waiting", (side,), share=0.0)
 
 
 def test_a_run_that_waits_says_so() -> None:

@@ -239,16 +239,17 @@ def _progress(jobs: list[dict[str, Any]]) -> Progress:
         for side in SIDES
         if (plans := [job for job in by_type["stage_plan"] if job["side"] == side])
     )
-    rate, left = _rate(by_type["stage_chunk"], staging)
     current: dict[str, Any] = {}
-    stage = "waiting"
-    if by_type["exec"]:
+    stage, rate, left = "waiting", None, None
+    working = {job["type"] for job in jobs if job["status"] == "claimed"}
+    if "exec" in working:
         (match,) = by_type["exec"]
         current = match["progress"] or {}
-        stage = "matching" if match["claimed_at"] else "waiting"
+        stage = "matching"
         rate, left = _match_rate(match, current)
-    elif any(job["claimed_at"] for job in jobs):
+    elif working:
         stage = "staging"
+        rate, left = _rate([*by_type["stage_plan"], *by_type["stage_chunk"]], staging)
     share = _share(stage, staging, _matched(current))
     tasks, done = current.get("tasks"), current.get("tasks_done")
     return Progress(stage, staging, tasks, done, rate, left, share)
@@ -260,7 +261,7 @@ _TYPES = ("stage_plan", "stage_chunk", "exec")
 def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) -> SideProgress:
     """A plan that holds a snapshot stages all chunks itself, and tells of them as it goes."""
     plan = plans[0]
-    told = {**(plan["progress"] or {}), **(plan["result"] or {})}
+    told = _told(plan)
     done = [job["result"] for job in chunks if job["status"] == "completed"]
     return SideProgress(
         side,
@@ -270,6 +271,13 @@ def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) 
         sum(each["rows"] for each in done) or told.get("rows", 0),
         told.get("rows_expected"),
     )
+
+
+def _told(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a job says of this attempt, or of the one that counts."""
+    if job["status"] == "completed":
+        return job["result"] or {}
+    return (job["progress"] or {}) if job["status"] == "claimed" else {}
 
 
 def _matched(current: Mapping[str, Any]) -> float:
@@ -283,7 +291,7 @@ def _match_rate(
 ) -> tuple[float | None, float | None]:
     """The rate up to the last part that was done, and how long the rest takes at that rate."""
     share, seconds = _matched(current), current.get("seconds")
-    if not share or not seconds or not match["heartbeat_at"]:
+    if not share or not seconds:
         return None, None
     since = current["since"] + (match["now"] - match["heartbeat_at"]).total_seconds()
     left = seconds / share - seconds - since
@@ -301,17 +309,27 @@ def _share(stage: str, staging: tuple[SideProgress, ...], matched: float) -> flo
 
 
 def _rate(
-    chunks: list[dict[str, Any]], staging: tuple[SideProgress, ...]
+    jobs: list[dict[str, Any]], staging: tuple[SideProgress, ...]
 ) -> tuple[float | None, float | None]:
-    """Rows a second since the first chunk began, and how long the rest takes at that rate."""
-    began = min((job["claimed_at"] for job in chunks if job["claimed_at"]), default=None)
-    rows = sum(side.rows for side in staging)
-    if began is None or not rows:
+    """Rows a second since the first chunk began, and how long the rest takes at that rate.
+
+    What was staged before a retry does not count: the run stood still in between. All that is not
+    done waits since then, or since it was made.
+    """
+    open_since = min(job["run_after"] for job in jobs if job["status"] in ("pending", "claimed"))
+    movers = [
+        job
+        for job in jobs
+        if job["status"] in ("claimed", "completed")
+        and job["claimed_at"] >= open_since
+        and (job["type"] == "stage_chunk" or "rows" in _told(job))
+    ]
+    rows = sum(_told(job).get("rows", 0) for job in movers)
+    if not rows:
         return None, None
-    last = max((job["finished_at"] or job["now"]) for job in chunks)
-    seconds = max((last - began).total_seconds(), 0.001)
-    rate = rows / seconds
+    began, now = min(job["claimed_at"] for job in movers), movers[0]["now"]
+    rate = rows / max((now - began).total_seconds(), 0.001)
     if any(side.rows_expected is None for side in staging):
         return rate, None
-    expected = sum(side.rows_expected or 0 for side in staging)
-    return rate, max(expected - rows, 0) / rate
+    left = sum((side.rows_expected or 0) - side.rows for side in staging)
+    return rate, max(left, 0) / rate
