@@ -166,7 +166,8 @@ class _Exact:
 
 
 def _exactly(body: bytes) -> _Exact:
-    document = notation.parse(body.decode()).value
+    # Who reads JSON may take UTF-16 for it as well: what is not UTF-8 is refused by our parser.
+    document = notation.parse(body.decode("utf-8", "surrogateescape")).value
     if not isinstance(document, dict):
         return _Exact(None, {})
     recipe, given = document.get("recipe"), document.get("parameters")

@@ -127,3 +127,16 @@ async def test_a_parameter_may_name_the_source(site: Site) -> None:
     assert "needs the parameter `bank`" in none.text
     assert (wrong.status_code, none.status_code) == (422, 422)
     assert judged["problems"][0]["path"] == "sources.right.uri"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+async def test_a_body_that_is_not_utf_8_is_refused(site: Site, encoding: str) -> None:
+    body = json.dumps({"recipe": recipe(description="é")}, ensure_ascii=False).encode(encoding)
+    async with site.client("operator") as client:
+        answer = await client.post(
+            "/api/runs", content=body, headers={"Content-Type": "application/json"}
+        )
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"]
+    assert await runs(site) == 0
