@@ -87,6 +87,19 @@ def test_the_second_shape_becomes_a_recipe_with_sql() -> None:
     )
 
 
+@pytest.mark.parametrize("version", ["7.3", "2", 2, True])
+def test_an_older_recipe_of_an_unknown_version_is_refused(version: object) -> None:
+    document = json.loads(sample("older_rules.json")) | {"version": version}
+    (problem,) = problems(json.dumps(document)).values()
+    assert (problem.field, problem.message, problem.value) == ("version", "must be 1", version)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1", 1, 1.0, None])
+def test_an_older_recipe_may_say_its_version_in_any_way(version: object) -> None:
+    document = json.loads(sample("older_rules.json")) | {"version": version}
+    assert reading.read(json.dumps(document)) == reading.read(sample("older_rules.json"))
+
+
 def test_problems_have_the_paths_of_the_older_document() -> None:
     told = problems(sample("older_broken.json"))
     rule = "match_rules[0]"

@@ -107,7 +107,7 @@ class _Move:
 
     def document(self, old: Mapping[str, object]) -> None:
         new = self._known(old, _DOCUMENT, (), "an older recipe")
-        new["version"] = "1"
+        new.setdefault("version", "1")
         if "name" not in new and "recipe_id" in old:
             new["name"] = old["recipe_id"]
             self.modern.origins["name",] = ("recipe_id",)
