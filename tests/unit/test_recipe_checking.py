@@ -16,6 +16,7 @@ from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import checking
 from kalla.reconcile.recipes.checking import check
+from kalla.reconcile.sources import origins
 
 KEY = {"left": "id", "op": "eq", "right": "id"}
 AMOUNT = {"left": "a", "op": "tolerance", "right": "b", "absolute": "0.01"}
@@ -53,6 +54,19 @@ def told(given: Recipe, columns: Any = None) -> dict[str, str]:
 
 def test_a_sensible_recipe_has_no_problem() -> None:
     assert told(recipe()) == {}
+
+
+@pytest.mark.parametrize("uri", ["postgresql://[::1/db", "s3://bu[ck/x.csv", "postgres://a]/db"])
+def test_an_address_whose_host_cannot_be_read_is_told(uri: str) -> None:
+    given = with_source(uri=uri)
+    assert told(given) == {"sources.left.uri": "is no address: its host cannot be read"}
+    assert origins.is_staged(given.sources.left) == uri.startswith("postgres")
+
+
+def test_a_path_may_hold_brackets() -> None:
+    assert told(with_source(uri="//[x/*.csv")) == {}
+    assert told(with_source(uri="postgresql://u@[::1]:5432/db", table="t")) == {}
+    assert not origins.is_staged(with_source(uri="//[x/*.csv").sources.left)
 
 
 def test_a_recipe_has_either_rules_or_sql() -> None:
@@ -276,7 +290,7 @@ def test_a_filter_has_the_value_that_it_needs(op: str, value: object, is_right: 
         ({"uri": "postgresql://me@db/x?password=hunter2", "table": "t"}, "uri"),
         ({"uri": "s3://key:hunter2@bucket/rows.csv"}, "uri"),
         ({"uri": "http://host/rows.csv"}, "uri"),
-        ({"uri": "postgresql://[::1/x", "table": "t"}, None),
+        ({"uri": "postgresql://[::1/x", "table": "t"}, "uri"),
     ],
 )
 def test_a_uri_is_of_a_known_kind_and_holds_no_password(

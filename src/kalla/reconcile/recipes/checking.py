@@ -174,6 +174,10 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
         yield Finding(place, "holds a password", uri,
                       "store it as a secret and write password: secret://name")  # fmt: skip
         return
+    if scheme is not None and not _is_address(uri):
+        yield Finding(place, "is no address: its host cannot be read", uri,
+                      "brackets stand around an IPv6 address alone, as in [::1]")  # fmt: skip
+        return
     database = source.format == "postgres" or scheme in DATABASES
     if database and scheme not in (*DATABASES, "source"):
         yield Finding(place, "is not the address of a database", uri,
@@ -191,6 +195,14 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
 def _scheme(uri: str) -> str | None:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri)
     return found[1].lower() if found else None
+
+
+def _is_address(uri: str) -> bool:
+    try:
+        urlsplit(uri)
+    except ValueError:
+        return False
+    return True
 
 
 def _holds_password(uri: str) -> bool:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,7 +66,7 @@ class Chunk:
 
 def is_staged(source: Source) -> bool:
     """Whether the source is a database, from which rows are staged."""
-    return urlsplit(source.uri).scheme in DATABASES
+    return source.uri.partition("://")[0].lower() in DATABASES
 
 
 def look(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
