@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel, plan
@@ -22,6 +23,7 @@ from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import check_conservation
+from kalla.reconcile.sources import origins
 from tests.reference import matcher, through_kernel
 from tests.reference.strategies import Chance
 
@@ -163,6 +165,51 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     assert first["sides"]["left"].loaded.doubled_keys > 20
     assert first["rows"]["matched"] > 20
     assert first["rows"]["ambiguous"] > 5
+
+
+def test_files_whose_columns_differ_in_type_are_one_source_in_any_number_of_buckets(
+    tmp_path: Path,
+) -> None:
+    """A piece that has some of the files alone reads them by the types of all."""
+    numbers = list(range(60))
+    texts = [*map(str, numbers[:-1]), "X1"]
+    nothing = pa.nulls(60)
+    for side, tables in {
+        "left": [
+            {"id": numbers[:30], "ref": pa.array(numbers[:30], pa.int32()), "day": nothing[:30]},
+            {"id": numbers[30:], "ref": texts[30:], "day": nothing[30:]},
+        ],
+        "right": [{"id": numbers, "ref": texts, "day": nothing}],
+    }.items():
+        for number, columns in enumerate(tables):
+            path = tmp_path / side / f"{number}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            pq.write_table(pa.table(columns), path)
+    sides = {side: {"uri": str(tmp_path / side), "primary_key": ["id"]} for side in SIDES}
+    document = {"name": "test", "sources": sides, "rules": [{"name": "r", "conditions": [REF]}]}
+    wanted = Recipe.model_validate(document)
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    found = [told(match(made, tmp_path / str(count), count)) for count in (1, 3, 7)]
+    assert found[0]["rows"]["matched"] == 60
+    assert found[1:] == found[:1] * 2
+
+
+def test_a_delta_table_whose_older_files_lack_a_column_is_read_in_buckets(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    write_deltalake(table, pa.table({"id": [1, 2]}))
+    later = pa.table({"id": [3, 4], "ref": ["R3", "R4"]})
+    write_deltalake(table, later, mode="append", schema_mode="merge")
+    side = {"uri": table, "primary_key": ["id"]}
+    document = {
+        "name": "test",
+        "sources": {"left": side, "right": side},
+        "rules": [{"name": "r", "conditions": [REF]}],
+    }
+    wanted = Recipe.model_validate(document)
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    found = [told(match(made, tmp_path / str(count), count)) for count in (1, 3)]
+    assert found[0]["rows"]["matched"] == 2
+    assert found[1] == found[0]
 
 
 def test_the_nearest_values_are_found_helping_by_helping(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def _parts(given: Input, most: int) -> list[Input]:
     local = all(urlsplit(file).scheme == "" for file in given.files)
     if given.relation is not None or not given.files or not local:
         return [given]
-    if given.format != "parquet":
+    if given.format not in ("parquet", "delta"):
         return [replace(given, files=each) for each in _dealt(given.files, most)]
     described = [pq.read_metadata(file) for file in given.files]
     if any(each.schema.to_arrow_schema().names != described[0].schema.to_arrow_schema().names
@@ -206,7 +206,7 @@ def write(
     """
     part = bench.plan.sides[side]
     names = [name for name in part.columns if name not in STATE]
-    # Of some files alone, a column may have another type than of all.
+    # As the source has them, however they were held.
     columns = [f"CAST({held(name)} AS {part.input.types[name]}) AS {quote(name)}" for name in names]
     if state:
         columns += [

@@ -10,8 +10,13 @@ from kalla.reconcile.plan import Input
 
 
 def reader(given: Input) -> str:
-    """The FROM of an input: every file, by the types that were seen, under the names we hold."""
-    columns = ", ".join(f"{quote(name)} AS {held(name)}" for name in given.types)
+    """The FROM of an input: every file, by the types that were seen, under the names we hold.
+
+    Of some files alone, a column may have another type than of all.
+    """
+    columns = ", ".join(
+        f"CAST({quote(name)} AS {kind}) AS {held(name)}" for name, kind in given.types.items()
+    )
     return f"(SELECT {columns} FROM {scan(given)})"
 
 
