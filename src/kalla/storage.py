@@ -25,7 +25,7 @@ from pydantic import SecretStr
 
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
-from kalla.storage_failures import told
+from kalla.storage_failures import is_denial, told
 
 if TYPE_CHECKING:
     import duckdb
@@ -122,6 +122,31 @@ class Storage:
             if info.type != fs.FileType.Directory:
                 return bool(info.type != fs.FileType.NotFound)
             return bool(filesystem.get_file_info(fs.FileSelector(path)))
+
+    def plain(self, url: str) -> str:
+        """The URL as files below it have theirs: s3://, or a path without escapes."""
+        return _url(url, self.filesystem(url)[1])
+
+    def folder_with(self, name: str, files: Sequence[File]) -> str | None:
+        """The topmost folder that any of these files lies in, near or far, and that has such an
+        entry."""
+        url = files[0].url
+        filesystem, _ = self.filesystem(url)
+        homes = {self.filesystem(each.url)[1].rpartition("/")[0] for each in files}
+        shared = os.path.commonpath(homes)
+        above = [each for each in _with_parents(shared) if each != shared]
+        below = {each for home in homes for each in _with_parents(home)} - set(above)
+        with told(url):
+            for folder in above:
+                try:
+                    if _first_with(name, [folder], filesystem):
+                        return _url(url, folder)
+                except OSError as error:
+                    # Above a folder that is theirs, some may not even ask what is in the bucket.
+                    if not is_denial(error):
+                        raise
+            found = _first_with(name, sorted(below), filesystem)
+        return _url(url, found) if found else None
 
     def folders(self, url: str) -> list[str]:
         """The names of the folders in a folder; none where there is no such folder."""
@@ -277,9 +302,24 @@ def _path(url: str) -> Path:
     return Path(unquote(sign + path)).absolute()
 
 
+def _url(like: str, path: str) -> str:
+    return f"s3://{path}" if is_s3(like) else path
+
+
 def _file(url: str, info: fs.FileInfo) -> File:
-    found = f"s3://{info.path}" if is_s3(url) else info.path
-    return File(found, info.size, info.mtime)
+    return File(_url(url, info.path), info.size, info.mtime)
+
+
+def _with_parents(folder: str) -> list[str]:
+    """A folder after those that it lies in."""
+    ends = [place for place, sign in enumerate(folder) if sign == "/" and place]
+    return [folder[:end] for end in (*ends, len(folder))]
+
+
+def _first_with(name: str, folders: Sequence[str], filesystem: fs.FileSystem) -> str | None:
+    entries = filesystem.get_file_info([f"{folder}/{name}" for folder in folders])
+    found = zip(folders, entries, strict=True)
+    return next((folder for folder, each in found if each.type != fs.FileType.NotFound), None)
 
 
 def _below(filesystem: fs.FileSystem, path: str, *, recursive: bool = True) -> list[fs.FileInfo]:

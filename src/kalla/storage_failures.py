@@ -44,6 +44,16 @@ def meaning(url: str, error: Exception) -> KallaError:
     return InvalidInput(Problem("", f"{url} cannot be used: {reason}"))
 
 
+def is_denial(error: Exception) -> bool:
+    """Whether S3 says that it is not for these keys to know."""
+    said = _AWS_ERROR.search(str(error))
+    return said is not None and _is_denied(said[1], said[2])
+
+
+def _is_denied(code: str, status: str | None) -> bool:
+    return code == "ACCESS_DENIED" or status == "403"
+
+
 def _s3_meaning(url: str, code: str, status: str | None, detail: str) -> KallaError:
     bucket = url.partition("://")[2].partition("/")[0]
     if code == "NO_SUCH_BUCKET":
@@ -56,7 +66,7 @@ def _s3_meaning(url: str, code: str, status: str | None, detail: str) -> KallaEr
     if status in ("301", "307", "400"):
         reason = "check storage.s3_region and storage.s3_endpoint"
         return InvalidInput(Problem("", f"S3 has {url} elsewhere: {reason}"))
-    if code == "ACCESS_DENIED" or status == "403":
+    if _is_denied(code, status):
         reason = "check storage.s3_access_key, storage.s3_secret_key and what they may do"
         return InvalidInput(Problem("", f"S3 denies access to {url}: {reason}"))
     first = scrub((detail.strip().splitlines() or [code])[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote as escaped
 from urllib.parse import unquote
 
 import duckdb
@@ -20,14 +22,13 @@ from kalla.reconcile.plan import Input
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed
 from kalla.redaction import scrub
-from kalla.storage import File, Storage, join
+from kalla.storage import File, Storage, is_s3, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LOG = "_delta_log"
 
-_PATTERN = re.compile(r"[*?\[]")
 # What does not change how a file of rows is read, or is looked at below.
 _KNOWN_FEATURES = {
     "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview",
@@ -47,20 +48,27 @@ class _Part:
 
 def is_table(uri: str, storage: Storage) -> bool:
     """Whether there is a Delta table at this URL."""
-    return not _PATTERN.search(uri) and storage.holds(join(uri, LOG))
+    return storage.holds(join(uri, LOG))
+
+
+def refuse_files_of_tables(files: Sequence[File], storage: Storage) -> None:
+    """What lies in the folder of a table may be no part of it: only its log tells."""
+    if (table := storage.folder_with(LOG, files)) is not None:
+        raise InvalidInput(Problem("", f"{table} is a Delta table: name it itself"))
 
 
 def look(uri: str, storage: Storage, bounds: Bounds | None = None) -> Input:
     """The current version of a table as an input; refuses what its plain files would get wrong."""
     from deltalake import DeltaTable
 
-    with _told(uri):
-        table = DeltaTable(uri, storage_options=storage.delta_options(uri))
+    with _told(uri), _addressed(uri, storage) as address:
+        table = DeltaTable(address, storage_options=storage.delta_options(uri))
         version = table.version()
         schema = pa.schema(table.schema().to_arrow())
         partitions = list(table.metadata().partition_columns)
         _refuse_what_files_do_not_show(uri, table, [schema.field(name) for name in partitions])
-        parts = _parts(uri, pa.table(table.get_add_actions(flatten=True)), partitions)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        parts = _parts(uri, storage.plain(uri), actions, partitions)
     files = tuple(each.file.url for each in parts)
     rows = [each.rows for each in parts]
     with opened(storage, bounds) as connection, readable(files):
@@ -79,6 +87,26 @@ def look(uri: str, storage: Storage, bounds: Bounds | None = None) -> Input:
         marks=({"table": uri, "version": version}, *(each.file.mark for each in parts)),
         relation=relation,
     )
+
+
+@contextmanager
+def _addressed(uri: str, storage: Storage) -> Iterator[str]:
+    """The URL by which the package finds the table, whatever signs are in its name.
+
+    It takes an escape for what it stands for even where that is part of a name, and would read
+    another table: one with such a name gets another for a while.
+    """
+    plain = storage.plain(uri)
+    if unquote(plain) == plain:
+        bucket, sign, path = plain.partition("://") if is_s3(uri) else ("file", "://", plain)
+        yield f"{bucket}{sign}{escaped(path)}"
+        return
+    if is_s3(uri):
+        raise ValueError("its name holds an escape (as %20), which would be read as what it means")
+    with tempfile.TemporaryDirectory() as folder:
+        for each in Path(plain).iterdir():
+            (Path(folder) / each.name).symlink_to(each)
+        yield folder
 
 
 def _refuse_what_files_do_not_show(
@@ -102,7 +130,7 @@ def _refuse_what_files_do_not_show(
         )
 
 
-def _parts(uri: str, actions: pa.Table, partitions: Sequence[str]) -> list[_Part]:
+def _parts(uri: str, folder: str, actions: pa.Table, partitions: Sequence[str]) -> list[_Part]:
     found = []
     for row in actions.to_pylist():
         path = unquote(row["path"])
@@ -112,7 +140,7 @@ def _parts(uri: str, actions: pa.Table, partitions: Sequence[str]) -> list[_Part
                 Problem("", f"the Delta table {uri} names a file outside of it: write a full copy")
             )
         when = datetime.fromtimestamp(row["modification_time"] / 1000, UTC)
-        file = File(join(uri, path), row["size_bytes"], when)
+        file = File(join(folder, path), row["size_bytes"], when)
         values = {name: row.get(f"partition.{name}") for name in partitions}
         found.append(_Part(file, row.get("num_records"), values))
     return sorted(found, key=lambda each: each.file.url)

@@ -55,6 +55,8 @@ def look(
             raise _wrong(f"{source.uri} holds no Delta table (no _delta_log)")
         found = storage.files(source.uri)
         kind, files, left_out = _chosen(source, found)
+        if kind == "parquet" and found[0].url != storage.plain(source.uri):
+            delta.refuse_files_of_tables(files, storage)
         csv = _dialect(source.csv, files)
         return seen(kind, files, csv, storage, _left_out(left_out), lines, bounds)
 
