@@ -215,6 +215,39 @@ class Conformance:
         connector = shelf.connector(table, partition_key="part")
         assert Counter(read_all(connector, connector.split(4))) == Counter(rows)
 
+    @pytest.mark.parametrize("least", [True, False])
+    def test_a_value_of_the_partition_key_with_most_rows_makes_no_long_slice(
+        self, shelf: Shelf, least: bool
+    ) -> None:
+        rows: list[Row] = [(7 if n < 1_800 else n if least else -n, n) for n in range(2_000)]
+        rows += [(None, n) for n in range(2_000, 2_010)]
+        table = shelf.create({"part": "integer", "id": "integer"}, rows, ["id"])
+        connector = shelf.connector(table, partition_key="part")
+        parts = [rows_of(connector.read(part)) for part in connector.split(10)]
+        assert Counter(chain(*parts)) == Counter(rows)
+        assert len(parts) == 10
+        assert 0 < min(map(len, parts)) <= max(map(len, parts)) < 2 * len(rows) / 10
+
+    @pytest.mark.parametrize(
+        ("value", "key", "said"),
+        [
+            (7, (), "90% of the rows have the same part: they are one slice, for no unique key"),
+            (None, ("id",), "90% of the rows have no part: they are one slice"),
+        ],
+    )
+    def test_a_value_that_cannot_be_cut_further_is_told_and_leaves_no_empty_slice(
+        self, shelf: Shelf, value: int | None, key: Sequence[str], said: str
+    ) -> None:
+        rows = [(value if n < 1_800 else n, n) for n in range(2_000)]
+        table = shelf.create({"part": "integer", "id": "integer"}, rows, key)
+        connector = shelf.connector(table, partition_key="part")
+        slices = connector.split(10)
+        assert Counter(read_all(connector, slices)) == Counter(rows)
+        assert min(sizes(connector, slices)) > 0
+        assert any(said in note for note in connector.estimate().notes)
+        even = shelf.connector(table, "id")
+        assert not any("one slice" in note for note in even.estimate().notes)
+
     def test_a_partition_key_that_is_no_column_is_refused(self, shelf: Shelf) -> None:
         table = shelf.create({"id": "integer"}, [(1,)])
         with pytest.raises(InvalidInput, match="partition_key"):

@@ -50,6 +50,7 @@ _LOOKED_AT_PAGES = 250
 _LOOKED_AT_RANGES = 16
 _SCATTERED_OVER = 2.0
 _SCATTERED_SLICES = 4
+_FEW_ROWS = 1_000  # of which nobody makes slices
 _PLACE = Key((CTID,), (None,), indexed=True)
 _NO_PASSWORD = SecretStr("")
 
@@ -117,8 +118,9 @@ class PostgresConnector:
             table = self._look_up(connection)
             rows, width, exact = self._count(connection, table)
             way = self._way(connection, table)
+            skew = self._skew(connection, table)
         notes = [column.described().note for column in table.columns]
-        return Estimate(rows, rows * width, exact, (way, *filter(None, notes)))
+        return Estimate(rows, rows * width, exact, (way, *filter(None, (skew, *notes))))
 
     def split(self, n: int) -> tuple[Slice, ...]:
         if not 1 <= n <= MOST_SLICES:
@@ -207,6 +209,33 @@ class PostgresConnector:
             )
         return f"{table.title} {what}: it is read in ctid ranges, all in one snapshot"
 
+    def _skew(self, connection: psycopg.Connection[DictRow], table: Table) -> str:
+        """What to say of rows that are one slice however many there are: those of one value where
+        no unique key cuts it further, and nulls."""
+        key = table.key(self.partition_key)
+        if key is None or table.pages is None:
+            return ""
+        first = table.by_name[key.columns[0]]
+        is_cut = len(key.columns) > 1 or table.is_unique(key.columns)
+        if is_cut and first.not_null:
+            return ""
+        name = identifier(first.name)
+        rows = f"{table.quoted} {_sampled(table, _SAMPLED_PAGES)}{where(self._filters(table))}"
+        query = f"""
+            SELECT missing, rows, rows / total AS share
+            FROM (SELECT {name} IS NULL AS missing, count(*) AS rows, sum(count(*)) OVER () AS total
+                  FROM {rows} GROUP BY {name}) sample
+            WHERE {"missing" if is_cut else "TRUE"} AND rows > {_FEW_ROWS}
+              AND rows > total / {_LOOKED_AT_RANGES}
+            ORDER BY rows DESC LIMIT 1
+        """  # noqa: S608 -- all quoted
+        for row in connection.execute(query.encode()):
+            what, why = f"the same {first.name}", ", for no unique key cuts them further"
+            if row["missing"]:
+                what, why = f"no {first.name}", ""
+            return f"{row['share']:.0%} of the rows have {what}: they are one slice{why}"
+        return ""
+
     def _ranges(
         self, connection: psycopg.Connection[DictRow], table: Table, n: int
     ) -> Sequence[KeyRange]:
@@ -279,10 +308,11 @@ class PostgresConnector:
             FROM (SELECT {", ".join(inner)}, row_number() OVER (ORDER BY {order}) - 1 AS place,
                          count(*) OVER () AS total
                   FROM {table.quoted} {_sampled(table, pages)}{where(conditions)}) sample
-            WHERE place > 0 AND place * {n} / total > (place - 1) * {n} / total
+            WHERE place = 0 OR place * {n} / total > (place - 1) * {n} / total
             ORDER BY place
         """  # noqa: S608
-        return [list(row.values()) for row in connection.execute(query.encode())]
+        first, *cuts = [list(row.values()) for row in connection.execute(query.encode())] or [[]]
+        return [each for each in cuts if each != first]  # before it there would be nothing
 
 
 def _only(connection: psycopg.Connection[DictRow], query: str) -> Any:

@@ -107,15 +107,32 @@ class Table:
             )
         for index in self.indexes:
             if index.columns[0] == name:
-                return self._key_of(index, 1)
-        return Key((name,), ("C" if column.base in TEXT_TYPES else None,), indexed=False)
+                return self._refined(self._key_of(index, 1))
+        order = "C" if column.base in TEXT_TYPES else None
+        return self._refined(Key((name,), (order,), indexed=False))
+
+    def _refined(self, key: Key) -> Key:
+        """With a unique key behind it, where there is one: a value may have too many rows."""
+        whole = [index for index in self.indexes if index.unique and self._is_whole(index)]
+        if not whole:
+            return key
+        index = min(whole, key=lambda each: each.columns[0] != key.columns[0])
+        more = self._key_of(index, len(index.columns))
+        pairs = zip(more.columns, more.collations, strict=True)
+        rest = [(name, order) for name, order in pairs if name not in key.columns]
+        names, orders = [name for name, _ in rest], [order for _, order in rest]
+        return Key((*key.columns, *names), (*key.collations, *orders), key.indexed)
+
+    def _is_whole(self, index: Index) -> bool:
+        """Whether each of its columns can be cut by, and none is ever null."""
+        known = self.by_name
+        return all(_cuttable(known[name]) and known[name].not_null for name in index.columns)
 
     def _unique_keys(self) -> Iterator[Key]:
         known = self.by_name
         for index in self.indexes:
             if index.unique and _cuttable(known[index.columns[0]]):
-                whole = all(_cuttable(known[n]) and known[n].not_null for n in index.columns)
-                yield self._key_of(index, len(index.columns) if whole else 1)
+                yield self._key_of(index, len(index.columns) if self._is_whole(index) else 1)
 
     def _key_of(self, index: Index, width: int) -> Key:
         """In the index's own order, or it would be of no use; both sides of a cut name it."""
