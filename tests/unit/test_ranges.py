@@ -128,7 +128,7 @@ def test_a_filter_that_does_not_fit_its_column_is_refused(base: str, predicate: 
 def test_every_column_that_cannot_be_read_is_named_at_once() -> None:
     schema = (ColumnType("a", "money", None), ColumnType("b", "interval", None))
     with pytest.raises(InvalidInput) as refused:
-        arrow_schema(schema)
+        arrow_schema(schema, ["a", "b"])
     assert [problem.field for problem in refused.value.problems] == ["a", "b"]
     assert "money" in str(refused.value)
     assert "interval" in str(refused.value)

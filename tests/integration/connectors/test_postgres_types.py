@@ -82,7 +82,7 @@ def test_what_is_named_is_read_exactly(
     "declared",
     ["interval", "money", "int4range", "pair", "inet", "bit(3)", "point", "timetz", "xml"],
 )
-def test_a_type_nobody_mapped_is_refused_by_name_unless_it_is_left_out(
+def test_a_type_nobody_mapped_is_refused_where_it_is_named_and_else_left_out_with_a_note(
     shelf: PostgresShelf, declared: str
 ) -> None:
     shelf.run(
@@ -91,8 +91,11 @@ def test_a_type_nobody_mapped_is_refused_by_name_unless_it_is_left_out(
     )
     connector = shelf.connector("t")
     with pytest.raises(InvalidInput, match=r"odd: the type .* is not supported"):
-        read_all(connector, connector.split(1))
+        list(connector.read(connector.split(1)[0], ["id", "odd"]))
     assert rows_of(connector.read(connector.split(1)[0], ["id"])) == [(1,)]
+    assert read_all(connector, connector.split(1)) == [(1,)]
+    notes = connector.estimate().notes
+    assert [each for each in notes if each.startswith("odd: left out, for its type")]
 
 
 def test_a_float_and_a_loose_numeric_are_noted(shelf: PostgresShelf) -> None:

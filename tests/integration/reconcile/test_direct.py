@@ -177,6 +177,27 @@ def test_columns_that_no_rule_names_are_read_only_to_tell_rows_of_one_key_apart(
     assert columns("right", amount="amounts") is None, "what is missing is told with all there is"
 
 
+def test_a_column_that_cannot_be_read_is_in_nobodys_way_unless_it_is_named(bank: str) -> None:
+    with psycopg.connect(bank) as connection:
+        connection.execute("ALTER TABLE invoices ADD address inet")
+    for how in ({"rules": [RULE]}, {"match_sql": SQL}):
+        wanted = recipe(bank, {}, {}, **how)
+        with origins.connector(wanted.sources.left, "left", "UTC") as connector:
+            with direct.open_input(connector, wanted, "left", LIMITS) as given:
+                assert list(given.types) == ["id", "ref", "amount", "tags"]
+                assert any(note.startswith("address: left out") for note in given.notes)
+            folder = Path("unused")
+            ((chunk, *_), notes) = origins.chunks(connector, wanted, "left", folder, LIMITS)
+            assert sum(batch.num_rows for batch in connector.read(chunk.part, chunk.columns)) > 0
+            assert any(note.startswith("address: left out") for note in notes)
+    named = recipe(bank, {"amount": "address"}, {})
+    with (
+        origins.connector(named.sources.left, "left", "UTC") as connector,
+        pytest.raises(InvalidInput, match="address: the type inet is not supported"),
+    ):
+        origins.columns_to_read(connector, named, "left")
+
+
 def test_a_source_may_bound_how_many_of_its_chunks_are_read_at_once(bank: str) -> None:
     wanted = recipe(bank, {}, {"max_parallel_chunks": 2})
     with (

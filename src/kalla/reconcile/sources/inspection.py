@@ -184,11 +184,6 @@ def _table(source: Source, resolve: Resolve, bounds: Bounds) -> PostgresConnecto
 def _inspect_table(table: PostgresConnector) -> Inspection:
     schema, estimate, key = table.schema(), table.estimate(), table.primary_key()
     note = "declared by the table" if key else "the table declares no key, and no unique index"
-    unread = [each for each in schema if each.arrow is None]
-    notes = [
-        f"{each.name}: the type {each.declared} is not supported; leave the column out"
-        for each in unread
-    ]
     return Inspection(
         "postgres",
         tuple(
@@ -199,7 +194,7 @@ def _inspect_table(table: PostgresConnector) -> Inspection:
         estimate.bytes,
         key,
         note,
-        (*estimate.notes, *notes),
+        estimate.notes,
     )
 
 

@@ -61,7 +61,7 @@ class Chunk:
     connector: PostgresConnector
     part: Slice
     path: str
-    columns: tuple[str, ...] | None = None  # None: all
+    columns: tuple[str, ...] | None = None  # None: all that can be read
 
 
 def is_staged(source: Source) -> bool:
@@ -147,7 +147,7 @@ def chunks_at_once(source: Source, limits: Limits) -> int:
 def columns_to_read(
     connector: PostgresConnector, recipe: Recipe, side: Side
 ) -> tuple[str, ...] | None:
-    """The columns that the recipe names; None: all of them.
+    """The columns that the recipe names; None: all that can be read.
 
     Rows that share a key are numbered in the order of all their columns: only where the database
     itself rules that out are the others left out.
@@ -156,6 +156,7 @@ def columns_to_read(
     known = {column.name: column for column in connector.schema()}
     if wanted is None or not set(wanted) <= set(known):  # what is missing is told with all there is
         return None
+    arrow_schema(tuple(known.values()), sorted(set(wanted)))  # says what of these cannot be read
     key = recipe.sources[side].primary_key
     # A key is written with its parts joined: two texts that hold the joint could look like others.
     texts = [name for name in key if known[name].arrow in (None, pa.string())]

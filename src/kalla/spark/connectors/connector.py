@@ -40,7 +40,10 @@ class Connector(Protocol):
         ...
 
     def read(self, part: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The slice's rows, all of them or an error: each batch has `arrow_schema(columns)`."""
+        """The slice's rows, all of them or an error: each batch has `arrow_schema(columns)`.
+
+        Without columns, all that can be read.
+        """
         ...
 
 
@@ -118,7 +121,8 @@ class Slice:
 def arrow_schema(schema: Sequence[ColumnType], columns: Sequence[str] | None = None) -> pa.Schema:
     """The schema of what `read` gives; says at once which of the columns cannot be read."""
     known = {column.name: column for column in schema}
-    asked = list(known) if columns is None else list(columns)
+    readable = [column.name for column in schema if column.arrow is not None]
+    asked = readable if columns is None else list(columns)
     if problems := list(_column_problems(known, asked)):
         raise InvalidInput(*problems)
     return pa.schema([pa.field(name, known[name].arrow) for name in asked])

@@ -106,10 +106,11 @@ def check_dimensions(dimensions: pa.Array, column: ColumnType) -> None:
 
 
 def _mapping(column: PostgresColumn) -> tuple[pa.DataType | None, str]:
+    unread = f"{column.name}: left out, for its type {column.declared} is not supported"
     if column.kind == "e":
         return pa.string(), f"{column.name}: the enum {column.declared} is read as text"
     if column.kind != "b":
-        return None, ""
+        return None, unread
     if column.base in _AS_TEXT:
         return pa.string(), f"{column.name}: {column.declared} is read as text"
     if column.base == "oid":
@@ -118,7 +119,9 @@ def _mapping(column: PostgresColumn) -> tuple[pa.DataType | None, str]:
         return _decimal(column)
     if column.base in ("float4", "float8"):
         return _ASIS[column.base], f"{column.name}: {column.declared} is approximate, no money"
-    return _ASIS.get(column.base), ""
+    if column.base not in _ASIS:
+        return None, unread
+    return _ASIS[column.base], ""
 
 
 def _decimal(column: PostgresColumn) -> tuple[pa.DataType, str]:
