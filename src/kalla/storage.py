@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -26,6 +25,7 @@ from pydantic import SecretStr
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.storage_failures import is_denial, told
+from kalla.storage_patterns import MAGIC, is_hidden, matches
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _NONE = SecretStr("")
 _PIECE = 4 << 20
-_MAGIC = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,10 @@ class Storage:
                 return (_file(url, info),)
             if info.type == fs.FileType.Directory:
                 found = _below(filesystem, path)
-                wanted = [each for each in found if not _is_hidden(each.path[len(path) :])]
+                wanted = [each for each in found if not is_hidden(each.path[len(path) :])]
             elif info.type == fs.FileType.Unknown:
                 raise InvalidInput(Problem("", f"{url} is neither a file nor a folder"))
-            elif _MAGIC.search(path):
+            elif MAGIC.search(path):
                 wanted = _named(filesystem, path)
             else:
                 self._require_bucket(url)
@@ -330,7 +329,7 @@ def _below(filesystem: fs.FileSystem, path: str, *, recursive: bool = True) -> l
 
 def _named(filesystem: fs.FileSystem, pattern: str) -> list[fs.FileInfo]:
     parts = pattern.split("/")
-    first = next(place for place, part in enumerate(parts) if _MAGIC.search(part))
+    first = next(place for place, part in enumerate(parts) if MAGIC.search(part))
     if isinstance(filesystem, fs.LocalFileSystem):
         found = sorted(set(glob(pattern, recursive=True)))  # noqa: PTH207 -- absolute patterns
         infos = [each for each in filesystem.get_file_info(found) if each.type == fs.FileType.File]
@@ -339,39 +338,7 @@ def _named(filesystem: fs.FileSystem, pattern: str) -> list[fs.FileInfo]:
     else:
         deep = len(parts) - first > 1 or "**" in parts
         infos = _below(filesystem, "/".join(parts[:first]), recursive=deep)
-    return [each for each in infos if _matches(parts, each.path.split("/"), first)]
-
-
-def _matches(pattern: Sequence[str], path: Sequence[str], plain: int) -> bool:
-    """By all places of the pattern that can have been reached after each part of the path."""
-    last = len(pattern) - 1
-
-    def reached(places: set[int]) -> set[int]:
-        for place in range(last):  # a ** may stand for nothing, but at the end for a name at least
-            if place in places and pattern[place] == "**":
-                places.add(place + 1)
-        return places
-
-    places = reached({plain})
-    for part in path[plain:]:
-        fitting = {
-            place
-            for place in places
-            if place < len(pattern) and _part_matches(pattern[place], part)
-        }
-        stay = {place for place in fitting if pattern[place] == "**"}
-        places = reached(stay | {place + 1 for place in fitting - stay | (stay & {last})})
-    return len(pattern) in places
-
-
-def _part_matches(pattern: str, part: str) -> bool:
-    if part.startswith((".", "_")) and pattern[:1] != part[0]:
-        return False
-    return pattern == "**" or fnmatchcase(part, pattern)
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith((".", "_")) for part in path.split("/"))
+    return [each for each in infos if matches(parts, each.path.split("/"), first)]
 
 
 def _copy(source: fs.FileSystem, path: str, target: fs.FileSystem, to: str) -> None:

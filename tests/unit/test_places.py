@@ -8,6 +8,7 @@ import pytest
 
 from kalla.reconcile.library import places
 from kalla.reconcile.library.places import Refused, covered
+from kalla.storage_patterns import matches
 
 BANK = "postgresql://reader@db.internal/bank"
 
@@ -58,6 +59,11 @@ def test_another_database_is_not_covered(asked: str) -> None:
         ("s3://books/*/a.csv", "s3://books/may/a.csv", True),
         ("s3://books/*/a.csv", "s3://books/*/a.csv", True),
         ("s3://books/**/a.csv", "s3://books/x/y/z/a.csv", True),
+        ("s3://books/_*/.a.csv", "s3://books/_x/.a.csv", True),
+        ("s3://books/*", "s3://books/.a.csv", False),
+        ("s3://books/*", "s3://books/_a.csv", False),
+        ("s3://books/**/a.csv", "s3://books/.x/a.csv", False),
+        ("s3://books/in/**", "s3://books/in", False),
         ("s3://books/in", "s3://books/inside.csv", False),
         ("s3://books/in", "s3://Books/in/a.csv", False),
         ("s3://books/in", "s3://books", False),
@@ -75,13 +81,28 @@ def test_another_database_is_not_covered(asked: str) -> None:
 def test_keys_of_an_object_store_are_compared_part_by_part(
     registered: str, asked: str, covers: bool
 ) -> None:
-    assert covered(registered, asked) == (asked if covers else None)
+    found = covered(registered, asked)
+    assert (found is not None) == covers
+    if "*" not in registered:
+        assert found in (asked, None)
+
+
+def test_a_key_below_a_glob_is_read_as_an_object_and_never_as_a_folder() -> None:
+    """Of a key alone nobody can tell; a pattern names objects only."""
+    found = covered("s3://books/in/*", "s3://books/in/may.parquet")
+    assert found == "s3://books/in/may.parque[t]"
+    key, pattern = ["books", "in", "may.parquet"], found.removeprefix("s3://").split("/")
+    assert matches(pattern, key, 2)
+    assert not matches(pattern, [*key, "part-0.parquet"], 2)
+    assert covered("s3://books/*", "s3://books/may (1)") == "s3://books/may ([1])"
+    assert covered("s3://books/*", "s3://books/!") is None
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     """`in` is what is registered; `out` is what must stay out of reach."""
-    for name in ("in/may/a.csv", "in/b.csv", "in/note.txt", "inside/c.csv", "out/secret.csv"):
+    for name in ("in/may/a.csv", "in/b.csv", "in/note.txt", "inside/c.csv", "out/secret.csv",
+                 "in/.env", "in/_old/c.csv"):  # fmt: skip
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("id\n")
@@ -102,6 +123,8 @@ def disk(tmp_path: Path) -> Path:
         ("in/*.csv", "in/b.csv"),
         ("in/*.csv", "in/*.csv"),
         ("in/**/*.csv", "in/may/a.csv"),
+        ("in/_*/*.csv", "in/_old/c.csv"),
+        ("in/.*", "in/.env"),
     ],
 )
 def test_a_folder_covers_what_is_in_it(disk: Path, registered: str, asked: str) -> None:
@@ -128,6 +151,11 @@ def test_a_folder_covers_what_is_in_it(disk: Path, registered: str, asked: str) 
         ("in/*.csv", "in/may/a.csv"),
         ("in/*.csv", "in/*"),
         ("in/*.csv", "in"),
+        ("in/*", "in/.env"),
+        ("in/*", "in/may"),
+        ("in/**", "in/may"),
+        ("in/**/*.csv", "in/_old/c.csv"),
+        ("in/*", "in/_old"),
     ],
 )
 def test_a_folder_covers_nothing_else(disk: Path, registered: str, asked: str) -> None:

@@ -16,8 +16,9 @@ from pydantic import SecretStr
 
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Unavailable
-from kalla.storage import LOCAL, Storage, _matches, join
+from kalla.storage import LOCAL, Storage, join
 from kalla.storage_failures import meaning
+from kalla.storage_patterns import matches
 
 TREE = (
     "a.csv",
@@ -81,7 +82,7 @@ def test_a_pattern_names_the_same_files_where_nothing_but_a_listing_can_be_had(
     pattern = [*str(tree).split("/"), *parts]
     plain = len(str(tree).split("/"))
     every = [str(each) for each in tree.rglob("*") if each.is_file()]
-    listed = [each for each in every if _matches(pattern, each.split("/"), plain)]
+    listed = [each for each in every if matches(pattern, each.split("/"), plain)]
     try:
         found = [each.url for each in LOCAL.files("/".join(pattern))]
     except NotFound:

@@ -7,15 +7,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from glob import iglob
 from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kalla.reconcile.model import DATABASES
+from kalla.storage_patterns import MAGIC, matches
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_GLOB = re.compile(r"[*?\[]")
 _MOST_ENTRIES = 200_000
 _POSTGRES_PORT = 5432
 
@@ -33,7 +32,7 @@ def covered(registered: str, asked: str) -> str | None:
         return _covered_path(path_of(registered), path_of(asked))
     if kind == "database":
         return registered if _same_database(registered, asked) else None
-    return asked if _covered_key(registered, asked) else None
+    return _covered_key(registered, asked)
 
 
 def kind_of(uri: str) -> str:
@@ -67,22 +66,26 @@ def _database(uri: SplitResult) -> tuple[str, int, str]:
     return unquote(uri.hostname or ""), uri.port or _POSTGRES_PORT, unquote(uri.path.strip("/"))
 
 
-def _covered_key(registered: str, asked: str) -> bool:
+def _covered_key(registered: str, asked: str) -> str | None:
     """Object stores have no folders and no links: keys are compared part by part."""
     one, other = _segments(registered), _segments(asked)
     if one is None or other is None:
-        return False
+        return None
     fixed, pattern = _cut(one)
     other_fixed, other_pattern = _cut(other)
     if one == other:
-        return True
+        return asked
     if not pattern:
-        return other_fixed[: len(fixed)] == fixed
-    return (
-        not other_pattern
-        and other[: len(fixed)] == fixed
-        and _matches(other[len(fixed) :], pattern)
-    )
+        return asked if other_fixed[: len(fixed)] == fixed else None
+    named = not other_pattern and other[: len(fixed)] == fixed and matches(one, other, len(fixed))
+    return _as_object(asked.rstrip("/")) if named else None
+
+
+def _as_object(asked: str) -> str | None:
+    """A pattern that names this object alone: by its key, all that is below it would be read too,
+    and nobody can tell before."""
+    pattern = re.sub(r"([A-Za-z0-9])([^A-Za-z0-9/]*)$", r"[\1]\2", asked)
+    return pattern if pattern != asked else None
 
 
 def _segments(uri: str) -> list[str] | None:
@@ -112,7 +115,12 @@ def _covers(root: Path, pattern: Sequence[str], place: Path, rest: Sequence[str]
         return _is_within(place, root)
     if rest:
         return place == root and list(rest) == list(pattern)
-    return _is_within(place, root) and _matches(place.relative_to(root).parts, pattern)
+    # A pattern names files: of a folder it names what it says, and not all that is in it.
+    return (
+        _is_within(place, root)
+        and not place.is_dir()
+        and matches(pattern, place.relative_to(root).parts, 0)
+    )
 
 
 def _followed(path: str) -> tuple[Path, list[str]]:
@@ -125,24 +133,9 @@ def _followed(path: str) -> tuple[Path, list[str]]:
 
 def _cut(parts: Sequence[str]) -> tuple[list[str], list[str]]:
     for index, part in enumerate(parts):
-        if _GLOB.search(part):
+        if MAGIC.search(part):
             return list(parts[:index]), list(parts[index:])
     return list(parts), []
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """`**` stands for any number of folders; other signs never for a slash."""
-    reached = {0}
-    for wanted in pattern:
-        if wanted == "**":
-            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
-        else:
-            reached = {
-                index + 1
-                for index in reached
-                if index < len(parts) and fnmatchcase(parts[index], wanted)
-            }
-    return len(parts) in reached
 
 
 def _is_within(place: Path, root: Path) -> bool:
