@@ -127,6 +127,10 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
         ("rows.json", b'{"id": 1}\n{"ID": 2}\n', "several columns ID, id"),
         ("rows.json", b'{"id": 1, "": 2}\n', "without name"),
         ("rows.json", b'{"id": 12345678901234567.891}\n', "would round"),
+        ("rows.json", b'{"id": 123456789012345678901234567890e-20}\n', "would round"),
+        ("rows.json", b'{"id": "a\\"", "b": [{"c":-1234567890.12345678E+3}]}\n', "would round"),
+        ("rows.json", b'{"id": 0.1000000000000000000001}\n', "would round"),
+        ("rows.json", b'{"id": 1e-400}\n', "would round"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
@@ -142,6 +146,27 @@ def test_numbers_in_json_keep_every_digit(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(lines)
     found = read(origins.look(source(tmp_path / "rows.jsonl"), "left"))
     assert found == [("0.30000000000000004",), ("1.10",), ("123456789012345678901234567890",)]
+
+
+@pytest.mark.parametrize(
+    ("line", "read_as"),
+    [
+        (b'{"id": "see: 1.12345678901234567890, [2.12345678901234567890]"}',
+         "see: 1.12345678901234567890, [2.12345678901234567890]"),
+        (b'{"id": "\\": 1.12345678901234567890"}', '": 1.12345678901234567890'),
+        (b'{"id": "1e-400"}', "1e-400"),
+        (b'{"id": 0.10000000000000000000}', "0.1"),
+        (b'{"id": 1200000000000.5000000e-1}', "120000000000.05"),
+        (b'{"id": 1.5e22}', "1.5e+22"),
+        (b'{"id": 0.0000000000000000000}', "0.0"),
+        (b'{"id": 0e-999}', "0.0"),
+    ],
+)  # fmt: skip
+def test_digits_in_a_text_and_numbers_that_a_float_keeps_are_no_fault(
+    tmp_path: Path, line: bytes, read_as: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(line + b"\n")
+    assert read(origins.look(source(tmp_path / "rows.jsonl"), "left")) == [(read_as,)]
 
 
 @pytest.mark.parametrize("mark", [b"\xff\xfe", b""], ids=["with mark", "without"])

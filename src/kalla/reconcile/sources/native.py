@@ -28,7 +28,10 @@ from kalla.storage import LOCAL, File, Storage
 
 _LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
 _BYTE_ORDER_MARK, _SWAPPED_MARK = "\ufeff", "\ufffe"
-_EXACT_DIGITS = 15  # of a number with a point: readers of JSON make it a float, which keeps those
+# A number with a point or an exponent becomes a float, which keeps 15 digits.
+_IN_DOUBT = "[0-9.]{16,}|[0-9][eE]"
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_NO_INTEGER = r"[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
 
 
 def look(
@@ -151,9 +154,9 @@ def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | 
 
     DuckDB would guess them from samples, and rename those that differ by case alone.
     """
-    numbers = r"regexp_extract_all(json, '[:,\[]\s*-?([0-9]+\.[0-9]+)', 1)"
-    exact = "TRY_CAST(each AS DECIMAL(38, 18))"
-    kept = "TRY_CAST(CAST(TRY_CAST(each AS DOUBLE) AS VARCHAR) AS DECIMAL(38, 18))"
+    numbers = f"regexp_extract_all(regexp_replace(json, '{_TEXT}', '', 'g'), '{_NO_INTEGER}')"
+    kept = "CAST(TRY_CAST(each AS DOUBLE) AS VARCHAR)"
+    differs = f"CASE WHEN each <> {kept} THEN {_exact('each')} <> {_exact(kept)} END"
     rows = f"(SELECT json FROM read_ndjson_objects({listed(given.files)})"
     rows += ")" if lines is None else f" LIMIT {lines})"
     with opened(storage, bounds) as connection, readable(given.files):
@@ -163,10 +166,9 @@ def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | 
             FROM (SELECT unnest(names) AS name, generate_subscripts(names, 1) AS place, rounded
                   FROM (SELECT CASE json_type(json) WHEN 'OBJECT' THEN json_keys(json)
                                     ELSE [NULL] END AS names,
-                               regexp_matches(json, '[0-9.]{{{_EXACT_DIGITS + 2},}}')
-                               AND list_bool_or([coalesce({exact} <> {kept}, true)
-                                                 FOR each IN {numbers}
-                                                 IF length(each) > {_EXACT_DIGITS + 1}]) AS rounded
+                               CASE WHEN regexp_matches(json, '{_IN_DOUBT}')
+                                    THEN list_bool_or([{differs} FOR each IN {numbers}])
+                                    END AS rounded
                         FROM {rows}))
             GROUP BY name ORDER BY 2, 1
             """
@@ -179,10 +181,19 @@ def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | 
         raise _wrong(f"{whose} is not JSON lines: each line is one object")
     if any(rounded for *_, rounded in found):
         raise _wrong(
-            f"{whose} has numbers of more than {_EXACT_DIGITS} digits that a reader of "
-            "JSON would round: write them as text, in quotes"
+            f"{whose} has numbers that a reader of JSON would round: write them as text, in quotes"
         )
     return _apart(fields, whose)
+
+
+def _exact(number: str) -> str:
+    """The same text for the same number, however it is written: its digits, and where they end."""
+    mantissa, power = (f"split_part(lower({number}), 'e', {part})" for part in (1, 2))
+    digits = f"ltrim(replace({mantissa}, '.', ''), '0')"
+    places = f"length(split_part({mantissa}, '.', 2))"
+    zeros = f"length({digits}) - length(rtrim({digits}, '0'))"
+    end = f"coalesce(TRY_CAST({power} AS HUGEINT), 0) - {places} + {zeros}"
+    return f"CASE WHEN {digits} = '' THEN '0' ELSE rtrim({digits}, '0') || 'e' || ({end}) END"
 
 
 def _header(csv: Csv, files: Sequence[str], storage: Storage) -> list[str]:
