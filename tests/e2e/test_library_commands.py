@@ -40,7 +40,7 @@ def test_sources_are_registered_and_a_recipe_that_uses_them_is_kept(place: Place
     (place.folder / "books.csv").write_text("id,amount\n1,2.50\n2,3.00\n")
     (place.folder / "bank.yaml").write_text(
         "uri: postgresql://reader@127.0.0.1:1/bank\ntable: payments\n"
-        "filters: [{column: amount, op: gt, value: 0.5}, {column: paid, op: gt, value: 2026-01-01}]"
+        "filters: [{column: amount, op: gt, value: 12345678901.55}, {column: paid, op: gt, value: 2026-01-01}]"
     )
     said = place.ok("sources", "add", "books", "books.csv", "--key", "id")
     assert said == f"Recipes may read {place.folder}/books.csv as source://books.\n"
@@ -49,7 +49,9 @@ def test_sources_are_registered_and_a_recipe_that_uses_them_is_kept(place: Place
     assert "there is a source 'books' already" in again.stderr.lower()
     place.ok("sources", "add", "books", "books.csv", "--key", "id", "--replace")
     place.ok("sources", "add", "bank", "--file", "bank.yaml", "--password", "secret://bank")
-    assert "password: secret://bank" in place.ok("sources", "show", "bank")
+    shown = place.ok("sources", "show", "bank")
+    assert "password: secret://bank" in shown
+    assert "value: 12345678901.55" in shown
     listed = json.loads(place.ok("sources", "list", "--format", "json"))
     assert {"bank", "books"} <= {each["name"] for each in listed}
     assert "payments" in place.ok("sources", "list")

@@ -165,16 +165,19 @@ def _fields(file: Path | None) -> dict[str, Any]:
         raise InvalidInput(*(each.told() for each in parsed.findings))
     if not isinstance(parsed.value, dict):
         raise InvalidInput(Problem(str(file), "must be fields of a source and their values"))
-    return {name: _sayable(value) for name, value in parsed.value.items()}
+    return {name: _sayable(value, name) for name, value in parsed.value.items()}
 
 
-def _sayable(value: object) -> object:
-    """As JSON can say it."""
+def _sayable(value: object, where: str) -> object:
+    """As JSON can say it; a decimal only where the float that it arrives as is the same number."""
     if isinstance(value, dict):
-        return {name: _sayable(item) for name, item in value.items()}
+        return {name: _sayable(item, f"{where}.{name}") for name, item in value.items()}
     if isinstance(value, list):
-        return [_sayable(item) for item in value]
+        return [_sayable(item, f"{where}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, Decimal):
+        if Decimal(repr(float(value))) != value:
+            reason = "has more digits than a number keeps on its way to the API"
+            raise InvalidInput(Problem(where, reason, value, "filter by it in the recipe"))
         return float(value)
     return value.isoformat() if isinstance(value, date) else value
 
