@@ -156,6 +156,13 @@ class Storage:
             found = filesystem.get_file_info(fs.FileSelector(path))
             return sorted(each.base_name for each in found if each.type == fs.FileType.Directory)
 
+    def names(self, url: str) -> list[str]:
+        """The names of all that is in a folder, hidden too; none where there is no such folder."""
+        filesystem, path = self.filesystem(url)
+        with told(url):
+            found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+            return sorted(each.base_name for each in found)
+
     @contextmanager
     def open(self, url: str) -> Iterator[BinaryIO]:
         """The bytes of a file, from any place in it; what fails inside is told as here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -268,7 +269,7 @@ def test_a_page_has_1_to_1000_rows(evidence: str, limit: int) -> None:
 def test_a_part_without_files_is_an_empty_page_with_its_columns(
     evidence: str, tmp_path: Path, part: str
 ) -> None:
-    (tmp_path / "metadata.json").write_text("{}")
+    (tmp_path / "metadata.json").write_text(json.dumps({"datasets": {part: {"files": []}}}))
     found = look(str(tmp_path), part, sort=columns_of(evidence, part)[-1])
     assert (found.rows, found.total, found.next) == ((), 0, None)
     assert [each.name for each in found.columns] == columns_of(evidence, part)
@@ -280,6 +281,20 @@ def test_a_part_without_files_is_an_empty_page_with_its_columns(
 def test_evidence_that_is_gone_is_not_taken_for_empty(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"it has no metadata\.json"):
         look(str(tmp_path), "matched")
+    (tmp_path / "metadata.json").write_text('{"datasets": {"matched": {"files": ["a.parquet"]}}}')
+    with pytest.raises(NotFound, match=r"is not whole: matched/a\.parquet is missing"):
+        look(str(tmp_path), "matched")
+    with pytest.raises(NotFound, match="does not name the files of ambiguous"):
+        look(str(tmp_path), "ambiguous")
+
+
+def test_files_that_the_metadata_do_not_name_are_not_of_the_run(tmp_path: Path) -> None:
+    url = make_evidence(tmp_path / "run", *invoices_and_payments(20))
+    before = [look(url, part) for part in DATASETS]
+    for part in DATASETS:
+        for file in list((Path(url) / part).iterdir()):
+            shutil.copy(file, file.with_name("another.parquet"))
+    assert [look(url, part) for part in DATASETS] == before
 
 
 def test_a_reader_that_takes_too_long_is_ended(evidence: str) -> None:

@@ -19,7 +19,7 @@ from kalla.reconcile.bounds import Bounds, bounded
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching.values import quote
 from kalla.reconcile.sources.scans import parquet
-from kalla.storage import Storage
+from kalla.storage import Storage, join
 
 Kind = Literal["text", "number", "time", "boolean", "list"]
 
@@ -92,6 +92,7 @@ class Reader:
         self._connection = connection
         self._storage = storage
         self._rung = rung
+        self._metadata: dict[str, dict[str, Any]] = {}
 
     def check(self) -> None:
         """Raise if the time is over, where no query is there to be interrupted."""
@@ -107,32 +108,39 @@ class Reader:
 
     def metadata(self, url: str) -> dict[str, Any]:
         """The run's metadata.json; raises NotFound where there is none."""
-        try:
-            document: dict[str, Any] = json.loads(self._storage.read_text(f"{url}/metadata.json"))
-        except NotFound:
-            raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
-        return document
+        if url not in self._metadata:
+            try:
+                text = self._storage.read_text(join(url, "metadata.json"))
+            except NotFound:
+                raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
+            self._metadata[url] = json.loads(text)
+        return self._metadata[url]
 
     def dataset(self, url: str, part: str) -> Dataset:
-        """A part without files has no rows, but its columns; NotFound if all evidence is gone."""
+        """A part without files has no rows, but its columns; NotFound if some evidence is gone."""
         if part not in DATASETS:
             raise NotFound(f"evidence has no part {part!r}, only {', '.join(DATASETS)}")
-        files = self._files(f"{url}/{part}")
+        files = self.files(url, part)
         if files:
             relation = parquet(files)
         else:
-            self.metadata(url)
             named = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _COLUMNS[part].items())
             relation = f"(SELECT {named} WHERE false)"
         described = self.rows(f"DESCRIBE SELECT * FROM {relation}")
         columns = tuple(Column(str(name), str(kind)) for name, kind, *_ in described)
         return Dataset(part, relation, columns, _KEYS[part])
 
-    def _files(self, url: str) -> list[str]:
+    def files(self, url: str, part: str) -> list[str]:
+        """The files of a part, which the metadata name: what else lies there is not of this run."""
         try:
-            return [each.url for each in self._storage.files(url) if each.url.endswith(".parquet")]
-        except NotFound:
-            return []
+            named = [str(name) for name in self.metadata(url)["datasets"][part]["files"]]
+        except (KeyError, TypeError):
+            raise NotFound(f"the evidence at {url} does not name the files of {part}") from None
+        there = set(self._storage.names(join(url, part))) if named else set()
+        for name in named:
+            if name not in there:
+                raise NotFound(f"the evidence at {url} is not whole: {part}/{name} is missing")
+        return [join(url, part, name) for name in named]
 
 
 @contextmanager

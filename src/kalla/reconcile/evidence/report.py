@@ -18,7 +18,6 @@ from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import said
 from kalla.reconcile.evidence.archive import reading
 from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.sources.scans import listed
 from kalla.storage import LOCAL, Storage, join
 
 LARGEST = 5
@@ -229,24 +228,20 @@ def _largest(folder: str, storage: Storage) -> list[Exceptional]:
         "record_key, amount, closest_candidate, candidate_status, failing_condition, left_value,"
         " right_value, difference, rejection_reason"
     )
-    selected = []
-    for side in SIDES:
-        part = f"unmatched_{side}"
-        try:
-            files = [each.url for each in storage.files(join(folder, part))]
-        except NotFound:
-            raise _no_evidence(folder, f"its part {part} is missing") from None
-        selected.append(
-            f"SELECT '{side}' AS side, {columns}"
-            f" FROM read_parquet({listed(files)}, hive_partitioning=false)"
-        )
     with reading(storage, _REPORT) as reader:
         try:
+            selected = [
+                f"SELECT '{side}' AS side, {columns}"
+                f" FROM {reader.dataset(folder, f'unmatched_{side}').relation}"
+                for side in SIDES
+            ]
             rows = reader.rows(
                 f"SELECT * FROM ({' UNION ALL BY NAME '.join(selected)})"
                 f" ORDER BY abs(amount) DESC NULLS LAST, side, record_key LIMIT {LARGEST}"
             )
             return [_exceptional(*row) for row in rows]
+        except NotFound as error:
+            raise _no_evidence(folder, str(error)) from None
         except (duckdb.ProgrammingError, duckdb.InvalidInputException, duckdb.DataError) as error:
             raise _no_evidence(folder, said(error)) from None
         except KeyError as reason:
