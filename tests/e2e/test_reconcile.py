@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import date
@@ -15,8 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kalla.errors import InvalidInput
 from kalla.local import java
-from tests.servers import required
+from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence.claim import claimed
+from kalla.reconcile.model import SIDES
+from tests.servers import S3Server, required
+from tests.waiting import until
 
 KALLA = [sys.executable, "-m", "kalla.cli.main"]
 SECONDS = 170
@@ -44,11 +50,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def kalla(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def kalla(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*KALLA, *arguments],
         cwd=folder,
-        env=os.environ | {"COLUMNS": "160"},
+        env=os.environ | {"COLUMNS": "160"} | more,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -73,7 +79,13 @@ def test_exceptions_found_are_exit_code_1_and_in_the_evidence(folder: Path) -> N
     metadata = json.loads((folder / "out" / "metadata.json").read_text())
     assert metadata["datasets"]["matched"]["rows"] == 1
     assert metadata["recipe_hash"] == report["recipe_hash"]
-    assert not (folder / "out" / ".work").exists()
+    assert sorted(each.name for each in (folder / "out").iterdir()) == [
+        "ambiguous",
+        "matched",
+        "metadata.json",
+        "unmatched_left",
+        "unmatched_right",
+    ]
 
 
 def test_all_matched_is_exit_code_0_and_nothing_is_left_running(folder: Path) -> None:
@@ -93,6 +105,66 @@ def test_all_matched_is_exit_code_0_and_nothing_is_left_running(folder: Path) ->
     again = kalla(folder, "reconcile", "recipe.yaml", "--output", "out")
     assert again.returncode == 2
     assert "evidence is never written over" in again.stderr
+
+
+def test_a_run_that_is_told_to_end_leaves_nothing_behind(folder: Path) -> None:
+    with required():
+        java.find()
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    running = subprocess.Popen(
+        [*KALLA, "reconcile", "recipe.yaml", "--output", "out"],
+        cwd=folder,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        log = "kalla-*/logs/spark.log"
+        until(lambda: list(temporary.glob(log)), "Spark starts", SECONDS)
+        assert (folder / "out").exists()
+        running.terminate()
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert "Traceback" not in said
+    assert not list(temporary.glob("kalla-*"))
+    assert not (folder / "out").exists()
+
+
+def test_evidence_goes_to_s3_and_is_never_written_over_there(
+    folder: Path, s3_server: S3Server, bucket: str
+) -> None:
+    with required():
+        java.find()
+    given = s3_server.settings
+    settings = {
+        "KALLA_STORAGE_S3_ENDPOINT": given.s3_endpoint,
+        "KALLA_STORAGE_S3_ACCESS_KEY": given.s3_access_key.get_secret_value(),
+        "KALLA_STORAGE_S3_SECRET_KEY": given.s3_secret_key.get_secret_value(),
+        "KALLA_DATA_DIR": str(folder / "data"),
+    }
+    url = f"{bucket}/may"
+    asked = ("recipe.yaml", "--output", f"{url}/", "--format", "json")
+    done = kalla(folder, "reconcile", *asked, **settings)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["evidence"] == url
+    storage = s3_server.storage
+    assert storage.names(url) == ["ambiguous", "matched", "metadata.json"] + [
+        f"unmatched_{side}" for side in SIDES
+    ]
+    assert report.of_evidence(url, storage).exceptions == 2
+    assert not list((folder / "data" / "work").iterdir())
+    assert not (folder / "s3:").exists()
+    for place, refusal in (("may", "never written over"), ("june", "if it was killed, remove")):
+        storage.write_text(f"{bucket}/june/claim-1", "")
+        with (
+            pytest.raises(InvalidInput, match=refusal),
+            claimed(f"{bucket}/{place}", storage, folder),
+        ):
+            pass
+    assert storage.names(f"{bucket}/june") == ["claim-1"]
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 
 from kalla.cli import reconcile
+from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.report import print_report
 from kalla.local import ports
 from kalla.local.postgres import Postgres
 from kalla.reconcile.demo import RECIPE, invoices, payments
-from kalla.reconcile.evidence import report
 from kalla.reconcile.recipes import reading
 
 _VARIABLE = "KALLA_SECRET_DEMO"
@@ -34,11 +34,12 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "invoices.csv"
     recipe_file = folder / "recipe.yaml"
-    with tempfile.TemporaryDirectory(prefix="kalla-demo-") as data:
+    with clearing_up(), tempfile.TemporaryDirectory(prefix="kalla-demo-") as data:
         postgres = Postgres(Path(data), ports.choose_free())
         console.print("  starting Postgres")
-        postgres.start()
         try:
+            with deferring():
+                postgres.start(told_to_end)
             url = postgres.url("postgres")
             console.print(f"  making {rows:,} invoices and their payments")
             file.write_text(invoices(rows))
@@ -48,12 +49,12 @@ def command(
             recipe_file.write_text(RECIPE.format(invoices=file, payments=place))
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
             recipe = reading.read(recipe_file.read_text())
-            run = reconcile.reconcile(recipe, _unused(folder / "evidence"))
+            made = reconcile.reconcile(recipe, str(_unused(folder / "evidence")))
         finally:
             os.environ.pop(_VARIABLE, None)
             postgres.stop()
-    see_more = f"make up, and beside it: .venv/bin/kalla runs import {run.folder}"
-    print_report(report.of_evidence(str(run.folder)), see_more)
+    see_more = f"make up, and beside it: .venv/bin/kalla runs import {made.evidence}"
+    print_report(made, see_more)
     typer.echo(f"The recipe is {recipe_file}, the invoices are {file}.")
 
 

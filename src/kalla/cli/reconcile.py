@@ -16,23 +16,27 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 from pydantic import SecretStr
 
 from kalla.cli.client import Style
+from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
 from kalla.cli.report import print_report
-from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.spark import Spark
 from kalla.reconcile import plan
 from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence.claim import claimed
+from kalla.reconcile.evidence.report import Report
 from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
-from kalla.reconcile.run import Run, carry_out
+from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import inspection, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.redaction import scrub
@@ -40,9 +44,12 @@ from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
 from kalla.settings import load
 from kalla.spark.session import connect
+from kalla.storage import Storage, is_s3
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
+
+_NAME_BYTES = 100  # of a recipe's name, in that of a folder, which may have 255
 
 
 def command(
@@ -52,7 +59,9 @@ def command(
     given: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter's value.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The folder for the evidence.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="The folder for the evidence, or s3://…")
+    ] = None,
     style: Style = "text",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan; read and write no rows.")
@@ -65,8 +74,8 @@ def command(
         if dry_run:
             _print_plan(recipe, style)
             return
-        run = reconcile(recipe, output)
-        made = report.of_evidence(str(run.folder))
+        with clearing_up():
+            made = reconcile(recipe, output)
     except KallaError as error:
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
         typer.echo("\n".join(lines), err=True)
@@ -78,39 +87,45 @@ def command(
     if style == "json":
         typer.echo(made.model_dump_json(indent=2))
     else:
-        print_report(made, f"kalla runs import {run.folder}")
-    raise typer.Exit(1 if run.has_exceptions else 0)
+        print_report(made, f"kalla runs import {made.evidence}")
+    raise typer.Exit(1 if made.exceptions else 0)
 
 
-def reconcile(recipe: Recipe, output: Path | None) -> Run:
-    """Start a Spark, carry the recipe out, and stop it again."""
-    folder = _folder(recipe, output)
+def reconcile(recipe: Recipe, output: str | None) -> Report:
+    """Start a Spark, carry the recipe out, stop it again, and report on the evidence."""
     settings = load().settings
+    storage = Storage.of(settings.storage)
+    url = _place(recipe, output, storage)
     limits = replace(Limits.of(settings), threads=_cores())  # alone: all of them
-    for side in SIDES:  # what is wrong with a source is said before Spark takes its time to start
-        if not origins.is_staged(recipe.sources[side]):
-            origins.look(recipe.sources[side], side, storage=limits.storage)
-    with bar(words=12) as progress:
-        start = progress.add_task("start Spark", total=1)
-        with private_spark(brief=recipe.match_sql is None) as session:
-            progress.update(start, completed=1)
-            tasks = {name: progress.add_task(name, total=None) for name in ("stage", "match")}
+    with claimed(url, storage, settings.work_folder) as folder:
+        # What is wrong with a source is said before Spark takes its time to start.
+        for side in SIDES:
+            if not origins.is_staged(recipe.sources[side]):
+                origins.look(recipe.sources[side], side, storage=limits.storage)
+        with bar(words=12) as progress:
+            start = progress.add_task("start Spark", total=1)
+            with private_spark(brief=recipe.match_sql is None) as session:
+                progress.update(start, completed=1)
+                tasks = {name: progress.add_task(name, total=None) for name in ("stage", "match")}
 
-            def tell(name: str, done: int, of: int) -> None:
-                shown = "stage" if name == "stage" else "match"
-                progress.update(tasks[shown], completed=done, total=of)
+                def tell(name: str, done: int, of: int) -> None:
+                    shown = "stage" if name == "stage" else "match"
+                    progress.update(tasks[shown], completed=done, total=of)
 
-            return carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
+                carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
+    return report.of_evidence(url, storage)
 
 
 @contextmanager
 def private_spark(*, brief: bool) -> Iterator[SparkSession]:
-    # The client takes seconds to import, as the server takes to start.
-    threading.Thread(target=import_module, args=("pyspark.sql.connect.session",)).start()
     with tempfile.TemporaryDirectory(prefix="kalla-") as folder:
         server = Spark(Path(folder), ports.choose_free(), cores=_cores(), brief=brief)
-        server.start()
         try:
+            with deferring():
+                # The client takes seconds to import, as the server takes to start.
+                client = "pyspark.sql.connect.session"
+                threading.Thread(target=import_module, args=(client,)).start()
+                server.start(told_to_end)
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
             session = connect(settings)
             try:
@@ -125,17 +140,15 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
-def _folder(recipe: Recipe, output: Path | None) -> Path:
-    if output is None and recipe.output is None:
-        name = "".join(sign if sign.isalnum() else "-" for sign in recipe.name.lower())
-        output = Path("evidence") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = (output or Path(recipe.output or "")).absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InvalidInput(
-            Problem("--output", f"{folder} is not empty; evidence is never written over")
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _place(recipe: Recipe, output: str | None, storage: Storage) -> str:
+    """Where the evidence goes: as told, as the recipe says, or a folder that nobody else has."""
+    url = output or recipe.output
+    if url is None:
+        signs = "".join(sign if sign.isalnum() else "-" for sign in recipe.name.lower())
+        name = signs.encode()[:_NAME_BYTES].decode(errors="ignore")
+        url = f"evidence/{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid4().hex[:6]}"
+    _, path = storage.filesystem(url)
+    return url.rstrip("/") if is_s3(url) else path
 
 
 def _print_plan(recipe: Recipe, style: str) -> None:

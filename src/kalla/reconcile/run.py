@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from kalla.errors import Permanent
 from kalla.reconcile import headway, kernel, plan
+from kalla.reconcile.evidence.claim import work_folder
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.matching import buckets, statement
@@ -51,19 +52,6 @@ class Run:
     facts: Facts
     seconds: float
 
-    @property
-    def has_exceptions(self) -> bool:
-        """Whether any row is neither matched nor filtered."""
-        accepted = {"matched", "filtered"} | (
-            {"suggested"} if self.plan.accept_suggested else set()
-        )
-        return any(
-            tally.rows
-            for side in self.facts.sides.values()
-            for state, tally in side.states.items()
-            if state not in accepted
-        )
-
 
 def carry_out(
     session: SparkSession,
@@ -75,7 +63,7 @@ def carry_out(
 ) -> Run:
     """One run from sources to evidence; raises if any row is unaccounted for."""
     began = datetime.now(UTC)
-    staging = folder / ".staged"
+    staging = work_folder(folder)
     try:
         with ExitStack() as held:
             inputs = dict(read(session, recipe, staging, limits, progress, resolve))
@@ -102,7 +90,7 @@ def match(
     began: datetime,
 ) -> Run:
     """From inputs to evidence in the folder."""
-    work = folder / ".work"
+    work = work_folder(folder)
     made = plan.make(recipe, inputs)
     try:
         facts = _match(session, recipe, made, work, limits, progress, began)

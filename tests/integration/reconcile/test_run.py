@@ -112,11 +112,10 @@ def test_a_table_is_staged_in_slices_and_every_row_has_evidence(
     assert told[-1] == ("match", 100, 100)
     assert done.facts.sides["right"].states["matched"].rows == ROWS * 9 // 10
     assert done.facts.sides["left"].states["unmatched"].rows == ROWS // 10
-    assert done.has_exceptions
     assert metadata["datasets"]["unmatched_right"]["rows"] == ROWS // 10
     password = urlsplit(bank).password
     assert not password or password not in (tmp_path / "out" / "metadata.json").read_text()
-    assert not (tmp_path / "out" / ".work").exists()
+    assert not list((tmp_path / "out").glob(".work*"))
 
 
 def test_the_number_of_slices_does_not_change_the_digests(
@@ -143,7 +142,7 @@ def test_a_work_folder_that_an_executor_does_not_see_fails_the_run(
 
     def hide(stage: str, _done: int, _of: int) -> None:
         if stage == "match":
-            (folder / ".work" / "seen").unlink()
+            next(folder.glob(".work-*/seen")).unlink()
 
     source = invoices(tmp_path)
     with pytest.raises(Permanent, match=r"let storage.evidence and storage.work be folders"):
