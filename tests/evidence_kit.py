@@ -58,12 +58,18 @@ def recipe(left: Path, right: Path, **more: Any) -> Recipe:
     return Recipe.model_validate(document | more)
 
 
-def make_evidence(folder: Path, left: Sequence[Row], right: Sequence[Row], **more: Any) -> str:
-    """One run; returns where its evidence is."""
+def make_evidence(
+    folder: Path,
+    left: Sequence[Row],
+    right: Sequence[Row],
+    read: Callable[[Path, Path], Recipe] | None = None,
+    **more: Any,
+) -> str:
+    """One run of this recipe, or another one of the two files; returns where its evidence is."""
     folder.mkdir(parents=True)
     given = zip(SIDES, (left, right), strict=True)
     files = [_write(rows, folder / f"{side}.parquet") for side, rows in given]
-    wanted = recipe(*files, **more)
+    wanted = read(*files) if read else recipe(*files, **more)
     inputs = {side: origins.look(wanted.sources[side], side) for side in SIDES}
     evidence = folder / "evidence"
     evidence.mkdir()

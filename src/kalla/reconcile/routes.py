@@ -150,8 +150,7 @@ async def import_run(
     storage = Storage.of(parts.settings.storage)
     async with patiently(command.connection):
         made = await asyncio.to_thread(report.of_evidence, asked.folder, storage)
-        document = await asyncio.to_thread(report.recipe_of, asked.folder, storage)
-    recipe = json.dumps(document, indent=2)
+        recipe = await asyncio.to_thread(report.recipe_of, asked.folder, storage)
     run_id = await store.adopt(command.connection, made, recipe, command.caller.name)
     response.headers["Location"] = f"/api/runs/{run_id}"
     return await store.get(command.connection, run_id)

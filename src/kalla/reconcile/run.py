@@ -29,6 +29,7 @@ from kalla.reconcile.matching.buckets import Found, Task
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
+from kalla.reconcile.recipes import reading
 from kalla.reconcile.sources import direct, origins
 from kalla.reconcile.sources.origins import Chunk, Limits, Resolve
 from kalla.spark.placing import place
@@ -275,7 +276,8 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
     facts = run.facts
     document = {
         "kalla": metadata.version("kalla"),
-        "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
+        "recipe": _described(recipe),
+        "recipe_text": reading.write(recipe),
         "recipe_hash": run.plan.recipe_hash,
         "started_at": began.isoformat(timespec="seconds"),
         "seconds": round(run.seconds, 3),
@@ -316,6 +318,15 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
     unfinished = run.folder / ".metadata.json"
     unfinished.write_text(text + "\n")
     unfinished.rename(run.folder / "metadata.json")
+
+
+def _described(recipe: Recipe) -> dict[str, Any]:
+    """For programs; JSON has no dates and no exact numbers, so that it is the text that is read."""
+    document = recipe.model_dump(mode="json", exclude_defaults=True)
+    for rule, written in zip(recipe.rules, document.get("rules", ()), strict=True):
+        for condition, fields in zip(rule.conditions, written["conditions"], strict=True):
+            fields["op"] = condition.op  # a default of its class
+    return document
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

@@ -13,7 +13,9 @@ import pytest
 
 from kalla.errors import InvalidInput, KallaError, NotFound
 from kalla.reconcile.evidence import report
-from kalla.reconcile.evidence.archive import reading
+from kalla.reconcile.evidence.archive import reading as opened
+from kalla.reconcile.model import Recipe
+from kalla.reconcile.recipes import reading
 from kalla.storage import LOCAL
 from tests.evidence_kit import invoices_and_payments, make_evidence
 
@@ -59,8 +61,45 @@ def test_a_folder_may_have_signs_of_a_pattern_in_its_name(made: Path, tmp_path: 
     found = report.of_evidence(str(folder))
     assert found.largest_exceptions == report.of_evidence(str(made)).largest_exceptions
     assert found.largest_exceptions
-    with reading(LOCAL) as reader:
+    with opened(LOCAL) as reader:
         assert reader.rows(f"FROM {reader.dataset(str(folder), 'matched').relation} LIMIT 1")
+
+
+def test_the_recipe_reads_back_from_the_evidence_as_it_was_run(tmp_path: Path) -> None:
+    """With what its parameters were given; numbers and dates of filters are still that."""
+    text = """
+    name: every kind of condition
+    parameters: {slack: {type: number, default: 0}, since: {type: date}}
+    sources:
+      left:
+        uri: LEFT
+        primary_key: [id]
+        filters: [{column: amount, op: gt, value: 0.50}, {column: ref, op: ne, value: "$${x}"}]
+      right: {uri: RIGHT, primary_key: [id]}
+    rules:
+      - name: r
+        left_filters: [{column: id, op: gte, value: "${since}"}]
+        conditions:
+          - {left: ref, op: eq, right: ref}
+          - {left: amount, op: tolerance, right: amount, absolute: "${slack}"}
+          - {left: ref, op: fuzzy, right: ref, threshold: 0.9}
+          - {left: ref, op: contains, right: ref}
+          - {left: amount, op: lte, right: amount}
+    """
+    rows = [("2026-05-01", "a", "10.00"), ("2026-04-01", "b", "20.00")]
+    given = {"slack": "0.10", "since": "2026-04-15"}
+
+    def read(left: Path, right: Path) -> Recipe:
+        filled = text.replace("LEFT", str(left)).replace("RIGHT", str(right))
+        return reading.read(filled, given)
+
+    folder = make_evidence(tmp_path / "run", rows, rows, read=read)
+    wanted = read(tmp_path / "run" / "left.parquet", tmp_path / "run" / "right.parquet")
+    assert reading.read(report.recipe_of(folder)) == wanted
+    facts = json.loads((Path(folder) / "metadata.json").read_text())
+    conditions = facts["recipe"]["rules"][0]["conditions"]
+    assert [each["op"] for each in conditions] == ["eq", "tolerance", "fuzzy", "contains", "lte"]
+    assert conditions[1]["absolute"] == "0.10"
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "no json", "[" * 100_000, '{"recipe": {}}'])

@@ -132,12 +132,12 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
     )
 
 
-def recipe_of(folder: str, storage: Storage = LOCAL) -> dict[str, Any]:
-    """The recipe that the evidence in a folder was made by."""
+def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
+    """The text of the recipe that the evidence in a folder was made by, as it can be read again."""
     facts = _metadata(folder, storage)
-    _understood(folder, facts)
-    recipe: dict[str, Any] = facts["recipe"]
-    return recipe
+    text = _understood(folder, facts).recipe_text
+    # Evidence from before there was a text has the recipe for programs alone.
+    return json.dumps(facts["recipe"], indent=2, ensure_ascii=False) if text is None else text
 
 
 # What is read of metadata.json
@@ -179,6 +179,7 @@ class _Rule(Part):
 
 class _Facts(Part):
     recipe: _Recipe
+    recipe_text: str | None = None
     recipe_hash: str
     sources: dict[Side, _Source]
     rules: list[_Rule]
