@@ -194,9 +194,14 @@ def pair(
 
 
 def group(
-    lefts: str, rights: str, cardinality: Cardinality, rule: str = "r", status: Status = "confirmed"
+    lefts: str,
+    rights: str,
+    cardinality: Cardinality,
+    *differences: str,
+    rule: str = "r",
+    status: Status = "confirmed",
 ) -> list[Matched]:
-    """The rows of evidence of one match of several rows."""
+    """The rows of evidence of one match of several rows, and what their sums differ by."""
     left_keys, right_keys = lefts.split(), rights.split()
     sides: list[tuple[Side, str]] = [("left", each) for each in left_keys]
     sides += [("right", each) for each in right_keys]
@@ -205,7 +210,9 @@ def group(
         if cardinality == "M:N"
         else [(a, b) for a in left_keys for b in right_keys]
     )
-    return [Matched(a, b, frozenset(sides), rule, status, cardinality) for a, b in pairs]
+    return [
+        Matched(a, b, frozenset(sides), rule, status, cardinality, differences) for a, b in pairs
+    ]
 
 
 def unsure(

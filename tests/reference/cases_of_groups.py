@@ -38,7 +38,7 @@ WHOLES = [
         ONE_TO_MANY,
         left("id ref amount", ("L1", "a", "10")),
         right("id ref amount", ("R1", "a", "12"), ("R2", "a", "-2"), ("R3", "a", "0")),
-        expect(group("L1", "R1 R2 R3", "1:N")),
+        expect(group("L1", "R1 R2 R3", "1:N", "0")),
     ),
     Case(
         "a whole group on the left",
@@ -46,7 +46,7 @@ WHOLES = [
         MANY_TO_ONE,
         left("id ref amount", ("L1", "a", "4"), ("L2", "a", "6")),
         right("id ref amount", ("R1", "a", "10")),
-        expect(group("L1 L2", "R1", "N:1")),
+        expect(group("L1 L2", "R1", "N:1", "0")),
     ),
     Case(
         "the sum may miss by the tolerance, its bound included",
@@ -54,7 +54,7 @@ WHOLES = [
         recipe(rule(eq(), tolerance(above="0.01"), cardinality="1:N")),
         left("id ref amount", ("L1", "a", "0.3")),
         right("id ref amount", ("R1", "a", "0.1"), ("R2", "a", "0.21")),
-        expect(group("L1", "R1 R2", "1:N")),
+        expect(group("L1", "R1 R2", "1:N", "0.01")),
     ),
     Case(
         "a percentage is of the left sum where the many are on the left",
@@ -64,7 +64,7 @@ WHOLES = [
         left("id ref amount", ("L1", "a", "-40"), ("L2", "a", "-50"), ("L3", "b", "90")),
         right("id ref amount", ("R1", "a", "-99"), ("R2", "b", "100")),
         expect(
-            group("L1 L2", "R1", "N:1"),
+            group("L1 L2", "R1", "N:1", "-9"),
             missed("left", "L3", "R2", "unmatched", AMOUNT, ("90", "100"), "10"),
             missed("right", "R2", "L3", "unmatched", AMOUNT, ("90", "100"), "10"),
         ),
@@ -75,7 +75,7 @@ WHOLES = [
         recipe(rule(eq(), tolerance(absolute="0", negate="right"), cardinality="1:N")),
         left("id ref amount", ("L1", "a", "10")),
         right("id ref amount", ("R1", "a", "-4"), ("R2", "a", "-6")),
-        expect(group("L1", "R1 R2", "1:N")),
+        expect(group("L1", "R1 R2", "1:N", "0")),
     ),
     Case(
         "a group of one",
@@ -108,7 +108,7 @@ WHOLES = [
             ("R3", "a", "5", "2024-02-01"),
         ),
         expect(
-            group("L1", "R1 R2", "1:N"),
+            group("L1", "R1 R2", "1:N", "0"),
             missed("right", "R3", "L1", "matched", AMOUNT, ("10", "5"), "-5"),
         ),
     ),
@@ -121,7 +121,7 @@ WHOLES = [
         left("id ref amount qty", ("L1", "a", "10", 5)),
         right("id ref amount qty", ("R1", "a", "4", 5), ("R2", "a", "6", 6), ("R3", "a", "7", 9)),
         expect(
-            group("L1", "R1 R2", "1:N"),
+            group("L1", "R1 R2", "1:N", "0"),
             missed("right", "R3", "L1", "matched", AMOUNT, ("10", "7"), "-3"),
         ),
     ),
@@ -133,7 +133,7 @@ WHOLES = [
         ),
         left("id ref amount qty", ("L1", "a", "1000", 5)),
         right("id ref amount qty", ("R1", "a", "1", 2), ("R2", "a", None, 4)),
-        expect(group("L1", "R1 R2", "1:N")),
+        expect(group("L1", "R1 R2", "1:N", "1")),
     ),
     Case(
         "named sums without a tolerance are equal",
@@ -178,7 +178,7 @@ WHOLES = [
             ("R2", "a", "6", "EUR"),
             ("R3", "a", "1", "USD"),
         ),
-        expect(group("L1", "R1 R2", "1:N"), alone("right", "R3")),
+        expect(group("L1", "R1 R2", "1:N", "0"), alone("right", "R3")),
     ),
     Case(
         "a rule without a key has one group of all",
@@ -186,7 +186,7 @@ WHOLES = [
         recipe(rule(tolerance(absolute="0"), cardinality="1:N")),
         left("id amount", ("L1", "10")),
         right("id amount", ("R1", "4"), ("R2", "6")),
-        expect(group("L1", "R1 R2", "1:N")),
+        expect(group("L1", "R1 R2", "1:N", "0")),
     ),
 ]
 
@@ -197,7 +197,7 @@ MANY = [
         MANY_TO_MANY,
         left("id ref amount", ("L1", "a", "3"), ("L2", "a", "9")),
         right("id ref amount", ("R1", "a", "5"), ("R2", "a", "7")),
-        expect(group("L1 L2", "R1 R2", "M:N")),
+        expect(group("L1 L2", "R1 R2", "M:N", "0")),
     ),
     Case(
         "sums that do not fit are no group, and no subset is tried",
@@ -222,7 +222,9 @@ MANY = [
             "id ref amount", ("R1", "a", "1"), ("R2", "b", "1"), ("R3", "b", "1"), ("R4", "c", "3")
         ),
         expect(
-            pair("L1", "R1", "0"), group("L2", "R2 R3", "1:N"), group("L3 L4", "R4", "N:1")
+            pair("L1", "R1", "0"),
+            group("L2", "R2 R3", "1:N", "0"),
+            group("L3 L4", "R4", "N:1", "0"),
         ),
     ),
     Case(
@@ -237,7 +239,7 @@ MANY = [
         ),
         right("id ref amount day", ("R1", "a", "5", "2024-01-02"), ("R2", "a", "7", "2024-01-04")),
         expect(
-            group("L1 L2", "R1 R2", "M:N"),
+            group("L1 L2", "R1 R2", "M:N", "0"),
             # R1 is equal in amount but a month away; of R2 neither holds.
             missed(
                 "left", "L3", "R1", "matched", "date_window(day, rday)",
@@ -260,7 +262,7 @@ MANY = [
         left("id ref amount", ("L1", "a", None), ("L2", "a", "1"), ("L3", "a", "2")),
         right("id ref amount", ("R1", "a", "3")),
         expect(
-            group("L2 L3", "R1", "N:1"),
+            group("L2 L3", "R1", "N:1", "0"),
             missed("left", "L1", "R1", "matched", AMOUNT, (None, "3"), None),
         ),
     ),

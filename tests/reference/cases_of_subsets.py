@@ -36,7 +36,7 @@ SUBSETS = [
         left("id ref amount", ("L1", "a", "10")),
         right("id ref amount", ("R1", "a", "3"), ("R2", "a", "7"), ("R3", "a", "5")),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             missed("right", "R3", "L1", "suggested", AMOUNT, ("10", "5"), "-5"),
         ),
     ),
@@ -47,7 +47,7 @@ SUBSETS = [
         left("id ref amount", ("L1", "a", "3"), ("L2", "a", "7"), ("L3", "a", "5")),
         right("id ref amount", ("R1", "a", "10")),
         expect(
-            group("L1 L2", "R1", "N:1"),
+            group("L1 L2", "R1", "N:1", "0"),
             missed("left", "L3", "R1", "matched", AMOUNT, ("5", "10"), "5"),
         ),
     ),
@@ -97,7 +97,7 @@ SUBSETS = [
             "id ref amount", ("R1", "a", "4"), ("R2", "a", "6"), ("R3", "a", "5"), ("R4", "a", "0")
         ),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             missed("right", "R3", "L1", "suggested", AMOUNT, ("10", "5"), "-5"),
             missed("right", "R4", "L1", "suggested", AMOUNT, ("10", "0"), "-10"),
         ),
@@ -109,7 +109,7 @@ SUBSETS = [
         left("id ref amount", ("L1", "a", "10")),
         right("id ref amount", ("R1", "a", "5"), ("R2", "a", "5"), ("R3", "a", "7")),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             missed("right", "R3", "L1", "suggested", AMOUNT, ("10", "7"), "-3"),
         ),
     ),
@@ -132,7 +132,7 @@ SUBSETS = [
         left("id ref amount", ("L1", "a", "-1")),
         right("id ref amount", ("R1", "a", "3"), ("R2", "a", "-4"), ("R3", "a", "20")),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             missed("right", "R3", "L1", "suggested", AMOUNT, ("-1", "20"), "21"),
         ),
     ),
@@ -166,7 +166,7 @@ SUBSETS = [
             ("R6", "b", "7"),
         ),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             missed("right", "R3", "L1", "suggested", AMOUNT, ("10", "7"), "-3"),
             unsure("left", "L2", "R4 R5 R6", "too_large"),
             unsure("right", "R4 R5 R6", "L2", "too_large"),
@@ -207,7 +207,7 @@ TOGETHER = [
         left("id ref amount", ("L1", "a", "10"), ("L2", "a", "5")),
         right("id ref amount", ("R1", "a", "4"), ("R2", "a", "6"), ("R3", "a", "5")),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             pair("L2", "R3", "0", status="suggested"),
         ),
     ),
@@ -258,7 +258,7 @@ TOGETHER = [
             ("R3", "a", "10", "2024-02-02"),
         ),
         expect(
-            group("L1", "R1 R2", "1:N", status="suggested"),
+            group("L1", "R1 R2", "1:N", "0", status="suggested"),
             pair("L2", "R3", "0", "1", status="suggested"),
         ),
     ),
@@ -285,7 +285,7 @@ TOGETHER = [
         left("id ref amount", ("L1", "a", "4"), ("L2", "a", "6"), ("L3", "a", "5")),
         right("id ref amount", ("R1", "a", "10"), ("R2", "a", "5")),
         expect(
-            group("L1 L2", "R1", "N:1", status="suggested"),
+            group("L1 L2", "R1", "N:1", "0", status="suggested"),
             pair("L3", "R2", "0", status="suggested"),
         ),
     ),

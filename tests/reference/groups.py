@@ -36,15 +36,20 @@ def match_groups(lens: Lens, rule: Rule, left: list[Row], right: list[Row]) -> l
     return found
 
 
-def differences(lens: Lens, rule: Rule, left: Row, right: Row) -> tuple[str, ...]:
-    """What a pair differs by, per check; of a group's rule the tolerance is of its sums."""
+def differences(
+    lens: Lens, rule: Rule, left: Sequence[Row], right: Sequence[Row]
+) -> tuple[str, ...]:
+    """What a pair differs by, per check; of a group's rule the tolerance is of its sums. Of several
+    rows only that can be told."""
     sums = Sums(lens, rule)
     texts = []
     for check in rule.checks:
         if check is rule.tolerance and rule.cardinality != "1:1":
-            gap: Fraction | int | None = sums.difference([left], [right])
+            gap: Fraction | int | None = sums.difference(left, right)
+        elif len(left) == len(right) == 1:
+            gap = lens.gap(check, left[0], right[0])
         else:
-            gap = lens.gap(check, left, right)
+            continue
         assert gap is not None, "a pair that matched has no null"
         texts.append(number_text(Fraction(gap)))
     return tuple(texts)

@@ -93,9 +93,7 @@ def evidence(lens: Lens, rule: Rule, match: Match) -> list[Matched]:
             rule=rule.name,
             status=match.status,
             cardinality=match.cardinality,
-            differences=differences(lens, rule, *match.left, *match.right)
-            if match.cardinality == "1:1"
-            else (),
+            differences=differences(lens, rule, match.left, match.right),
             interchangeable=match.interchangeable,
             fifo=match.fifo,
         )

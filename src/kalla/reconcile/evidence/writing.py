@@ -104,6 +104,11 @@ class Evidence:
             )
             for place in rule.pair_checks
         )
+        told = f"SELECT gid, {differences} AS differences FROM {groups}_pairs"
+        if rule.sum_check is not None and rule.sum_bound:  # of several rows: what their sums do
+            of_sums = rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
+            summed = spelling.spelled([(rule.checks[rule.sum_check].label, of_sums)])
+            told += f" UNION ALL SELECT gid, {summed} FROM {groups}_sums"
         for side in SIDES:
             where = f"SELECT rid FROM {groups} WHERE side = '{side}'"
             self._bench.keys_table(side, where, f"{side}_keys")
@@ -118,8 +123,7 @@ class Evidence:
             " list_sort(list(key) FILTER (side = 'left')) AS lefts,"
             " list_sort(list(key) FILTER (side = 'right')) AS rights,"
             f" coalesce(any_value(d.differences), '{{}}') AS differences FROM ({keyed}) g"
-            f" LEFT JOIN (SELECT gid, {differences} AS differences FROM {groups}_pairs) d"
-            " USING (gid) GROUP BY gid"
+            f" LEFT JOIN ({told}) d USING (gid) GROUP BY gid"
         )
         keys = (
             f"array_to_string(lefts, {SEPARATOR}), {SEPARATOR}, {SEPARATOR},"

@@ -35,6 +35,7 @@ def match(bench: Workbench, rule: RulePlan) -> str:
             rids = f"SELECT rid FROM {groups} WHERE side = '{side}' AND status = '{word}'"
             bench.settle(side, rids, status, rule.number)
     _keep_pairs(bench, rule, groups)
+    _keep_sums(bench, rule, groups)
     return groups
 
 
@@ -54,6 +55,22 @@ def _keep_pairs(bench: Workbench, rule: RulePlan, groups: str) -> None:
         " ON a.gid = b.gid AND a.side = 'left' AND b.side = 'right'"
         " JOIN left_rule l ON l.rid = a.rid JOIN right_rule r ON r.rid = b.rid"
         " WHERE a.cardinality = '1:1'"
+    )
+
+
+def _keep_sums(bench: Workbench, rule: RulePlan, groups: str) -> None:
+    """Groups of several rows have what their sums differ by."""
+    if rule.sum_check is None:
+        return
+    sums = ", ".join(
+        f"sum({side}_rule.amount) FILTER (g.side = '{side}') AS {side}_amount" for side in SIDES
+    )
+    joins = " ".join(
+        f"LEFT JOIN {side}_rule ON g.side = '{side}' AND {side}_rule.rid = g.rid" for side in SIDES
+    )
+    bench.run(
+        f"CREATE TEMP TABLE {groups}_sums AS SELECT g.gid, {sums} FROM {groups} g {joins}"
+        " WHERE g.cardinality <> '1:1' GROUP BY g.gid"
     )
 
 
