@@ -18,7 +18,10 @@ _KEY_VALUE = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<head>\bbearer\s{1,8})(?P<secret>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-_KALLA_TOKEN = re.compile(r"(?P<head>\bkalla_)(?P<secret>[A-Za-z0-9_-]{16,})")
+# 43 signs at random: a name of a file that begins so is shorter, or has no capitals.
+_KALLA_TOKEN = re.compile(
+    r"(?P<head>\bkalla_)(?=[a-z0-9_-]{0,42}[A-Z])(?P<secret>[A-Za-z0-9_-]{43,})"
+)
 _MASKED = (
     (_URL_PASSWORD, rf"\g<head>:{MASK}@"),
     (_NATS_TOKEN, rf"\g<head>{MASK}@"),

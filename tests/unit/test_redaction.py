@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kalla.redaction import MASK, is_secret_name, scrub, scrub_value, secrets_in
 
+TOKEN = f"kalla_{secrets.token_urlsafe(32)}"
 # Letters that occur in no mask, name or address below, so that a leak cannot hide.
 PASSWORDS = st.text(alphabet="XYZ0189!$%^*+-_.~'", min_size=4, max_size=40)
 
@@ -40,7 +43,7 @@ def test_a_value_behind_a_secret_name_is_masked(name: str, shape: str, secret: s
     ("text", "masked"),
     [
         ("Authorization: Bearer abcdefgh12345", f"Authorization: Bearer {MASK}"),
-        ("token kalla_abcdefghij0123456789", f"token kalla_{MASK}"),
+        (f"token {TOKEN}", f"token kalla_{MASK}"),
         ("nats://s3cr3tt0k3n@host:4222", f"nats://{MASK}@host:4222"),
         ("redis://:pw@host", f"redis://:{MASK}@host"),
         ('{"password": "two words"}', f'{{"password": {MASK}}}'),
@@ -63,6 +66,7 @@ def test_each_way_to_write_a_secret_is_known(text: str, masked: str) -> None:
         'token="secret://kafka"',
         "FATAL:  password authentication failed for user",
         "ratio 3:4 @ noon",
+        "/data/kalla_reconciliation_results.csv does not exist",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -103,8 +107,10 @@ def test_structures_are_masked_by_name_and_by_looks() -> None:
 def test_secrets_in_a_document_are_found_with_their_path() -> None:
     document = {
         "source": {"uri": "postgresql://u:abc@h/d", "password": "secret://warehouse"},
-        "targets": [{"token": "abc"}, {"note": "kalla_abcdefghij0123456789"}],
+        "targets": [{"token": "abc"}, {"note": TOKEN}],
         "plain": "nothing",
+        "file": "/data/kalla_reconciliation_results.csv",
+        "folder": "s3://b/kalla_payments_export_2026_with_all_that_came_after_the_close/x.csv",
     }
     assert sorted(secrets_in(document)) == ["source.uri", "targets[0].token", "targets[1].note"]
 

@@ -80,7 +80,7 @@ def test_a_job_that_makes_no_sense_names_the_field(job: NewJob, field: str, mess
         ({"password": "hunter2"}, "payload.password"),
         ({"source": {"api_key": "abc"}}, "payload.source.api_key"),
         ({"sources": [{"uri": "postgres://kalla:hunter2@db/orders"}]}, "payload.sources[0].uri"),
-        ({"note": "kalla_0123456789abcdefghij"}, "payload.note"),
+        ({"note": "kalla_0123456789abcdefghijABCDEFGHIJ0123456789abc"}, "payload.note"),
         ({"dsn": "host=db user=kalla password=hunter2"}, "payload.dsn"),
         ({"header": "Authorization: Bearer hunter2hunter2"}, "payload.header"),
         ({"tokens": ["hunter2"]}, "payload.tokens[0]"),
