@@ -86,6 +86,13 @@ def test_a_recipe_is_run_by_the_workers_and_compared_with_another_run(
     listed = json.loads(place.ok("runs", "list", "--format", "json"))
     ids = [run["run_id"] for run in listed["runs"]]
     assert ids == [second["run_id"], second["run_id"] - 1]
+    watched = place.run("runs", "watch", str(ids[1]))
+    assert watched.returncode == 1, watched.stderr
+    assert f"Run {ids[1]} of bank, version 1 is completed." in watched.stdout
+    assert "90.00 % of all rows matched" in watched.stdout
+    watched = place.run("runs", "watch", str(ids[0]), "--format", "json")
+    assert (watched.returncode, json.loads(watched.stdout)["status"]) == (0, "completed")
+    assert place.run("runs", "watch", "999").returncode == 2
     shown = place.ok("runs", "show", str(ids[1]))
     assert "by reference" in shown
     target = tmp_path / "left.csv"

@@ -1,4 +1,4 @@
-"""Durations and sums in words."""
+"""Durations and sums in words, and texts of others that are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from decimal import Decimal
 
 import pytest
 
-from kalla.web.words import money, roughly, seconds
+from kalla.web.words import money, roughly, seconds, visible
+
+
+def test_what_would_command_a_terminal_is_spelled_out() -> None:
+    assert visible("Zoë 一号 #2") == "Zoë 一号 #2"
+    assert visible("\x1b[31mL1\x07\n\u202e") == "\\x1b[31mL1\\x07\\n\\u202e"
 
 
 @pytest.mark.parametrize(

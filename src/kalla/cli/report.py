@@ -8,7 +8,7 @@ from rich.table import Table
 
 from kalla.reconcile.evidence.report import Figures, Report, percent
 from kalla.reconcile.model import SIDES
-from kalla.web.words import money
+from kalla.web.words import money, visible
 
 _WIDTH = 120
 
@@ -17,19 +17,19 @@ def print_report(report: Report, see_more: str) -> None:
     """The report, and below it the command that shows the evidence."""
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, _WIDTH)  # a figure cut short is no figure
-    console.print(
-        f"\n[bold]{escape(report.recipe)}[/]: {percent(report.match_rate)} % of all rows matched\n"
-    )
+    name, rate = escape(visible(report.recipe)), percent(report.match_rate)
+    console.print(f"\n[bold]{name}[/]: {rate} % of all rows matched\n")
     console.print(_figures(report))
     for trouble in report.troubles:
-        console.print(f"  {trouble}", markup=False)
+        console.print(f"  {visible(trouble)}", markup=False)
     if report.largest_exceptions:
         console.print("\nThe largest exceptions:")
         for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {money(each.amount)}"
-            console.print(f"  {each.side} {each.record_key}{amount}: {each.reason}", markup=False)
-    console.print(f"\nEvidence for every row: {report.evidence}", markup=False)
-    console.print(f"To see it in the pages: {see_more}", markup=False)
+            line = f"{each.side} {each.record_key}{amount}: {each.reason}"
+            console.print(f"  {visible(line)}", markup=False)
+    console.print(f"\nEvidence for every row: {visible(report.evidence)}", markup=False)
+    console.print(f"To see it in the pages: {visible(see_more)}", markup=False)
     console.print(f"  {report.seconds:.1f} s", markup=False)
 
 
@@ -42,7 +42,7 @@ def _figures(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for rule in report.rules:
         table.add_row(
-            escape(rule.name),
+            escape(visible(rule.name)),
             rule.cardinality,
             f"{rule.matches:,}",
             *_cells(rule.left),

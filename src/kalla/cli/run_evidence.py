@@ -24,7 +24,7 @@ from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.model import SIDES
 from kalla.storage import Storage
-from kalla.web.words import money
+from kalla.web.words import money, visible
 
 _RUN = "A run's number, or the folder of its evidence."
 _PATIENCE_SECONDS = 900  # an answer over millions of rows is made before its first byte comes
@@ -67,6 +67,10 @@ def export(
                 shutil.copyfileobj(made, sys.stdout.buffer)
         return
     target = output or Path(name)
+    if target.is_dir():
+        raise InvalidInput(
+            Problem("--output", f"{target} is a folder: name the file, such as {name}")
+        )
     if not target.parent.is_dir():
         raise InvalidInput(Problem("--output", f"there is no folder {target.parent}"))
     unfinished = target.with_name(f".{target.name}.part")
@@ -114,9 +118,9 @@ def _storage() -> Storage:
 def _print(found: Difference) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for letter, run in (("A", found.a), ("B", found.b)):
-        console.print(f"{letter}: {run.recipe}, {run.started_at}", markup=False)
+        console.print(visible(f"{letter}: {run.recipe}, {run.started_at}"), markup=False)
     for note in found.notes:
-        console.print(note, markup=False)
+        console.print(visible(note), markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     table.add_column("")
     for side in SIDES:
@@ -129,4 +133,5 @@ def _print(found: Difference) -> None:
             console.print(Text(f"\n{WORDS[change][0].upper()}{WORDS[change][1:]}:", style="bold"))
         for row in rows:
             amount = "" if row.amount is None else f" {money(row.amount)}"
-            console.print(f"  {row.side} {row.record_key}{amount}: {row.sentence()}", markup=False)
+            line = f"{row.side} {row.record_key}{amount}: {row.sentence()}"
+            console.print(f"  {visible(line)}", markup=False)

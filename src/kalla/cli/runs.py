@@ -13,7 +13,7 @@ from kalla.cli import progress, run_evidence
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report
-from kalla.errors import Unavailable
+from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence.report import Report, percent
 from kalla.storage import is_s3
 from kalla.web.words import seconds
@@ -61,6 +61,10 @@ def submit(
         "priority": priority,
     }
     if file.suffix in (".yaml", ".yml", ".json") or file.is_file():
+        if version is not None:
+            raise InvalidInput(
+                Problem("--version", f"is that of a saved recipe: give its name, not {file}")
+            )
         body["recipe"] = recipe_text(file)
     else:
         body |= {"recipe_id": recipe, "version": version}

@@ -31,6 +31,13 @@ def roughly(value: float) -> str:
     return " ".join(words[:2]).replace(".0", "")
 
 
+def visible(text: str) -> str:
+    """The text without what would command a terminal or break its line: it is spelled out."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def money(amount: Decimal) -> str:
     """With the places it has, but at least two if it has any."""
     whole, point, places = f"{amount:,f}".partition(".")

@@ -207,4 +207,6 @@ def test_folders_are_compared_and_exported_by_command(
     assert export("-") == target.read_text()
     with pytest.raises(InvalidInput, match="there is no folder"):
         export(str(tmp_path / "none" / "late.csv"))
+    with pytest.raises(InvalidInput, match="is a folder: name the file, such as unmatched_left"):
+        export(str(tmp_path))
     assert list(tmp_path.iterdir()) == [target]
