@@ -108,8 +108,8 @@ class Look:
         seen = Seen()
         for side, found in zip(sides, looks, strict=True):
             if isinstance(found, KallaError):
-                note = scrub(f"the {side} source's columns were not checked: {found}")
-                seen.notes.append(note)
+                note = f"the {side} source's columns were not checked: {_reason(found)}"
+                seen.notes.append(scrub(note))
             else:
                 seen.columns[side] = found
         return seen
@@ -159,6 +159,13 @@ async def patiently(connection: Connection) -> AsyncIterator[None]:
         ) from None
     finally:
         _patient -= 1
+
+
+def _reason(error: KallaError) -> str:
+    """Without the field: `password: …` would be taken for one."""
+    if isinstance(error, InvalidInput):
+        return "; ".join(str(replace(each, field="")) for each in error.problems)
+    return str(error)
 
 
 def _inside(source: Source) -> Source:
