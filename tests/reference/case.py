@@ -14,6 +14,7 @@ from kalla.reconcile.model import (
     Bounds,
     Cardinality,
     Comparison,
+    Csv,
     DateWindow,
     Equal,
     Fuzzy,
@@ -108,16 +109,23 @@ def recipe(
     currency: str | None = None,
     time_zone: str = "UTC",
     bounds: Bounds | None = None,
+    csv: Csv | None = None,
 ) -> Recipe:
     return Recipe(
         name="a case",
         time_zone=time_zone,
         sources=Sources(
-            left=Source(uri="left.csv", primary_key=tuple(keys.split()), currency=currency),
+            left=Source(
+                uri="left.csv",
+                primary_key=tuple(keys.split()),
+                currency=currency,
+                csv=csv or Csv(),
+            ),
             right=Source(
                 uri="right.csv",
                 primary_key=tuple(f"r{each}" for each in keys.split()),
                 currency=f"r{currency}" if currency else None,
+                csv=csv or Csv(),
             ),
         ),
         rules=rules,

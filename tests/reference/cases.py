@@ -6,6 +6,7 @@ from tests.reference.case import Case
 from tests.reference.cases_of_conditions import CASES as CONDITIONS
 from tests.reference.cases_of_groups import CASES as GROUPS
 from tests.reference.cases_of_leftovers import CASES as LEFTOVERS
+from tests.reference.cases_of_orders import CASES as ORDERS
 from tests.reference.cases_of_pairs import CASES as PAIRS
 from tests.reference.cases_of_subsets import CASES as SUBSETS
 from tests.reference.cases_of_texts import CASES as TEXTS
@@ -13,4 +14,4 @@ from tests.reference.cases_of_values import CASES as VALUES
 
 __all__ = ["CASES", "Case"]
 
-CASES: list[Case] = [*VALUES, *TEXTS, *CONDITIONS, *PAIRS, *GROUPS, *SUBSETS, *LEFTOVERS]
+CASES: list[Case] = [*VALUES, *TEXTS, *ORDERS, *CONDITIONS, *PAIRS, *GROUPS, *SUBSETS, *LEFTOVERS]

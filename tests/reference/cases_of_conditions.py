@@ -407,7 +407,7 @@ DISTANCES = [
             ("R1", "a", "2024-01-01T00:00:00.000002Z"),
             ("R2", "a", "2024-01-01T00:00:00.000001Z"),
         ),
-        expect(pair("L1", "R2", "1"), taken("right", "R1", "L1")),
+        expect(pair("L1", "R2", "0.000001s"), taken("right", "R1", "L1")),
     ),
 ]  # fmt: skip
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from datetime import date
 from typing import Any
 
 from kalla.reconcile.model import Condition, DateWindow, Equal, Rule
 from tests.reference.evidence import Fate, Unmatched
 from tests.reference.lens import Lens
 from tests.reference.rows import Row
-from tests.reference.values import as_text
+from tests.reference.values import as_text, in_time
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
 
 def difference(lens: Lens, failing: Condition, pair: Candidate) -> str | None:
     """By how much a condition failed; values that should be equal only differ."""
-    gap = lens.gap(failing, pair.left, pair.right)
-    return None if gap is None or isinstance(failing, Equal) else as_text(Fraction(gap))
+    return None if isinstance(failing, Equal) else lens.gap_text(failing, pair.left, pair.right)
 
 
 def gather(
@@ -109,8 +108,13 @@ def nearest(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row
         ]
         return around(lens, row, same, lambda each: lens.amount(tolerance, each))
     if window is not None:
-        return around(lens, row, others, lambda each: lens.value(window, each))
+        return around(lens, row, others, lambda each: _in_time(lens, window, each))
     return []
+
+
+def _in_time(lens: Lens, window: DateWindow, row: Row) -> object:
+    value = lens.value(window, row)
+    return in_time(value, lens.zone) if isinstance(value, date) else None
 
 
 def in_order(row: Row, other: Row) -> tuple[Row, Row]:

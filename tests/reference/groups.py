@@ -45,13 +45,13 @@ def differences(
     texts = []
     for check in rule.checks:
         if check is rule.tolerance and rule.cardinality != "1:1":
-            gap: Fraction | int | None = sums.difference(left, right)
+            text: str | None = number_text(sums.difference(left, right))
         elif len(left) == len(right) == 1:
-            gap = lens.gap(check, left[0], right[0])
+            text = lens.gap_text(check, left[0], right[0])
         else:
             continue
-        assert gap is not None, "a pair that matched has no null"
-        texts.append(number_text(Fraction(gap)))
+        assert text is not None, "a pair that matched has no null"
+        texts.append(text)
     return tuple(texts)
 
 
@@ -96,9 +96,9 @@ class Sums:
         return not self.checked or self.amount(row) != 0
 
     def admissible(self, one: Row, other: Row) -> bool:
-        """Whether all checks on single rows hold: all but the tolerance that is of the sums."""
+        """Whether all conditions on single rows hold: all but the tolerance that is of the sums."""
         left, right = (one, other) if one.side == "left" else (other, one)
-        return all(self.lens.holds(check, left, right) for check in self._pair_checks())
+        return all(self.lens.holds(each, left, right) for each in self._of_pairs())
 
     def match(self, one: Iterable[Row], other: Iterable[Row], status: Status) -> Match:
         left, right = self._sides(one, other)
@@ -108,11 +108,11 @@ class Sums:
     def subset_status(self) -> Status:
         return "confirmed" if self.rule.subset == "confirm" else "suggested"
 
-    def _pair_checks(self) -> list[Condition]:
-        checks = list(self.rule.checks)
+    def _of_pairs(self) -> list[Condition]:
+        conditions: list[Condition] = list(self.rule.conditions)
         if self.tolerance is not None:
-            checks.remove(self.tolerance)  # the first that is equal: a second one stays a check
-        return checks
+            conditions.remove(self.tolerance)  # the first that is equal: a second one stays
+        return conditions
 
     def _sides(self, one: Iterable[Row], other: Iterable[Row]) -> tuple[list[Row], list[Row]]:
         rows = (*one, *other)

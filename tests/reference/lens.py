@@ -7,18 +7,33 @@ from decimal import Decimal
 from fractions import Fraction
 from zoneinfo import ZoneInfo
 
-from kalla.reconcile.model import Condition, Equal, Filter, Recipe, Rule, Scalar, Side, Tolerance
+from kalla.reconcile.model import (
+    SIDES,
+    Condition,
+    DateWindow,
+    Equal,
+    Filter,
+    Recipe,
+    Rule,
+    Scalar,
+    Side,
+    Tolerance,
+)
 from tests.reference.evidence import Table, Value
 from tests.reference.rows import Row
 from tests.reference.values import (
     Kind,
     Seen,
+    Writing,
     as_text,
     compared_kind,
     compares,
+    day_of,
     derived,
     derived_kind,
     gap,
+    gap_text,
+    has_times,
     holds,
     kind_of,
     meeting_kind,
@@ -32,24 +47,33 @@ class Lens:
         self.recipe = recipe
         self.zone = ZoneInfo(recipe.time_zone)
         self._tables: dict[Side, Table] = {"left": left, "right": right}
+        self.writing = {side: Writing(self.zone, recipe.sources[side].csv) for side in SIDES}
 
     def value(self, condition: Condition, row: Row) -> Seen:
         """What a condition compares of a row: derived and read, its sign not turned."""
         value = row.values[condition.column(row.side)]
+        writing = self.writing[row.side]
         for derivation in condition.derivations(row.side):
-            value = derived(value, derivation, self.zone)
-        left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
-        return read(value, compared_kind(condition, left, right), self.zone)
+            value = derived(value, derivation, writing)
+        return read(value, self._kind(condition), writing)
 
     def holds(self, condition: Condition, left: Row, right: Row) -> bool:
-        return holds(condition, self.value(condition, left), self.value(condition, right))
+        writings = self.writing["left"], self.writing["right"]
+        return holds(condition, self.value(condition, left), self.value(condition, right), writings)
 
     def gap(self, condition: Condition, left: Row, right: Row) -> Fraction | int | None:
         """The signed difference under a condition; none where a value is null."""
         left_value, right_value = self.value(condition, left), self.value(condition, right)
         if left_value is None or right_value is None:
             return None
-        return gap(condition, left_value, right_value)
+        return gap(condition, left_value, right_value, self.zone)
+
+    def gap_text(self, condition: Condition, left: Row, right: Row) -> str | None:
+        """That difference as evidence has it."""
+        between = self.gap(condition, left, right)
+        times = has_times(self.value(condition, left), self.value(condition, right))
+        is_time = isinstance(condition, DateWindow) and times
+        return None if between is None else gap_text(between, is_time)
 
     def amount(self, tolerance: Tolerance, row: Row) -> Fraction | None:
         """The amount a tolerance compares, its sign turned where the rule says so."""
@@ -59,7 +83,7 @@ class Lens:
 
     def number(self, column: str, row: Row) -> Fraction | None:
         """A column as it is, read as a number."""
-        number = read(row.values[column], "number", self.zone)
+        number = read(row.values[column], "number", self.writing[row.side])
         assert number is None or isinstance(number, Fraction)
         return number
 
@@ -74,12 +98,24 @@ class Lens:
         return (Equal(left=left, right=right),)
 
     def key(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
-        """The values that must be equal; none when one is null, for null equals nothing."""
-        values = tuple(self.value(each, row) for each in self.equalities(rule))
+        """The values that must be equal; none when one is null, for null equals nothing. Of moments
+        the dates must be, for whether their times must is a matter of the pair.
+        """
+        values = tuple(self._key(each, row) for each in self.equalities(rule))
         return None if None in values else values
+
+    def _key(self, condition: Equal, row: Row) -> Seen:
+        value = self.value(condition, row)
+        if self._kind(condition) == "moment" and isinstance(value, date):
+            return day_of(value, self.zone)
+        return value
 
     def admits(self, rule: Rule, row: Row) -> bool:
         return all(self._passes(each, row) for each in rule.filters(row.side))
+
+    def _kind(self, condition: Condition) -> Kind:
+        left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
+        return compared_kind(condition, left, right)
 
     def _derived_kind(self, condition: Condition, side: Side) -> Kind:
         kind = kind_of(self._tables[side].columns[condition.column(side)])
@@ -95,21 +131,24 @@ class Lens:
             case "not_null":
                 return True
             case "in":
-                return any(self._compares("eq", value, kind, each) for each in given)
+                return any(self._compares("eq", value, kind, each, row.side) for each in given)
             case "not_in":
-                return all(self._compares("ne", value, kind, each) for each in given)
+                return all(self._compares("ne", value, kind, each, row.side) for each in given)
             case "contains" | "startswith" | "endswith":
                 text, part = as_text(value), _given_text(given[0])
                 assert text is not None
                 if wanted.op == "contains":
                     return part in text
                 return text.startswith(part) if wanted.op == "startswith" else text.endswith(part)
-        return self._compares(wanted.op, value, kind, given[0])
+        return self._compares(wanted.op, value, kind, given[0], row.side)
 
-    def _compares(self, op: str, value: Value, kind: Kind, given: Scalar | None) -> bool:
+    def _compares(
+        self, op: str, value: Value, kind: Kind, given: Scalar | None, side: Side
+    ) -> bool:
         """A column against a given value: types meet as two columns would."""
         meeting = meeting_kind(kind, _given_kind(given))
-        return compares(op, read(value, meeting, self.zone), read(given, meeting, self.zone))
+        wanted = read(given, meeting, Writing(self.zone))
+        return compares(op, read(value, meeting, self.writing[side]), wanted)
 
 
 def _given_kind(given: Scalar | None) -> Kind:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from kalla.reconcile.model import Recipe, Rule, Side
 from tests.reference.assignment import Edge, optimal_flows
@@ -24,7 +24,7 @@ from tests.reference.findings import Doubt, Finding, Match
 from tests.reference.groups import differences, match_groups
 from tests.reference.lens import Lens
 from tests.reference.rows import Row, rows_of
-from tests.reference.values import Seen
+from tests.reference.values import Seen, order
 
 Class = list[Row]  # rows of one side alike in all that a rule compares
 
@@ -118,7 +118,7 @@ def match_pairs(lens: Lens, rule: Rule, left: list[Row], right: list[Row]) -> li
         else:
             sizes = [len(each) for each in lefts], [len(each) for each in rights]
             flows = optimal_flows({edge: edges[edge] for edge in component}, *sizes)
-            found += settle(rule, component, flows, lefts, rights)
+            found += settle(lens, rule, component, flows, lefts, rights)
     return found
 
 
@@ -153,6 +153,7 @@ def components(edges: list[Edge]) -> list[list[Edge]]:
 
 
 def settle(
+    lens: Lens,
     rule: Rule,
     component: list[Edge],
     flows: list[dict[Edge, int]],
@@ -177,7 +178,9 @@ def settle(
             found += [
                 Match((a,), (b,), "confirmed", fifo=True)
                 for a, b in zip(
-                    first_in(left, rule.left_order), first_in(right, rule.right_order), strict=False
+                    first_in(lens, left, rule.left_order),
+                    first_in(lens, right, rule.right_order),
+                    strict=False,
                 )
             ]
         else:
@@ -208,10 +211,14 @@ def in_key_order(rows: Class) -> Class:
     return sorted(rows, key=lambda row: row.key)
 
 
-def first_in(rows: Class, column: str | None) -> Class:
+def first_in(lens: Lens, rows: Class, column: str | None) -> Class:
     """By the named column, null last, then by key."""
     if column is None:
         return in_key_order(rows)
     dated = [row for row in in_key_order(rows) if row.values[column] is not None]
     undated = [row for row in in_key_order(rows) if row.values[column] is None]
-    return sorted(dated, key=lambda row: row.values[column]) + undated  # type: ignore[arg-type,return-value]
+
+    def place(row: Row) -> tuple[int, Any]:
+        return order(row.values[column], lens.writing[row.side])
+
+    return sorted(dated, key=place) + undated

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from kalla.reconcile.model import Side
+from kalla.reconcile.model import Csv, Side
 from tests.reference.evidence import Type, Value
 
 # Each column with the values it may have, in the widest of its types; null is added apart.
@@ -42,6 +42,14 @@ TYPES: Mapping[str, Sequence[Type]] = {
     "ref": ("text", "text", "integer"),
 }
 
+CSVS = (
+    Csv(),
+    Csv(),
+    Csv(),
+    Csv(decimal=",", date_format="%d.%m.%Y"),
+    Csv(date_format="%d/%m/%Y %H:%M"),
+)
+
 Columns = Mapping[Side, Mapping[str, Type]]
 
 
@@ -50,25 +58,30 @@ def named(side: Side, column: str) -> str:
     return column if side == "left" else f"r_{column}"
 
 
-def as_type(value: Value, columns: Columns, side: Side, name: str) -> Value:
+def as_type(value: Value, columns: Columns, side: Side, name: str, csv: Csv) -> Value:
     """A value in a column's type; null where it has none there."""
     match value, columns[side][name]:
         case datetime(), "date":
             return value.date()
         case datetime(), "text":
-            if has_instants(columns, side):
-                return value.isoformat().replace("+00:00", "Z")
-            return "soon" if value.month == 3 else value.date().isoformat()
+            return _dated(value, csv)
         case Decimal(), "integer":
             return int(value) if value == int(value) else None
         case Decimal(), "text":
-            return f" {value}" if value < 0 else f"{value}0" if "." in str(value) else f"{value}"
+            text = f" {value}" if value < 0 else f"{value}0" if "." in str(value) else f"{value}"
+            return text.replace(".", csv.decimal)
         case str(), "integer":
             return int(value) if value.lstrip("-").isdecimal() else len(value)
     return value
 
 
-def has_instants(columns: Columns, side: Side) -> bool:
-    """Whether a text column of days has points in time: it does where it meets such a column."""
-    other: Side = "right" if side == "left" else "left"
-    return columns[side]["day"] == "text" and columns[other]["day"] == "timestamp"
+def _dated(value: datetime, csv: Csv) -> str:
+    """A date where it is midnight, a time without an offset at half past; in March neither."""
+    if value.month == 3:
+        return "soon"
+    if csv.date_format is not None:
+        return value.strftime(csv.date_format)
+    if value == datetime(value.year, value.month, value.day, tzinfo=UTC):
+        return value.date().isoformat()
+    text = value.isoformat()
+    return text.removesuffix("+00:00") if value.minute == 30 else text.replace("+00:00", "Z")

@@ -18,6 +18,7 @@ from kalla.reconcile.model import (
     Cardinality,
     Comparison,
     Condition,
+    Csv,
     DatePart,
     DateWindow,
     Derivation,
@@ -34,7 +35,7 @@ from kalla.reconcile.model import (
     Tolerance,
 )
 from tests.reference.evidence import Table, Value
-from tests.reference.pools import TYPES, VALUES, Columns, as_type, has_instants, named
+from tests.reference.pools import CSVS, TYPES, VALUES, Columns, as_type, named
 
 MOST_ROWS = 7
 CARDINALITIES: tuple[Cardinality, ...] = ("1:1", "1:1", "1:N", "N:1", "M:N")
@@ -86,6 +87,7 @@ class Chance:
             side: {name: self.pick(types) if mixed else types[0] for name, types in TYPES.items()}
             for side in SIDES
         }
+        self.csvs: Mapping[Side, Csv] = {side: self.pick(CSVS) for side in SIDES}
         self.pools: Pools = {name: self.pool(name) for name in VALUES}
 
     def pick(self, options: Sequence[T]) -> T:
@@ -112,8 +114,8 @@ class Chance:
             name="made by chance",
             time_zone=self.pick(("UTC", "Europe/Stockholm", "America/New_York")),
             sources=Sources(
-                left=source("left", composite, "left" in currency),
-                right=source("right", composite, "right" in currency),
+                left=source("left", composite, "left" in currency, self.csvs["left"]),
+                right=source("right", composite, "right" in currency, self.csvs["right"]),
             ),
             rules=tuple(self.rule(f"rule {at}") for at in range(1, self.pick((1, 2, 3)) + 1)),
             bounds=Bounds(
@@ -171,10 +173,13 @@ class Chance:
         return Table(
             {named(side, name): self.columns[side][name] for name in VALUES},
             [
-                {named(side, name): as_type(row[name], self.columns, side, name) for name in VALUES}
+                {named(side, name): self.typed(row[name], side, name) for name in VALUES}
                 for row in rows
             ],
         )
+
+    def typed(self, value: Value, side: Side, name: str) -> Value:
+        return as_type(value, self.columns, side, name, self.csvs[side])
 
     def rule(self, name: str) -> Rule:
         cardinality = self.pick(self.cardinalities)
@@ -192,8 +197,8 @@ class Chance:
                 "left_filters": self.filters("left"),
                 "right_filters": self.filters("right"),
                 "ties": self.pick(("ambiguous", "ambiguous", "first_in_first_out")),
-                "left_order": self.pick((None, "day", "qty")),
-                "right_order": self.pick((None, "r_day", "r_amount")),
+                "left_order": self.pick((None, "day", "qty", "ref")),
+                "right_order": self.pick((None, "r_day", "r_amount", "r_ref")),
                 "left_sum": self.pick(("amount", "qty")) if sums in ("both", "left") else None,
                 "right_sum": self.pick(("r_amount", "r_qty"))
                 if sums in ("both", "right")
@@ -332,10 +337,7 @@ class Chance:
         }
 
     def date_derivations(self) -> dict[str, tuple[Derivation, ...]]:
-        """A text with a point in time in it is no date, so that column is left as it is."""
         parts: tuple[Literal["month", "year", "day"], ...] = ("month", "year", "day")
-        if any(has_instants(self.columns, side) for side in SIDES):
-            return {}
         return {
             field: (DatePart(date_part=self.pick(parts)),)
             for field, times in (("derive", 4), ("derive_left", 10), ("derive_right", 10))
@@ -348,7 +350,7 @@ class Chance:
     def filter(self, side: Side) -> Filter:
         column = self.pick(("amount", "cur", "day", "note", "qty", "ref"))
         everything = (*self.pools[column], *VALUES[column])
-        typed = [as_type(each, self.columns, side, column) for each in everything]
+        typed = [self.typed(each, side, column) for each in everything]
         values = [each for each in typed if each is not None][:3]
         ops = ["ne", "eq", "not_in", "in", "lt", "lte", "gt", "gte", "not_null", "is_null"]
         if self.columns[side][column] == "text":
@@ -362,10 +364,11 @@ class Chance:
         return Filter.model_validate({"column": named(side, column), "op": op, "value": value})
 
 
-def source(side: Side, composite: bool, has_currency: bool) -> Source:
+def source(side: Side, composite: bool, has_currency: bool, csv: Csv) -> Source:
     return Source(
         uri=f"{side}.parquet",
         primary_key=tuple(named(side, each) for each in (("id", "no") if composite else ("id",))),
         amount=named(side, "amount"),
         currency=named(side, "cur") if has_currency else None,
+        csv=csv,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 from kalla.reconcile.model import (
     Comparison,
     Condition,
+    Csv,
     DatePart,
     DateWindow,
     Derivation,
@@ -25,17 +27,27 @@ from kalla.reconcile.model import (
 from tests.reference.evidence import Type, Value
 from tests.reference.similarity import WHOLE, ten_thousandths
 
-Kind = Literal["text", "number", "date", "timestamp"]
+# A moment is what a text and a timestamp meet as: a date where the text is one, else an instant.
+Kind = Literal["text", "number", "date", "timestamp", "moment"]
 Seen = str | Fraction | date | datetime | None  # a value as it is compared
 
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TIMESTAMP = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
-    r"(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+    r"(Z|[+-][0-9]{2}:[0-9]{2})?"
 )
+PLAIN = Csv()
 MICROSECOND = timedelta(microseconds=1)
 MICROSECONDS_A_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How text is written, and the recipe's time zone."""
+
+    zone: ZoneInfo
+    csv: Csv = PLAIN
 
 
 def kind_of(column: Type) -> Kind:
@@ -51,6 +63,8 @@ def compared_kind(condition: Condition, left: Kind, right: Kind) -> Kind:
             return "number"
         case DateWindow() if left == right == "text":
             return "date"
+    if {left, right} == {"text", "timestamp"}:
+        return "moment"
     return meeting_kind(left, right)
 
 
@@ -64,7 +78,7 @@ def meeting_kind(left: Kind, right: Kind) -> Kind:
     raise TypeError(f"a {left} and a {right} cannot be compared")
 
 
-def read(value: Value, kind: Kind, zone: ZoneInfo) -> Seen:
+def read(value: Value, kind: Kind, writing: Writing) -> Seen:
     """A value as one of the given kind; null when it cannot be read as that."""
     if value is None:
         return None
@@ -72,67 +86,113 @@ def read(value: Value, kind: Kind, zone: ZoneInfo) -> Seen:
         case "text":
             return as_text(value)
         case "number":
-            return _number(value)
+            return _number(value, writing.csv)
         case "date":
-            return _date(value, zone)
+            return _date(value, writing)
         case "timestamp":
-            return _timestamp(value, zone)
+            found = _moment(value, writing)
+            return None if found is None else instant(found, writing.zone)
+        case "moment":
+            return _moment(value, writing)
 
 
-def _number(value: Value) -> Fraction | None:
+def _number(value: Value, csv: Csv) -> Fraction | None:
     match value:
         case str():
-            return Fraction(value.strip()) if NUMBER.fullmatch(value.strip()) else None
+            text = value.strip()
+            if csv.decimal == ",":
+                text = "" if "." in text else text.replace(",", ".")
+            return Fraction(text) if NUMBER.fullmatch(text) else None
         case int() | Decimal():
             return Fraction(value)
     raise TypeError(f"{value!r} is no number")
 
 
-def _date(value: Value, zone: ZoneInfo) -> date | None:
+def _date(value: Value, writing: Writing) -> date | None:
+    found = _moment(value, writing)
+    return None if found is None else day_of(found, writing.zone)
+
+
+def _moment(value: Value, writing: Writing) -> date | datetime | None:
+    """A date stays one; a time without an offset is one of the recipe's time zone."""
     match value:
         case str():
-            return _parsed_date(value.strip())
+            found = _parsed(value, writing.csv)
+            if isinstance(found, datetime):
+                return (found if found.tzinfo else found.replace(tzinfo=writing.zone)).astimezone(
+                    UTC
+                )
+            return found
         case datetime():
-            return value.astimezone(zone).date()
+            return value.astimezone(UTC)
         case date():
             return value
     raise TypeError(f"{value!r} is no date")
 
 
-def _parsed_date(text: str) -> date | None:
-    if not DATE.fullmatch(text):
-        return None
+def _parsed(text: str, csv: Csv) -> date | datetime | None:
     try:
-        return date.fromisoformat(text)
+        if csv.date_format is not None:
+            found = datetime.strptime(text, csv.date_format)  # noqa: DTZ007 - its zone comes later
+            return found if "%H" in csv.date_format else found.date()
+        if DATE.fullmatch(text.strip()):
+            return date.fromisoformat(text.strip())
+        return datetime.fromisoformat(text.strip()) if TIMESTAMP.fullmatch(text.strip()) else None
     except ValueError:
         return None
 
 
-def _timestamp(value: Value, zone: ZoneInfo) -> datetime | None:
-    match value:
-        case str():
-            return _parsed_timestamp(value.strip(), zone)
-        case datetime():
-            return value.astimezone(UTC)
-    raise TypeError(f"{value!r} is no timestamp")
+def day_of(moment: date | datetime, zone: ZoneInfo) -> date:
+    return moment.astimezone(zone).date() if isinstance(moment, datetime) else moment
 
 
-def _parsed_timestamp(text: str, zone: ZoneInfo) -> datetime | None:
-    """A time without an offset is one of the recipe's time zone."""
-    if not TIMESTAMP.fullmatch(text):
-        return None
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return (instant if instant.tzinfo else instant.replace(tzinfo=zone)).astimezone(UTC)
+def instant(moment: date | datetime, zone: ZoneInfo) -> datetime:
+    if isinstance(moment, datetime):
+        return moment
+    return datetime.combine(moment, time(), zone).astimezone(UTC)
 
 
-def derived(value: Value, derivation: Derivation, zone: ZoneInfo) -> Value:
+def in_time(moment: date | datetime, zone: ZoneInfo) -> tuple[datetime, bool]:
+    """Where a moment stands among others: a date at its midnight, after an instant there."""
+    return instant(moment, zone), not isinstance(moment, datetime)
+
+
+def order(value: Value, writing: Writing) -> tuple[int, object]:
+    """Where a value that is not null stands in its column: of text, numbers come first, then
+    dates, then the rest."""
+    if not isinstance(value, str):
+        return 0, value
+    number = _number(value, writing.csv)
+    if number is not None:
+        return 0, number
+    moment = _moment(value, writing)
+    return (2, value) if moment is None else (1, in_time(moment, writing.zone))
+
+
+def alike(left: str, right: str, writings: tuple[Writing, Writing]) -> tuple[Seen, Seen]:
+    """Two texts as what their order goes by: numbers or dates where both are that, else text."""
+    for kind in ("number", "moment"):
+        first, second = (
+            read(text, kind, writing) for text, writing in zip((left, right), writings, strict=True)
+        )
+        if first is not None and second is not None:
+            return first, second
+    return left, right
+
+
+def of_one_kind(left: Seen, right: Seen, zone: ZoneInfo) -> tuple[Seen, Seen]:
+    """A date and an instant are two dates."""
+    are_times = [isinstance(each, datetime) for each in (left, right)]
+    if isinstance(left, date) and isinstance(right, date) and not all(are_times):
+        return day_of(left, zone), day_of(right, zone)
+    return left, right
+
+
+def derived(value: Value, derivation: Derivation, writing: Writing) -> Value:
     if value is None:
         return None
     if isinstance(derivation, DatePart):
-        day = _date(value, zone)
+        day = _date(value, writing)
         return day and _cut(day, derivation)
     text = as_text(value)
     assert text is not None
@@ -166,13 +226,14 @@ def _cut(day: date, to: DatePart) -> date:
             return day
 
 
-def holds(condition: Condition, left: Seen, right: Seen) -> bool:
+def holds(condition: Condition, left: Seen, right: Seen, writings: tuple[Writing, Writing]) -> bool:
     """Whether two values, read and met, satisfy a condition. Null satisfies none."""
     if left is None or right is None:
         return False
+    zone = writings[0].zone
     match condition:
         case Equal():
-            return left == right
+            return compares("eq", *of_one_kind(left, right, zone))
         case Tolerance():
             assert isinstance(left, Fraction)
             assert isinstance(right, Fraction)
@@ -181,8 +242,8 @@ def holds(condition: Condition, left: Seen, right: Seen) -> bool:
             either = condition.days or 0
             before = either if condition.before is None else condition.before
             after = either if condition.after is None else condition.after
-            unit = MICROSECONDS_A_DAY if isinstance(left, datetime) else 1
-            return -before * unit <= _time_between(left, right) <= after * unit
+            unit = MICROSECONDS_A_DAY if has_times(left, right) else 1
+            return -before * unit <= _time_between(left, right, zone) <= after * unit
         case Text():
             assert isinstance(left, str)
             assert isinstance(right, str)
@@ -195,9 +256,12 @@ def holds(condition: Condition, left: Seen, right: Seen) -> bool:
                 case "endswith":
                     return container.endswith(part)
         case Fuzzy():
-            return WHOLE - gap(condition, left, right) >= Fraction(condition.threshold) * WHOLE
+            unlike = gap(condition, left, right, zone)
+            return WHOLE - unlike >= Fraction(condition.threshold) * WHOLE
         case Comparison():
-            return compares(condition.op, left, right)
+            if isinstance(left, str) and isinstance(right, str) and condition.op != "ne":
+                left, right = alike(left, right, writings)
+            return compares(condition.op, *of_one_kind(left, right, zone))
     raise TypeError(f"{condition!r} is no condition")
 
 
@@ -248,7 +312,7 @@ def amount_difference(tolerance: Tolerance | None, left: Fraction, right: Fracti
     return negated(tolerance, "right", right) - negated(tolerance, "left", left)
 
 
-def gap(condition: Condition, left: Seen, right: Seen) -> Fraction | int:
+def gap(condition: Condition, left: Seen, right: Seen, zone: ZoneInfo) -> Fraction | int:
     """The signed difference of two values that are not null; a dissimilarity has no sign."""
     match condition:
         case Tolerance():
@@ -256,7 +320,7 @@ def gap(condition: Condition, left: Seen, right: Seen) -> Fraction | int:
             assert isinstance(right, Fraction)
             return amount_difference(condition, left, right)
         case DateWindow():
-            return _time_between(left, right)
+            return _time_between(left, right, zone)
         case Fuzzy():
             assert isinstance(left, str)
             assert isinstance(right, str)
@@ -264,13 +328,30 @@ def gap(condition: Condition, left: Seen, right: Seen) -> Fraction | int:
     return 0
 
 
-def _time_between(left: Seen, right: Seen) -> int:
-    """Days between dates, microseconds between points in time."""
-    if isinstance(left, datetime) and isinstance(right, datetime):
-        return (right - left) // MICROSECOND
-    assert isinstance(left, date)
-    assert isinstance(right, date)
-    return (right - left).days
+def has_times(left: Seen, right: Seen) -> bool:
+    return isinstance(left, datetime) or isinstance(right, datetime)
+
+
+def _time_between(left: Seen, right: Seen, zone: ZoneInfo) -> int:
+    """Days between dates; microseconds where one is a point in time."""
+    first, second = of_one_kind(left, right, zone)
+    if isinstance(first, datetime) and isinstance(second, datetime):
+        return (second - first) // MICROSECOND
+    assert isinstance(first, date)
+    assert isinstance(second, date)
+    return (second - first).days * (MICROSECONDS_A_DAY if has_times(left, right) else 1)
+
+
+def gap_text(between: Fraction | int, is_time: bool) -> str:
+    """A difference as evidence shows it; of points in time such as `-1d 2h 0.5s`."""
+    if not is_time or between == 0:
+        return number_text(Fraction(between))
+    rest, parts = abs(int(between)), []
+    for size, unit in ((MICROSECONDS_A_DAY, "d"), (3_600_000_000, "h"), (60_000_000, "m")):
+        count, rest = divmod(rest, size)
+        parts += [f"{count}{unit}"] if count else []
+    parts += [f"{number_text(Fraction(rest, 1_000_000))}s"] if rest else []
+    return ("-" if between < 0 else "") + " ".join(parts)
 
 
 def as_text(value: Value | Fraction) -> str | None:

@@ -91,6 +91,11 @@ class RulePlan:
         return tuple(place for place, check in enumerate(self.checks) if check.is_key)
 
     @property
+    def coarse(self) -> tuple[int, ...]:
+        """Of the key, those whose equality is more than that of what rows are joined by."""
+        return tuple(place for place in self.key if self.checks[place].coarse)
+
+    @property
     def sum_scale(self) -> int:
         return max(value.scale for value in self.sums) if self.sums else 0
 
@@ -198,7 +203,7 @@ def _side(
     compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
     unreadable = {
-        (each.column, each.kind): (each.reads, each.sql)
+        (each.column, "timestamp" if each.kind == "moment" else each.kind): (each.reads, each.sql)
         for each in [*compared, amount]
         if each and each.reads
     }
@@ -282,13 +287,7 @@ def _demand_bounded(recipe: Recipe, first: RulePlan, inputs: Mapping[Side, Input
 
 
 def _order(columns: Columns, name: str | None) -> Value | None:
-    """A date written in a format of its own does not sort as text."""
-    if name is None:
-        return None
-    found = values.value(columns, name)
-    if found.kind == "text" and columns.csv.date_format:
-        return values.as_timestamp(found, columns)
-    return found
+    return None if name is None else values.sortable(values.value(columns, name), columns)
 
 
 def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] | None:

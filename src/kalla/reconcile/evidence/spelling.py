@@ -104,4 +104,4 @@ def spelled(differences: Iterable[tuple[str, str]]) -> str:
 
 
 def _shown(check: Check, delta: str) -> str:
-    return values.shown(Value("", "number", check.scale), delta) if check.delta else "'0'"
+    return values.shown(Value("", check.apart, check.scale), delta) if check.delta else "'0'"

@@ -300,7 +300,7 @@ def _rank(
     alike = [
         # One that is offered to nobody is as good as any other.
         f"CASE WHEN v{place} IN (SELECT v{place} FROM {near.offered}) THEN v{place} END"
-        if check.is_key
+        if check.is_key and not check.coarse
         else f"v{place}"
         for place, check in enumerate(rule.checks)
     ]

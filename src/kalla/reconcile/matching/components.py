@@ -93,7 +93,7 @@ def _find_rows(bench: Workbench, side: Side) -> None:
     for place, (name, own) in enumerate(
         zip(names, bench.plan.sides[side].primary_key, strict=True)
     ):
-        given = values.value(Columns(types), name)
+        given = values.value(Columns(types, time_zone=bench.plan.time_zone), name)
         sql = given.sql.replace(values.held(name), f"n.{name}")
         pair = (f"t.p{place}", sql)
         if given.kind != own.kind:  # a number that the SQL made text of, or a text a number

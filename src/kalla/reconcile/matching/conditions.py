@@ -5,11 +5,11 @@ Sides are seen as `l` and `r`, whose values the rule's views name `v0`, `v1`, â€
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from kalla.reconcile.matching import values
-from kalla.reconcile.matching.values import Columns, Value
+from kalla.reconcile.matching.values import DAY, Columns, Kind, Value
 from kalla.reconcile.model import (
     SIDES,
     Comparison,
@@ -23,7 +23,6 @@ from kalla.reconcile.model import (
 )
 
 _SIGNS = {"ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-_DAY = 86_400_000_000
 _WIDER = 1e-9  # than floats of 16 digits err
 
 FUZZY = "kalla_similarity"  # the kernel's own function: (metric, left, right) -> ten-thousandths
@@ -113,6 +112,8 @@ class Check:
     scale: int = 0  # places of the distance
     delta: str | None = None  # what `difference` shows, as a number; none if it is always 0
     window: tuple[int, int] | None = None  # what `delta` must lie in, in units of its last place
+    apart: Kind = "number"  # what `delta` is
+    coarse: tuple[Value, Value] | None = None  # what a key joins by, where that alone is too little
 
     def of(self, side: Side) -> Value:
         return self.left if side == "left" else self.right
@@ -128,11 +129,23 @@ def compile_condition(
     label = f"{getattr(condition, 'op', 'eq')}({condition.left}, {condition.right})"
     lv, rv = f"l.v{index}", f"r.v{index}"
     if isinstance(condition, Equal):
+        days = left, right
         left, right = values.meet(left, right, columns, field)
-        return Check(label, left, right, f"{lv} = {rv}", "0", "'0'", is_key=True)
+        check = Check(label, left, right, f"{lv} = {rv}", "0", "'0'", is_key=True)
+        if left.kind != "moment":
+            return check
+        coarse = values.as_date(days[0], columns[0]), values.as_date(days[1], columns[1])
+        same = f"{values.between_moments(lv, rv, left.zone)} = 0"
+        return replace(check, holds=same, coarse=coarse)
     if isinstance(condition, Comparison):
         left, right = values.meet(left, right, columns, field)
-        return Check(label, left, right, f"{lv} {_SIGNS[condition.op]} {rv}", "0", "'0'")
+        sign = _SIGNS[condition.op]
+        holds = f"{lv} {sign} {rv}"
+        if left.kind == "moment":
+            holds = f"0 {sign} {values.between_moments(lv, rv, left.zone)}"
+        elif left.kind == "text" and condition.op != "ne":
+            holds = values.in_order(lv, rv, sign, columns)
+        return Check(label, left, right, holds, "0", "'0'")
     if isinstance(condition, Text):
         left, right = values.as_text(left), values.as_text(right)
         outer, inner = (lv, rv) if condition.container == "left" else (rv, lv)
@@ -224,30 +237,34 @@ def _date_window(
 ) -> Check:
     if {left.kind, right.kind} == {"text", "timestamp"}:
         left, right = values.meet(left, right, columns, label)
+    before = (condition.before or 0) if condition.days is None else condition.days
+    after = (condition.after or 0) if condition.days is None else condition.days
+    unit = DAY
+    low, high = f"{pair[0]} - INTERVAL {before} DAY", f"{pair[0]} + INTERVAL {after} DAY"
     if left.kind == right.kind == "timestamp":
-        unit = _DAY
         difference = f"(epoch_us({pair[1]}) - epoch_us({pair[0]}))"
+    elif left.kind == "moment":
+        difference = values.between_moments(*pair, left.zone)
+        # Wider by two days, for a date's midnight is not the time that it is held against.
+        low = f"{pair[0]} - {2 * (before + 2) * DAY}"
+        high = f"{pair[0]} + {2 * (after + 2) * DAY}"
     else:
         unit = 1
         left, right = values.as_date(left, columns[0]), values.as_date(right, columns[1])
         difference = f"({pair[1]} - {pair[0]})"
-    before = (condition.before or 0) if condition.days is None else condition.days
-    after = (condition.after or 0) if condition.days is None else condition.days
-    low, high = (
-        (f"{pair[0]} - INTERVAL {before} DAY", f"{pair[0]} + INTERVAL {after} DAY")
-        if unit == _DAY
-        else (f"{pair[0]} - {before}", f"{pair[0]} + {after}")
-    )
+        low, high = f"{pair[0]} - {before}", f"{pair[0]} + {after}"
+    apart: Kind = "duration" if unit == DAY else "number"
     return Check(
         label,
         left,
         right,
         f"{difference} BETWEEN {-before * unit} AND {after * unit}",
         f"abs({difference})",
-        f"CAST({difference} AS VARCHAR)",
+        values.shown(Value("", apart), difference),
         band=f"{pair[1]} BETWEEN {low} AND {high}",
         delta=difference,
         window=(-before * unit, after * unit),
+        apart=apart,
     )
 
 

@@ -17,7 +17,13 @@ import pyarrow as pa
 from kalla.reconcile.matching import assignment
 from kalla.reconcile.matching.assignment import Component
 from kalla.reconcile.matching.doubts import SHOWN_CANDIDATES
-from kalla.reconcile.matching.phrases import conjunction, key_columns, unscaled, value_columns
+from kalla.reconcile.matching.phrases import (
+    conjunction,
+    key_columns,
+    too_coarse,
+    unscaled,
+    value_columns,
+)
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -85,7 +91,7 @@ def _find_edges(bench: Workbench, rule: RulePlan) -> list[int]:
     sized = f"SELECT kid, l.n * r.n AS pairs FROM {counted[0]} l JOIN {counted[1]} r USING (kid)"
     hot = [kid for (kid,) in bench.rows(f"SELECT kid FROM ({sized}) WHERE pairs > {_HOT_PAIRS}")]
     checks = [rule.checks[place] for place in rule.pair_checks]
-    holds = [check.holds for check in checks]
+    holds = [*too_coarse(rule), *(check.holds for check in checks)]
     distances = [
         f"{unscaled(check.distance, check.scale)} AS d{place}" for place, check in enumerate(checks)
     ]

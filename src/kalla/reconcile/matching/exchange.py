@@ -57,7 +57,8 @@ class Key:
 
     @classmethod
     def of(cls, rule: RulePlan) -> Key:
-        pairs = {(rule.checks[place].left, rule.checks[place].right) for place in rule.key}
+        checks = [rule.checks[place] for place in rule.key]
+        pairs = {check.coarse or (check.left, check.right) for check in checks}
         return cls(frozenset(pairs | ({rule.currency} if rule.currency else set())))
 
     def serves(self, other: Key) -> bool:

@@ -109,7 +109,7 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
     against each other; a key with too many kinds of them is not looked into.
     """
     compared = [place for place in rule.pair_checks if place != rule.sum_check]
-    names = [*keys, *(f"v{place}" for place in compared)]
+    names = [*keys, *(f"v{place}" for place in (*rule.coarse, *compared))]
     for side in SIDES:
         bench.run(
             f"CREATE OR REPLACE TEMP TABLE {side}_kinds AS"

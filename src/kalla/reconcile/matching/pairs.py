@@ -49,10 +49,10 @@ def _find_hot(bench: Workbench, rule: RulePlan) -> str:
     if any(_is_primary(bench, rule, side) for side in SIDES):
         return ""
     # Equal numbers of different types have different hashes, but are the same as doubles.
+    numbers_of = {f"v{place}" for place in rule.key if rule.checks[place].left.kind == "number"}
     parts = [
-        f"CAST(v{place} AS DOUBLE)" if rule.checks[place].left.kind == "number" else f"v{place}"
-        for place in rule.key
-    ] + (["cur"] if rule.currency else [])
+        f"CAST({name} AS DOUBLE)" if name in numbers_of else name for name in key_columns(rule)
+    ]
     rows_in = sum(bench.fates[side].rows for side in SIDES)
     bits = min(_MOST_BITS, 1 + rows_in.bit_length())
     bucket = f"(hash({', '.join(parts)}) >> {64 - bits})"

@@ -9,20 +9,25 @@ from kalla.reconcile.matching.values import Value
 from kalla.reconcile.plan import RulePlan
 
 
-def same_key(rule: RulePlan, left: str = "l", right: str = "r") -> list[str]:
-    """The equalities of a rule's key between two of its views."""
-    found = [f"{left}.v{place} = {right}.v{place}" for place in rule.key]
-    return found + ([f"{left}.cur = {right}.cur"] if rule.currency else [])
+def same_key(rule: RulePlan) -> list[str]:
+    """The equalities of a rule's key between its views `l` and `r`."""
+    return [f"l.{name} = r.{name}" for name in key_columns(rule)] + too_coarse(rule)
+
+
+def too_coarse(rule: RulePlan) -> list[str]:
+    """What is left to hold of a pair whose rows have the key's columns in common."""
+    return [rule.checks[place].holds for place in rule.key if rule.checks[place].coarse]
 
 
 def key_columns(rule: RulePlan) -> list[str]:
-    return [f"v{place}" for place in rule.key] + (["cur"] if rule.currency else [])
+    found = [f"k{place}" if rule.checks[place].coarse else f"v{place}" for place in rule.key]
+    return found + (["cur"] if rule.currency else [])
 
 
 def value_columns(rule: RulePlan) -> list[str]:
     """All that a rule compares: rows alike in these are interchangeable."""
     found = [f"v{place}" for place in range(len(rule.checks))]
-    return found + (["cur"] if rule.currency else [])
+    return found + [name for name in key_columns(rule) if name not in found]
 
 
 def unscaled(sql: str, scale: int) -> str:

@@ -70,6 +70,7 @@ def as_double(kind: Kind, sql: str) -> str:
         "number": f"CAST({sql} AS DOUBLE)",
         "date": f"CAST({sql} - DATE '1970-01-01' AS DOUBLE)",
         "timestamp": f"CAST(epoch_us({sql}) AS DOUBLE)",
+        "moment": f"CAST({sql} AS DOUBLE)",
     }[kind]
 
 

@@ -353,7 +353,8 @@ class Workbench:
         whole: bool = True,
         among: str = "",
     ) -> str:
-        """The rows a rule looks at, as v0…, cur, ord, amount: those left, that its filters admit.
+        """The rows a rule looks at, as v0…, k0…, cur, ord, amount: those left, that its filters
+        admit.
 
         With `settled`, rows that are gone too, or those of a table that are `among` all; without
         `whole`, rows that lack some value too.
@@ -362,6 +363,11 @@ class Workbench:
         name = f"{side}_some" if among else f"{side}_all" if settled else f"{side}_rule"
         found = [check.of(side) for check in rule.checks]
         columns = [f"{value.sql} AS v{number}" for number, value in enumerate(found)]
+        columns += [
+            f"{check.coarse[place].sql} AS k{number}"
+            for number, check in enumerate(rule.checks)
+            if check.coarse
+        ]
         columns += [f"p{number}" for number in range(len(self.plan.sides[side].primary_key))]
         # A pair of rows needs every value; in a group, a row that lacks one only fails its check.
         places = range(len(found)) if rule.cardinality == "1:1" else rule.key
