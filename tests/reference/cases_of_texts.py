@@ -111,6 +111,14 @@ TEXTS = [
         right("id qty", ("R1", 7)),
         expect(unsure("left", "L1 L2", "R1", "unequal"), unsure("right", "R1", "L1 L2", "unequal")),
     ),
+    Case(
+        "a group that took no part is null, and one that matched nothing is empty",
+        DERIVED,
+        recipe(rule(eq(derive=({"regex": "A([0-9]*)|B[0-9]+"},)))),
+        left("id ref", ("L1", "A12"), ("L2", "B13"), ("L3", "A")),
+        right("id ref", ("R1", "A12 B7"), ("R2", "B99"), ("R3", "A-1")),
+        expect(pair("L1", "R1"), pair("L3", "R3"), alone("left", "L2"), alone("right", "R2")),
+    ),
 ]
 
 TIMES = [

@@ -329,6 +329,7 @@ class Chance:
     def text_derivations(self) -> dict[str, tuple[Derivation, ...]]:
         ways: tuple[Derivation, ...] = (
             "upper", "trim", "lower", "digits", Regex(regex="[a-zA-Z]+"), Regex(regex="([0-9])$"),
+            Regex(regex="[a-zA-Z]+(-[0-9])?"),
         )  # fmt: skip
         return {
             field: tuple(self.some(ways, 1, 2))

@@ -363,10 +363,11 @@ def _derived(given: Value, derivation: Derivation) -> Value:
     if isinstance(derivation, Regex):
         pattern = literal(derivation.regex)
         group = 1 if re.compile(derivation.regex).groups else 0
-        sql = (
-            f"CASE WHEN regexp_matches({given.sql}, {pattern})"
-            f" THEN regexp_extract({given.sql}, {pattern}, {group}) END"
-        )
+        found = f"regexp_extract({given.sql}, {pattern}, {group})"
+        if group:  # one that took no part is empty there, and null among all that are found
+            every = f"regexp_extract_all({given.sql}, {pattern}, {group})"
+            found = f"CASE WHEN {found} = '' THEN {every}[1] ELSE {found} END"
+        sql = f"CASE WHEN regexp_matches({given.sql}, {pattern}) THEN {found} END"
         return Value(f"({sql})", "text", column=given.column)
     if derivation == "trim":
         # To look for all kinds of white takes twenty times as long as to see that there is none.
