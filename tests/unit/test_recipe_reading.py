@@ -331,6 +331,33 @@ def test_a_parameter_brings_no_variable_of_spark_into_sql(sql: str) -> None:
     assert problems(text, values)["match_sql"].message.startswith("${ is not allowed")
 
 
+def with_sql(sql: str) -> str:
+    declared = {"n": {"type": "number", "default": 2}, "x": {"type": "text", "default": "a"}}
+    document = json.loads(sample("sql.json")) | {"match_sql": sql, "parameters": declared}
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("sql", "filled"),
+    [
+        ("SELECT 1 -${n}", "SELECT 1 -(-1)"),
+        ("SELECT 1 ${n}", "SELECT 1 -1"),
+        ("SELECT '${n}'", "SELECT '-1'"),
+    ],
+)
+def test_a_negative_number_makes_no_comment_with_a_sign_before_it(sql: str, filled: str) -> None:
+    assert reading.read(with_sql(sql), {"n": "-1"}).match_sql == filled
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [("1 -${x}", "-1"), ("1 ${x}*", "/"), ("${x}${n}", "-"), ("1 -${x}-", ""), ("${n}${x}", "-")],
+)
+def test_a_parameter_makes_no_comment_with_what_is_beside_it(sql: str, value: str) -> None:
+    told = problems(with_sql(f"SELECT {sql}"), {"x": value})
+    assert "comments into the SQL" in told["match_sql"].message
+
+
 def test_what_is_missing_is_answered_with_an_example() -> None:
     told = problems(
         "{sources: {left: {primary_key: []}}, parameters: {x: 5},"

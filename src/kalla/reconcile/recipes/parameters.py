@@ -13,7 +13,8 @@ from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean, shown
 
 # A dollar sign is doubled where `${` itself is meant.
 _USE = re.compile(r"\$\$(?=\{)|\$\{(?P<name>[^{}]*)\}|\$\{")
-_BEYOND_A_VALUE = re.compile(r"['\"`;\\\x00-\x1f]|--|/\*|\*/")
+_COMMENT = re.compile(r"--|/\*|\*/")
+_BEYOND_A_VALUE = re.compile(rf"['\"`;\\\x00-\x1f]|{_COMMENT.pattern}")
 _TOLD = {"number": "a number", "date": "a date", "text": "text"}
 _REMEDIES = {"number": "such as 0.01", "date": "such as 2026-01-31", "text": "put it in quotes"}
 
@@ -104,7 +105,11 @@ class _Filling:
             return use[0]
         if name in self.values:
             text = _said(self.values[name])
-            if path != ("match_sql",) or not _BEYOND_A_VALUE.search(text):
+            if path != ("match_sql",):
+                return text
+            if isinstance(self.values[name], int | Decimal) and _makes_comment(use, text):
+                text = f"({text})"
+            if not _BEYOND_A_VALUE.search(text) and not _makes_comment(use, text):
                 return text
             message = f"`${{{name}}}` would put quotes or comments into the SQL"
             suggestion = f"give {name} a value without quotes, semicolons and comment signs"
@@ -123,6 +128,14 @@ class _Filling:
         if name not in self.faulty:
             self.findings.append(Finding(path, message, value, suggestion))
         return use[0]
+
+
+def _makes_comment(use: re.Match[str], text: str) -> bool:
+    """Whether a text makes a comment sign with what is beside it; beside another parameter, with
+    whatever that may be."""
+    before, after = use.string[: use.start()][-1:], use.string[use.end() :][:1]
+    firsts, lasts = "-/*" if before == "}" else [before], "-/*" if after == "$" else [after]
+    return any(_COMMENT.search(first + text + last) for first in firsts for last in lasts)
 
 
 def _typed(kind: str, value: object) -> object | None:
