@@ -41,6 +41,8 @@ from tests.reference.values import (
     read,
 )
 
+UTC_ZONE = ZoneInfo("UTC")
+
 
 class Lens:
     def __init__(self, recipe: Recipe, left: Table, right: Table) -> None:
@@ -145,10 +147,20 @@ class Lens:
     def _compares(
         self, op: str, value: Value, kind: Kind, given: Scalar | None, side: Side
     ) -> bool:
-        """A column against a given value: types meet as two columns would."""
+        """A column against a given value: types meet as two columns would, and a text that is a
+        date is one where the column has dates."""
+        if isinstance(given, str) and (kind != "text" or self.writing[side].csv.date_format):
+            given = _dated(given)
         meeting = meeting_kind(kind, _given_kind(given))
         wanted = read(given, meeting, Writing(self.zone))
         return compares(op, read(value, meeting, self.writing[side]), wanted)
+
+
+def _dated(given: str) -> str | date:
+    found = read(given, "moment", Writing(UTC_ZONE))
+    if isinstance(found, datetime):
+        return datetime.fromisoformat(given)
+    return found if isinstance(found, date) else given
 
 
 def _given_kind(given: Scalar | None) -> Kind:

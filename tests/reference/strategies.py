@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from typing import Literal, TypeVar
@@ -352,17 +353,28 @@ class Chance:
         column = self.pick(("amount", "cur", "day", "note", "qty", "ref"))
         everything = (*self.pools[column], *VALUES[column])
         typed = [self.typed(each, side, column) for each in everything]
-        values = [each for each in typed if each is not None][:3]
+        values: list[Value] = [each for each in typed if each is not None][:3]
+        if column == "day":
+            values += self.given_days(side)
         ops = ["ne", "eq", "not_in", "in", "lt", "lte", "gt", "gte", "not_null", "is_null"]
         if self.columns[side][column] == "text":
             ops += ["contains", "startswith", "endswith"]
         op = self.pick(ops)
-        value: Value | tuple[Value, ...] = None
+        value: object = None
         if op in ("in", "not_in"):
             value = tuple(self.some(values, 1, 2))
         elif op not in ("not_null", "is_null"):
             value = self.pick(values)
         return Filter.model_validate({"column": named(side, column), "op": op, "value": value})
+
+    def given_days(self, side: Side) -> list[Value]:
+        """Days as recipes have them: dates, texts that are dates (JSON has no others), times."""
+        day = self.pick([each for each in VALUES["day"] if isinstance(each, datetime)])
+        given: list[Value] = [day.date(), day.date().isoformat()]
+        if self.columns[side]["day"] != "date":
+            unzoned = day.replace(tzinfo=None)
+            given += [day, unzoned, unzoned.isoformat()]
+        return given
 
 
 def source(side: Side, composite: bool, has_currency: bool, csv: Csv) -> Source:

@@ -124,7 +124,7 @@ def _moment(value: Value, writing: Writing) -> date | datetime | None:
                 )
             return found
         case datetime():
-            return value.astimezone(UTC)
+            return (value if value.tzinfo else value.replace(tzinfo=writing.zone)).astimezone(UTC)
         case date():
             return value
     raise TypeError(f"{value!r} is no date")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,8 @@ def test_types_fit_their_condition(condition: dict[str, Any], field: str | None)
         ("day", "2026-01-31", True),
         ("day", "2026-02-30", False),
         ("day", 5, False),
+        ("day", "2026-01-31T10:00:00", False),
+        ("day", datetime(2026, 1, 31, tzinfo=UTC), False),
         ("flag", True, True),
         ("flag", "yes", False),
         ("note", 5, True),
@@ -400,6 +403,13 @@ def test_a_filter_compares_with_what_the_column_holds(
     each = {"column": column, "op": "eq", "value": value}
     found = told(with_source(filters=[each]), COLUMNS)
     assert list(found) == ([] if is_right else ["sources.left.filters[0].value"])
+
+
+def test_each_value_of_a_list_fits_its_column() -> None:
+    each = {"column": "amount", "op": "in", "value": [1, "a"]}
+    (problem,) = check(with_source(filters=[each]), {"left": LEFT})
+    assert (problem.field, problem.value) == ("sources.left.filters[0].value", "a")
+    assert problem.suggestion == "write it as 1234.56"
 
 
 def test_an_amount_is_no_date() -> None:

@@ -80,7 +80,10 @@ def test_json_says_the_same_as_yaml() -> None:
         ("007", "007"),
         ("1:30", "1:30"),
         ("0x1F", "0x1F"),
-        ("1_000", "1_000"),
+        (".5", Decimal("0.5")),
+        ("5.", Decimal("5")),
+        ("+5", 5),
+        ("'1_000'", "1_000"),
         (".inf", ".inf"),
         ("no", "no"),
         ("on", "on"),
@@ -99,6 +102,14 @@ def test_a_plain_value_is_what_it_looks_like(written: str, value: object) -> Non
     found = filter_value(small_with_filter(written))
     assert (type(found), found) == (type(value), value)
     assert str(found) == str(value), "digits are kept as written"
+
+
+@pytest.mark.parametrize("written", ["1_000", "-1_000.50", "12_34"])
+def test_a_number_that_is_a_text_to_some_is_refused(written: str) -> None:
+    told = problems(small_with_filter(written))
+    (problem,) = told.values()
+    assert problem.field == "sources.left.filters[0].value"
+    assert problem.suggestion == f'write {written.replace("_", "")}, or "{written}" for a text'
 
 
 def test_amounts_in_json_are_exact() -> None:

@@ -25,6 +25,7 @@ from kalla.reconcile.model import (
     Side,
     Source,
 )
+from kalla.reconcile.recipes.notation import plain
 from kalla.reconcile.recipes.sql import held_sql
 from kalla.spark.connectors.connector import Connector, Slice
 
@@ -319,34 +320,45 @@ def _filter(each: Filter, columns: Columns) -> str:
         return f"{held(each.column)} IS NOT NULL"
     if each.op in ("in", "not_in"):
         given = each.value if isinstance(each.value, tuple) else (each.value,)
-        sql, listed = _against(column, [one for one in given if one is not None], columns)
-        return f"{sql} {'IN' if each.op == 'in' else 'NOT IN'} ({', '.join(listed)})"
+        listed: dict[str, list[str]] = {}
+        for value in given:
+            if value is not None:
+                sql, one = _against(column, value, columns)
+                listed.setdefault(sql, []).append(one)
+        word, joint = ("IN", " OR ") if each.op == "in" else ("NOT IN", " AND ")
+        return joint.join(f"{sql} {word} ({', '.join(some)})" for sql, some in listed.items())
     if isinstance(each.value, tuple) or each.value is None:
         raise InvalidInput(Problem(each.column, f"the filter {each.op} needs one value"))
     if each.op in ("contains", "startswith", "endswith"):
         name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
         return f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
     signs = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-    sql, (one,) = _against(column, [each.value], columns)
+    sql, one = _against(column, each.value, columns)
     return f"{sql} {signs[each.op]} {one}"
 
 
-def _against(
-    column: Value, given: Sequence[Scalar], columns: Columns
-) -> tuple[str, tuple[str, ...]]:
-    """The column read as what it is compared with, and the literals."""
-    first = given[0]
-    if isinstance(first, bool) or column.kind == "boolean":
-        return values.as_text(column).sql, tuple(literal(str(one).lower()) for one in given)
-    if isinstance(first, int | Decimal) or column.kind == "number":
-        return values.as_number(column, columns).sql, tuple(_number(one) for one in given)
-    if isinstance(first, datetime) or (column.kind == "timestamp" and isinstance(first, str)):
-        moments = tuple(f"TIMESTAMPTZ {literal(str(one))}" for one in given)
-        return values.as_timestamp(column, columns).sql, moments
-    if isinstance(first, date) or column.kind == "date":
-        days = tuple(f"DATE {literal(str(one))}" for one in given)
-        return values.as_date(column, columns).sql, days
-    return column.sql, tuple(literal(str(one)) for one in given)
+def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
+    """The column read as what it is compared with, and the literal."""
+    if isinstance(given, bool) or column.kind == "boolean":
+        return values.as_text(column).sql, literal(str(given).lower())
+    if isinstance(given, int | Decimal) or column.kind == "number":
+        return values.as_number(column, columns).sql, _number(given)
+    if isinstance(given, str) and (column.kind != "text" or columns.csv.date_format):
+        # JSON has no dates: a text that is one is, where the column has dates.
+        found = plain(given.strip())
+        given = found if isinstance(found, date) else given
+    if isinstance(given, datetime):
+        moment = literal(str(given))
+        if given.tzinfo is None:
+            moment = f"timezone({literal(columns.time_zone)}, TIMESTAMP {moment})"
+        else:
+            moment = f"TIMESTAMPTZ {moment}"
+        return values.as_timestamp(column, columns).sql, moment
+    if isinstance(given, date):
+        return values.as_date(column, columns).sql, f"DATE {literal(str(given))}"
+    if column.kind != "text":
+        raise InvalidInput(Problem("filters", f"{given!r} is no date"))
+    return column.sql, literal(given)
 
 
 def _number(given: Scalar) -> str:

@@ -346,6 +346,8 @@ class Conformance:
             (Predicate("z", "lte", date(2024, 1, 1)), {1, 2}),
             (Predicate("z", "gt", date(2024, 1, 1)), {3}),
             (Predicate("z", "lt", datetime(2024, 1, 1, 23, 30, tzinfo=UTC)), {1}),
+            (Predicate("z", "lte", "2024-01-01"), {1, 2}),
+            (Predicate("z", "gte", datetime(2024, 1, 2), "Europe/Berlin"), {2, 3}),  # noqa: DTZ001
             (Predicate("b", "eq", True), {1, 3}),
         ],
         ids=str,

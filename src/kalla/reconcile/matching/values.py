@@ -39,7 +39,7 @@ _NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATETIME"
 _TEXT = {"VARCHAR", "UUID", "JSON", "ENUM"}
 _DATE = r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}"
 _WHITES = r"\s*"
-_UNZONED = _DATE + r"[T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?" + _WHITES
+_UNZONED = _DATE + r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?" + _WHITES
 _TIME_OF_DAY = re.compile(r"%-?[HIMSfgnpXc]")
 _ZONE = re.compile(r"%[zZ]")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 from kalla.reconcile.model import (
@@ -89,6 +89,9 @@ def _filter_type(each: Filter, word: str, path: Path) -> Iterator[Finding]:
         elif word in _TIMES and not isinstance(read, date):
             yield Finding((*path, "value"), f"is compared with a column of dates ({word})", value,
                           "write it as 2026-01-31")  # fmt: skip
+        elif word == "date" and isinstance(read, datetime):
+            yield Finding((*path, "value"), "has a time, but is compared with a column of dates",
+                          value, f"write it as {read.date()}")  # fmt: skip
         elif word == "boolean" and not isinstance(read, bool):
             yield Finding((*path, "value"), "is compared with a column of true and false", value,
                           "write true or false")  # fmt: skip

@@ -36,7 +36,11 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 _LIST_TAG = "tag:yaml.org,2002:seq"
 _MAPPING_TAG = "tag:yaml.org,2002:map"
 _OTHER_TAG = "tag:kalla,2026:plain"
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<part>\.[0-9]+)?(?P<exponent>[eE][-+]?[0-9]{1,4})?")
+_NUMBER = re.compile(
+    r"[-+]?(?:(?:0|[1-9][0-9]*)(?P<part>\.[0-9]*)?|(?P<fraction>\.[0-9]+))"
+    r"(?P<exponent>[eE][-+]?[0-9]{1,4})?"
+)
+_SPACED_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(?:\.[0-9_]*)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}[-+:.0-9Zz]*")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
@@ -83,8 +87,8 @@ def write(value: object) -> str:
 def plain(text: str) -> object:
     """The value of an unquoted YAML scalar.
 
-    YAML 1.2's JSON schema and ISO dates. Numbers with leading zeros stay text: they are account
-    numbers; so do `no`, `on`, `1:30`, `0x1F` and `1_000`.
+    YAML 1.2's JSON schema, numbers such as `.5`, `5.` and `+5`, and ISO dates. Numbers with leading
+    zeros stay text: they are account numbers; so do `no`, `on`, `1:30` and `0x1F`.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -106,7 +110,8 @@ def number(text: str) -> int | Decimal | None:
     found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if found is None:
         return None
-    return Decimal(text) if found["part"] or found["exponent"] else int(text)
+    is_whole = not (found["part"] or found["fraction"] or found["exponent"])
+    return int(text) if is_whole else Decimal(text)
 
 
 def _json(text: str) -> Parsed:
@@ -233,6 +238,12 @@ def _take(event: Event, opened: list[_Open], findings: list[Finding]) -> None:
                         "leave the tag out")
             )  # fmt: skip
         if isinstance(event, ScalarEvent):
+            if event.implicit[0] and _SPACED_NUMBER.fullmatch(event.value):
+                number_alone = event.value.replace("_", "")
+                findings.append(
+                    Finding(path, f"is a number to some and a text to others (line {line})",
+                            event.value, f'write {number_alone}, or "{event.value}" for a text')
+                )  # fmt: skip
             here.add(plain(event.value) if event.implicit[0] else event.value)
         elif len(opened) > DEEPEST:
             raise _too_deep(path)
@@ -315,7 +326,8 @@ class _Writer(yaml.SafeDumper):
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         if kind is not yaml.ScalarNode:
             return _LIST_TAG if kind is yaml.SequenceNode else _MAPPING_TAG
-        return _OTHER_TAG if implicit[0] and not isinstance(plain(value), str) else _TEXT_TAG
+        is_text = isinstance(plain(value), str) and not _SPACED_NUMBER.fullmatch(value)
+        return _OTHER_TAG if implicit[0] and not is_text else _TEXT_TAG
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

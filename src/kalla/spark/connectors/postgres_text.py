@@ -20,6 +20,7 @@ _SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _INTEGERS = ("int2", "int4", "int8", "oid")
 _NUMBERS = (*_INTEGERS, "numeric", "float4", "float8")
 _TIMES = ("timestamp", "timestamptz")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def identifier(name: str) -> str:
@@ -122,7 +123,9 @@ def _as_column_has_it(column: PostgresColumn, value: Scalar) -> Scalar:
             return Decimal(value.strip())
         if column.base == "date" or column.base in _TIMES:
             text = value.strip()
-            return date.fromisoformat(text) if len(text) <= 10 else datetime.fromisoformat(text)
+            return (
+                date.fromisoformat(text) if _DATE.fullmatch(text) else datetime.fromisoformat(text)
+            )
     except (ValueError, InvalidOperation):
         raise _unfit(column, value) from None
     if column.base == "bool" and value.lower() in ("true", "false"):
@@ -139,7 +142,7 @@ def _value(column: PostgresColumn, value: Scalar, zone: str) -> str:
         if base in _NUMBERS and Decimal(value).is_finite() and Decimal(value).adjusted() < 1000:
             return _number(base, value)
     elif isinstance(value, datetime):
-        if base in (*_TIMES, "date"):
+        if base in _TIMES:
             return _moment(base, value, zone)
     elif isinstance(value, date):
         if base == "date":
@@ -162,8 +165,7 @@ def _moment(base: str, value: datetime, zone: str) -> str:
     text, in_zone = literal(value.isoformat(sep=" ")), f"AT TIME ZONE {literal(zone)}"
     if base == "timestamptz":
         return f"{text}::timestamptz" if value.tzinfo else f"({text}::timestamp {in_zone})"
-    local = f"({text}::timestamptz {in_zone})" if value.tzinfo else f"{text}::timestamp"
-    return f"{local}::date" if base == "date" else local
+    return f"({text}::timestamptz {in_zone})" if value.tzinfo else f"{text}::timestamp"
 
 
 def _day_comparison(op: str, column: PostgresColumn, day: date, zone: str) -> str:
