@@ -137,6 +137,31 @@ SUBSETS = [
         ),
     ),
     Case(
+        "a percentage is of the sum where the many are on the left",
+        "a percentage is of the absolute left value",
+        # The sum is 110, of which ten percent are 11.
+        recipe(rule(eq(), tolerance(percent="10"), cardinality="N:1")),
+        left("id ref amount", ("L1", "a", "50"), ("L2", "a", "60"), ("L3", "a", "-200")),
+        right("id ref amount", ("R1", "a", "100")),
+        expect(
+            group("L1 L2", "R1", "N:1", status="suggested"),
+            missed("left", "L3", "R1", "suggested", AMOUNT, ("-200", "100"), "300"),
+        ),
+    ),
+    Case(
+        "within a hundred percent of a sum lies what is twice as much, on its side of zero",
+        "a percentage is of the absolute left value",
+        recipe(rule(eq(), tolerance(percent="100"), cardinality="N:1")),
+        left("id ref amount", ("L1", "a", "-3"), ("L2", "a", "5"), ("L3", "a", "1")),
+        right("id ref amount", ("R1", "a", "-6")),
+        expect(
+            # -3 alone, of which -6 is twice as much; with a row more the sum is nearer to zero.
+            pair("L1", "R1", "-3", status="suggested"),
+            missed("left", "L2", "R1", "suggested", AMOUNT, ("5", "-6"), "-11"),
+            missed("left", "L3", "R1", "suggested", AMOUNT, ("1", "-6"), "-7"),
+        ),
+    ),
+    Case(
         "more rows than the bound are not tried",
         "(at most 24 rows, 1,000,000 sums, checked before trying",
         recipe(SUM, bounds=Bounds(subset_rows=2)),

@@ -248,6 +248,22 @@ def test_groups_that_are_too_large_are_known_by_counting(
     assert facts.sides["right"].states["ambiguous"].rows == 77
 
 
+@pytest.mark.timeout(120)  # to try every sum would take an hour
+@pytest.mark.parametrize(("ones", "manys"), [(1, 19), (2, 12)])
+def test_groups_that_do_not_add_up_are_no_work_however_many_they_are(
+    tmp_path: Path, ones: int, manys: int
+) -> None:
+    chance = random.Random(1)
+    left, right = (
+        [(number, f"R{number // each}", Decimal(chance.randrange(10**6)) / 100 + extra)
+         for number in range(1_500 * each)]
+        for each, extra in ((ones, Decimal(10**6)), (manys, 0))
+    )  # fmt: skip
+    (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
+    facts = match(tmp_path, left, right, wanted=recipe(rules=[rule | {"cardinality": "1:N"}]))
+    assert facts.sides["left"].states["unmatched"].rows == 1_500 * ones
+
+
 def many_to_many(check: dict[str, str]) -> Recipe:
     (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
     rule = rule | {"cardinality": "M:N", "conditions": [*rule["conditions"], check]}

@@ -30,7 +30,7 @@ FUZZY = "kalla_similarity"  # the kernel's own function: (metric, left, right) -
 
 @dataclass(frozen=True)
 class Bound:
-    """How far the right amount may lie from the left one, below and above, as SQL and in Python."""
+    """How far the right amount may lie from the left one, below and above, as SQL."""
 
     below: Decimal | None
     above: Decimal | None
@@ -44,15 +44,6 @@ class Bound:
         return (
             f"({_within(f'(-{d})', left, self.below, self.below_percent)}"
             f" AND {_within(d, left, self.above, self.above_percent)})"
-        )
-
-    def fits(self, left: int, right: int, scale: int) -> bool:
-        """The same for two sums, given in units of the last place."""
-        left = -left if self.negate == "left" else left
-        right = -right if self.negate == "right" else right
-        difference = right - left
-        return _less(-difference, self.below, self.below_percent, left, scale) and _less(
-            difference, self.above, self.above_percent, left, scale
         )
 
     def window(self, scale: int) -> tuple[int, int] | None:
@@ -214,17 +205,6 @@ def _within(difference: str, left: str, bound: Decimal | None, percent: Decimal 
 def _reached(left: str, bound: Decimal | None, percent: Decimal | None) -> str:
     share = float(percent or 0) / 100 * (1 + _WIDER) + _WIDER
     return f"(abs({left}) * {share!r}::DOUBLE + {float(bound or 0) * (1 + _WIDER)!r}::DOUBLE)"
-
-
-def _less(
-    difference: int, bound: Decimal | None, percent: Decimal | None, left: int, scale: int
-) -> bool:
-    """Multiplied out in whole numbers: this is asked a million times."""
-    if percent is not None:
-        share, of = percent.as_integer_ratio()
-        return difference * 100 * of <= abs(left) * share
-    much, of = (bound or Decimal(0)).as_integer_ratio()
-    return difference * of <= much * int(10**scale)
 
 
 def _date_window(

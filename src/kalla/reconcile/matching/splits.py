@@ -6,9 +6,8 @@ come to Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from kalla.reconcile.matching import subsets
 from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
+from kalla.reconcile.matching.fitting import Fitting
 from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key, unscaled
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
@@ -159,7 +159,7 @@ def _search_subsets(
 ) -> None:
     """One row on the one side, and its whole group does not fit."""
     bounds = bench.plan.bounds
-    fit = _Fit(rule, one)
+    fitting = Fitting(rule.sum_bound, one, rule.sum_scale)
     todo = (
         "SELECT one, one_amount, many, many_amount FROM admissible JOIN whole USING (one)"
         f" WHERE NOT fits AND n > 1 AND counting <= {bounds.subset_rows} AND many_amount <> 0"
@@ -167,13 +167,9 @@ def _search_subsets(
     )
     for rows in _grouped(bench, todo):
         owner, wanted = rows[0][0], rows[0][1]
-        manys = [row[2] for row in rows]
-        found = subsets.for_one(
-            [row[3] for row in rows],
-            partial(fit, wanted),
-            bounds.subset_rows,
-            bounds.subset_sums,
-        )
+        manys, amounts = [row[2] for row in rows], [row[3] for row in rows]
+        fits = fitting(wanted, sum(map(abs, amounts)))
+        found = subsets.for_one(amounts, fits, bounds.subset_rows, bounds.subset_sums)
         _note(findings, found, [owner], manys, one, many)
 
 
@@ -182,7 +178,7 @@ def _search_together(
 ) -> None:
     """Several rows on the one side."""
     bounds = bench.plan.bounds
-    fit = _Fit(rule, one)
+    fitting = Fitting(rule.sum_bound, one, rule.sum_scale)
     counting = "FROM admissible WHERE NOT alone AND many_amount <> 0"
     todo = f"SELECT kid, one, one_amount, many, many_amount {counting} ORDER BY kid, one, many"
     members = f"SELECT kid, rid FROM ones WHERE kid IN (SELECT kid {counting}) ORDER BY kid, rid"
@@ -199,31 +195,15 @@ def _search_together(
         may: dict[int, list[int]] = {rid: [] for rid in manys}
         for row in rows:
             may[row[3]].append(place[row[1]])
+        reach = sum(map(abs, amounts.values()))
         found = subsets.for_several(
-            len(owners),
-            [amounts[rid] for rid in manys],
-            [may[rid] for rid in manys],
-            partial(fit.one_of, [wanted.get(rid, 0) for rid in owners]),
+            list(amounts.values()),
+            list(may.values()),
+            [fitting(wanted[rid], reach) if rid in wanted else () for rid in owners],
             bounds.subset_rows,
             bounds.subset_sums,
         )
         _note(findings, found, owners, manys, one, many)
-
-
-class _Fit:
-    """Whether a one row's amount and a sum of the many side agree."""
-
-    def __init__(self, rule: RulePlan, one: Side) -> None:
-        self._bound, self._scale, self._one = rule.sum_bound, rule.sum_scale, one
-
-    def __call__(self, row: int, total: int) -> bool:
-        if self._bound is None:
-            return True
-        left, right = (row, total) if self._one == "left" else (total, row)
-        return self._bound.fits(left, right, self._scale)
-
-    def one_of(self, rows: Sequence[int], number: int, total: int) -> bool:
-        return self(rows[number], total)
 
 
 def _grouped(bench: Workbench, sql: str) -> Iterator[list[tuple[int, ...]]]:
