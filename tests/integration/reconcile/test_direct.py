@@ -125,6 +125,32 @@ def test_a_direct_read_gives_the_evidence_of_a_staged_one(
         assert spread["sources"]["left"]["rows_with_doubled_or_null_keys"] == ROWS // 5
 
 
+def test_sql_sees_the_same_values_of_a_direct_table_as_of_a_staged_one(
+    session: SparkSession, bank: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(bank) as connection:
+        connection.execute(
+            "ALTER TABLE invoices ADD at time, ADD odd time[], ADD naive timestamp;"
+            "ALTER TABLE payments ADD at time, ADD naive timestamp;"
+            "UPDATE invoices SET at = '09:00', naive = '2024-01-31 09:00';"
+            "UPDATE payments SET at = '09:00', naive = '2024-01-31 09:00';"
+            "ALTER TABLE invoices ALTER amount TYPE text USING replace(amount::text, '.', ',');"
+            "UPDATE invoices SET amount = '1e3' WHERE id = 1000"
+        )
+    sql = f"{SQL} AND l.at = r.at AND l.naive = r.naive AND string(r.naive) LIKE '%09:00:00'"
+    sides = ({"csv": {"decimal": ","}, "partition_key": "id"}, {"max_parallel_chunks": 3})
+    found = {}
+    for read in ("staged", "direct"):
+        (tmp_path / read).mkdir()
+        wanted = recipe(bank, *({"read": read, **side} for side in sides), match_sql=sql)
+        carry_out(session, wanted, tmp_path / read, LIMITS, lambda *_: None)
+        found[read] = json.loads((tmp_path / read / "metadata.json").read_text())
+    assert digests(found["direct"]) == digests(found["staged"])
+    states = [found[read]["sources"]["left"]["states"] for read in found]
+    assert states[0] == states[1]
+    assert states[0]["matched"]["rows"] > ROWS // 2
+
+
 def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
     wanted = recipe(bank, {}, {})
     with (

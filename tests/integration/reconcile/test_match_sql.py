@@ -233,6 +233,47 @@ def test_a_value_that_the_sql_cannot_use_fails_the_run_with_a_sentence(desk: Des
         desk.run(desk.csv("left", [("L1", "a", "1")]), desk.csv("right", [("R1", "1", "1")]), sql)
 
 
+def test_spark_sees_the_amounts_of_a_text_that_the_evidence_sees(desk: Desk) -> None:
+    texts = ["1e3", "10.50", "1.0000000001", " 7 ", "ten"]
+    path = desk.folder / "texts.parquet"
+    pq.write_table(pa.table({"id": list("abcde"), "ref": list("abcde"), "amount": texts}), path)
+    left = {"uri": str(path), "amount": "amount", "primary_key": ["id"]}
+    amounts = ("1000", "10.5", "1", "7", "10")
+    right = desk.csv("right", list(zip("abcde", "abcde", amounts, strict=True)))
+    found = desk.run(left, right, BY_REFERENCE)
+    (unreadable,) = found.metadata["sources"]["left"]["unreadable"]
+    assert unreadable["examples"] == ["1.0000000001", "1e3", "ten"]
+    assert {key for key, *_ in found.matched()} == {"b", "d"}
+
+
+def test_files_that_do_not_agree_on_a_column_are_read_as_the_evidence_reads_them(
+    desk: Desk,
+) -> None:
+    folder = desk.folder / "mixed"
+    folder.mkdir()
+    narrow = pa.table({"id": pa.array([1, 2], pa.int32()), "ref": ["a", "b"]})
+    pq.write_table(narrow, folder / "1.parquet")
+    wide = pa.table({"id": pa.array([2**40], pa.int64()), "ref": ["c"], "more": ["x"]})
+    pq.write_table(wide, folder / "2.parquet")
+    side = {"uri": str(folder), "primary_key": ["id"]}
+    found = desk.run(
+        side,
+        side,
+        "SELECT l.id AS left_id, r.id AS right_id FROM left_src l JOIN right_src r USING (ref)",
+    )
+    assert {left for left, *_ in found.matched()} == {"1", "2", str(2**40)}
+
+
+def test_what_spark_cannot_do_with_the_sql_fails_the_run_with_a_sentence(desk: Desk) -> None:
+    sql = (
+        "SELECT l.id AS left_id, r.id AS right_id FROM left_src l JOIN right_src r ON l.ref = r.ref"
+    )
+    sql += " AND date_format(CAST('2024-01-01' AS DATE), r.ref) = l.ref"
+    with pytest.raises(Permanent, match=r"match_sql failed: \[\w+") as failed:
+        desk.run(desk.csv("left", [("L1", "{", "1")]), desk.csv("right", [("R1", "{", "1")]), sql)
+    assert "\n" not in str(failed.value)
+
+
 def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,28 +5,33 @@ Its result is pairs of primary keys, written as Parquet; what they make of the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import duckdb
+import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Permanent, Problem
-from kalla.reconcile.matching import values
+from kalla.reconcile.matching.exchange import Piece
 from kalla.reconcile.matching.values import held, literal, quote
 from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.plan import Plan, SidePlan
+from kalla.reconcile.plan import Input, Plan, SidePlan
 from kalla.reconcile.recipes.sql import VIEWS, key_places
+from kalla.reconcile.sources import direct
 from kalla.reconcile.sources.scans import reader
 from kalla.spark import functions
 from kalla.spark.placing import place
 from kalla.spark.session import require_reading
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
@@ -37,6 +42,11 @@ _WIDER = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT",
           "UBIGINT": "DECIMAL(20, 0)", "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)",
           "TIMESTAMP_NS": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
           "TIMESTAMP_S": "TIMESTAMP"}  # fmt: skip
+_AS_TEXT = ("UUID", "JSON", "TIME", "TIME WITH TIME ZONE", "INTERVAL", "BIT")
+
+# Classes of SQLSTATE that mean the SQL or the data: what failed so once fails so again.
+_LASTING = ("0A", "21", "22", "42", "54")
+_CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
 
 _MOST_PAIRS = 50_000_000  # of one task
 _TOO_MANY = "KALLA_TOO_MANY_PAIRS"
@@ -74,7 +84,7 @@ def find_pairs(
                 f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
                 " of both sides share what it joins by; add a condition that tells them apart"
             ) from None
-        if said := _of_the_data(error):
+        if said := _lasting(error):
             raise Permanent(f"match_sql failed: {said}") from None
         raise
     return str(folder / "pairs" / "*.parquet")
@@ -82,13 +92,13 @@ def find_pairs(
 
 @contextmanager
 def _views(
-    session: SparkSession, plan: Plan, copied: Mapping[Side, str]
+    session: SparkSession, plan: Plan, copied: Mapping[Side, Sequence[str]]
 ) -> Iterator[Mapping[Side, str]]:
     """A view of each source under a name of this run's own: a session may have several runs."""
     names: dict[Side, str] = {side: f"kalla_{side}_{uuid4().hex}" for side in SIDES}
     try:
         for side in SIDES:
-            frame = _frame(session, plan.sides[side], copied.get(side))
+            frame = _frame(session, plan.sides[side], copied[side])
             frame.createOrReplaceTempView(names[side])
         yield names
     finally:
@@ -96,51 +106,86 @@ def _views(
             session.catalog.dropTempView(name)
 
 
-def _frame(session: SparkSession, side: SidePlan, copied: str | None) -> DataFrame:
+def _frame(session: SparkSession, side: SidePlan, copied: Sequence[str]) -> DataFrame:
     given = side.input
-    if copied is not None:
-        return session.read.parquet(copied)
     frame: Any  # two classes of one name, of which only the session knows which it makes
-    if given.connector is not None:
+    if given.connector is not None and not copied:
         from kalla.spark import datasource  # here: it brings all of pyspark along
 
         frame = datasource.read(session, given.connector, given.slices)
     else:
-        frame = session.read.option("mergeSchema", "true").parquet(*given.files)
-    if side.amount is not None and side.amount.reads is not None:  # a float or a text
-        quoted = "`" + side.amount.column.replace("`", "``") + "`"
-        exact = f"try_cast(trim(cast({quoted} AS STRING)) AS {values.amount_type()}) AS {quoted}"
-        others = ("`" + name.replace("`", "``") + "`" for name in given.types)
-        frame = frame.selectExpr(*(exact if name == quoted else name for name in others))
+        frame = session.read.parquet(*(copied or given.files))
     return cast("DataFrame", frame)
 
 
 def _copied(
     session: SparkSession, plan: Plan, folder: Path, resources: Resources
-) -> Mapping[Side, str]:
+) -> Mapping[Side, Sequence[str]]:
     """The sides that Spark does not read as they lie, written as Parquet by the matching's rules.
 
-    So both see the same values: of a CSV, of a JSON, of a filter, of a type that Spark lacks.
+    So both see the same values: of a CSV, of a JSON, of a filter, of a type that Spark lacks, of
+    an amount in a text or a float, of files that do not agree on a column's type.
     """
-    sides = [side for side in SIDES if not _spark_reads(plan.sides[side])]
+    pieces = [
+        Piece(side, part)
+        for side in SIDES
+        if not _spark_reads(plan.sides[side])
+        for part in _parts(plan.sides[side].input)
+    ]
 
-    def kernel(side: Side) -> str:
-        return copy(plan, side, folder / f"{side}.parquet", resources)
+    def kernel(task: tuple[int, Piece]) -> str:
+        number, piece = task
+        return copy(plan, piece, folder / f"{piece.side}-{number}.parquet", resources)
 
-    return dict(zip(sides, place(session, kernel, sides), strict=True))
+    written = place(session, kernel, list(enumerate(pieces)))
+    copied: dict[Side, list[str]] = {side: [] for side in SIDES}
+    for piece, path in zip(pieces, written, strict=True):
+        copied[piece.side].append(path)
+    return copied
+
+
+def _parts(given: Input) -> list[Input]:
+    """A table in as many parts as may be read at once; files in one."""
+    if given.connector is None:
+        return [given]
+    hands = max(1, min(given.at_once, len(given.slices)))
+    return [
+        replace(given, slices=given.slices[number::hands], at_once=1) for number in range(hands)
+    ]
 
 
 def _spark_reads(side: SidePlan) -> bool:
     given = side.input
+    if side.amount is not None and side.amount.reads is not None:  # a float or a text
+        return False
     if given.connector is not None:
-        return True
+        return all(_is_shared(_parted(kind)[0]) for kind in given.types.values())
     return (
         given.format == "parquet"
         and given.relation is None
         and all(map(_is_plain, given.files))
         and side.filters is None
-        and all(kind in _SHARED or kind.startswith("DECIMAL") for kind in given.types.values())
+        and all(map(_is_shared, given.types.values()))
+        and _agree(given.files)
     )
+
+
+def _is_shared(kind: str) -> bool:
+    return kind in _SHARED or kind.startswith("DECIMAL")
+
+
+def _parted(kind: str) -> tuple[str, str]:
+    """The type of what a list holds, if it is one, and the brackets after it."""
+    element = kind.rstrip("[]")
+    return element, kind[len(element) :]
+
+
+def _agree(files: Sequence[str]) -> bool:
+    """Whether all have the same columns, of the same types: Spark takes one's word for all."""
+    if len(files) < 2:
+        return True
+    first = pq.read_schema(files[0])
+    return all(pq.read_schema(file).equals(first) for file in files[1:])
 
 
 def _is_plain(file: str) -> bool:
@@ -154,26 +199,26 @@ def _is_plain(file: str) -> bool:
     )
 
 
-def copy(plan: Plan, side: Side, path: Path, resources: Resources) -> str:
-    """A kernel: every row and column of a side that its filters admit, as one Parquet file."""
-    part = plan.sides[side]
+def copy(plan: Plan, piece: Piece, path: Path, resources: Resources) -> str:
+    """A kernel: every row and column of a piece that its side's filters admit, as one Parquet."""
+    side, part = piece.side, replace(plan.sides[piece.side], input=piece.input)
     columns = []
     for name, kind in part.input.types.items():
-        sql = held(name)
+        sql, (element, brackets) = held(name), _parted(kind)
         if part.amount is not None and part.amount.column == name:
             sql = part.amount.sql
-        elif kind in _WIDER:
-            sql = f"CAST({sql} AS {_WIDER[kind]})"
-        elif kind in ("UUID", "JSON", "TIME", "TIME WITH TIME ZONE", "INTERVAL", "BIT") or (
-            kind.startswith("ENUM")
-        ):
-            sql = f"CAST({sql} AS VARCHAR)"
+        elif element in _WIDER:
+            sql = f"CAST({sql} AS {_WIDER[element]}{brackets})"
+        elif element in _AS_TEXT or element.startswith("ENUM"):
+            sql = f"CAST({sql} AS VARCHAR{brackets})"
         columns.append(f"{sql} AS {quote(name)}")
     where = f" WHERE {part.filters}" if part.filters else ""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{uuid4().hex}.part")
     bench = Workbench(plan, resources)
     try:
+        if part.input.connector is not None:
+            direct.fetch(bench.connection, part.input, resources.threads)
         bench.run(
             f"COPY (SELECT {', '.join(columns)} FROM {reader(part.input)}{where})"
             f" TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd)"
@@ -203,20 +248,11 @@ def _said(error: Exception) -> str:
     return text.splitlines()[0][:500] if text else type(error).__name__
 
 
-def _of_the_data(error: Exception) -> str | None:
-    """What is wrong with values of the sources, if that is the error: it would come again."""
-    text = str(error)
-    for sign in (
-        "CAST_INVALID_INPUT",
-        "CAST_OVERFLOW",
-        "ARITHMETIC_OVERFLOW",
-        "DIVIDE_BY_ZERO",
-        "NUMERIC_VALUE_OUT_OF_RANGE",
-        "INVALID_ARRAY_INDEX",
-        "CANNOT_PARSE_TIMESTAMP",
-        "SCALAR_SUBQUERY_TOO_MANY_ROWS",
-    ):
-        at = text.find(f"[{sign}")
-        if at >= 0:
-            return text[at:].splitlines()[0][:500]
-    return None
+def _lasting(error: PySparkException) -> str | None:
+    """What Spark says of the SQL or the data, if that is the error: it would come again."""
+    if (error.getSqlState() or "").startswith(_LASTING):
+        return _said(error)
+    found = _CONDITION.search(str(error))  # of a task, within what is said of the job
+    if found is None or not found[1].startswith(_LASTING):
+        return None
+    return " ".join(found[0].split())[:500]
