@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,8 +39,6 @@ from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, NewJob, Outcome
 
 STAGED = "staged"  # the gate before the match
-
-_AT_ONCE = 4  # slices that are placed together while a snapshot is held
 
 
 class Asked(BaseModel):
@@ -135,7 +134,7 @@ class StagePlan(Stateless):
                 jobs = (_chunk_job(job, asks, each, at_once) for each in parts)
                 return Outcome(result, tuple(jobs))
             kernel = _stager(ground, job, connector, asked.side, columns)
-            return self._stage_all(job, context, kernel, parts, min(_AT_ONCE, at_once), result)
+            return self._stage_all(job, context, kernel, parts, at_once, result)
 
     def _stage_all(
         self,
@@ -146,16 +145,31 @@ class StagePlan(Stateless):
         at_once: int,
         result: dict[str, Any],
     ) -> Outcome:
-        """While the snapshot is held by the caller; a few at a time, so that progress is told."""
-        written: list[Staged] = []
-        with self._ground.spark.session(job, context) as session:
-            while len(written) < len(parts):
+        """While the snapshot is held by the caller. Each slice is placed by itself, so that none
+        waits for another and progress is told."""
+        rows = 0
+        with (
+            self._ground.spark.session(job, context) as session,
+            ThreadPoolExecutor(min(at_once, len(parts))) as lanes,
+        ):
+            tags = set(session.getTags())
+
+            def stage(part: Slice) -> Staged:
                 context.check()
-                batch = parts[len(written) : len(written) + at_once]
-                written += place(session, kernel, batch)
-                rows = sum(each.rows for each in written)
-                context.progress(**result, chunks_done=len(written), rows=rows)
-        facts = {"chunks_done": len(written), "files": [each.path for each in written]}
+                for tag in tags:  # of the job; a thread has tags of its own
+                    session.addTag(tag)
+                (staged,) = place(session, kernel, [part])
+                return staged
+
+            asked = [lanes.submit(stage, part) for part in parts]
+            try:
+                for done, each in enumerate(as_completed(asked), 1):
+                    rows += each.result().rows
+                    context.progress(**result, chunks_done=done, rows=rows)
+            finally:
+                for each in asked:
+                    each.cancel()
+        facts = {"chunks_done": len(asked), "files": [each.result().path for each in asked]}
         return Outcome(result | facts | {"rows": rows}, rows=rows)
 
 
