@@ -353,8 +353,8 @@ class Chance:
         column = self.pick(("amount", "cur", "day", "note", "qty", "ref"))
         everything = (*self.pools[column], *VALUES[column])
         typed = [self.typed(each, side, column) for each in everything]
-        known: list[Value] = [each for each in typed if each is not None]
-        values = known[:3]
+        values: list[Value] = []
+        values += [each for each in typed if each is not None][:3]
         if column == "day":
             values += self.given_days(side)
         ops = ["ne", "eq", "not_in", "in", "lt", "lte", "gt", "gte", "not_null", "is_null"]

@@ -108,6 +108,22 @@ def test_a_tolerance_has_one_bound_in_each_direction(
 
 
 @pytest.mark.parametrize(
+    ("bound", "size", "is_right"),
+    [
+        ("absolute", "1" + "0" * 27, True),
+        ("absolute", "1" + "0" * 28, False),
+        ("absolute", "0.0000000001", False),
+        ("percent", "33.333333333", True),
+        ("percent", "0.333333333333333333333333333333", False),
+        ("percent", "1" + "0" * 9, False),
+    ],
+)
+def test_a_bound_has_no_more_digits_than_amounts(bound: str, size: str, is_right: bool) -> None:
+    found = told(with_condition(op="tolerance", **{bound: size}))
+    assert list(found) == ([] if is_right else [f"rules[0].conditions[1].{bound}"])
+
+
+@pytest.mark.parametrize(
     ("threshold", "is_right"),
     [("0.9", True), ("0.9123", True), ("0.91230", True), ("0.91234", False), ("1", True)],
 )
@@ -256,9 +272,11 @@ def test_currencies_are_named_on_both_sides_or_on_neither() -> None:
         ("not_null", "x", False),
         ("contains", "x", True),
         ("startswith", 5, False),
-        ("lt", 10**37, True),
-        ("lt", 10**38, False),
-        ("lt", Decimal("1e-39"), False),
+        ("lt", 10**28 - 1, True),
+        ("lt", 10**28, False),
+        ("lt", Decimal("0.1234567890"), True),
+        ("lt", Decimal("1e-10"), False),
+        ("in", ["a", Decimal("1e30")], False),
         ("lt", Decimal("0"), True),
     ],
 )

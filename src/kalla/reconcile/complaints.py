@@ -17,6 +17,8 @@ _READING = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.IOE
 _CSV_FAULT = re.compile(
     r"Expected Number|Value with|Invalid unicode|Maximum line|Unterminated|Error"
 )
+_SQL = re.compile(r"^LINE \d+:", re.MULTILINE)
+_TOO_LARGE = "Out of Range Error: "
 _RAISED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 
 
@@ -24,7 +26,10 @@ def said(error: duckdb.Error, lines: int = 1) -> str:
     """The lines of an error that tell, or what was raised in Python while it read from S3."""
     if raised := _raised(error):
         return scrub(raised[1])
-    told = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = _SQL.split(str(error))[0]  # ours, which nobody else wrote
+    told = [line.strip() for line in text.splitlines() if line.strip()]
+    if told and told[0].startswith(_TOO_LARGE):
+        return f"an amount or a sum has more than 38 digits ({told[0].removeprefix(_TOO_LARGE)})"
     if not told:
         return "no reason is given"
     if "state machine reached an invalid state" in told[0]:

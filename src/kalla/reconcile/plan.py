@@ -205,8 +205,8 @@ def _side(
     compared += [rule.sums[place] for rule in rules if rule.sums]
     unreadable = {
         (each.column, "timestamp" if each.kind == "moment" else each.kind): (each.reads, each.sql)
-        for each in [*compared, amount]
-        if each and each.reads
+        for each in sorted(filter(None, [*compared, amount]), key=lambda each: -each.whole)
+        if each.reads  # of a column that is read in several ways, what the narrowest cannot read
     }
     return SidePlan(
         side,
@@ -302,8 +302,10 @@ def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] |
             summed = values.value(given, tolerance.column(side), tolerance.derivations(side))
         else:
             summed = values.value(given, name or "")
-        found.append(values.wide(values.as_number(summed, given)))
-    return found[0], found[1]
+        found.append(values.as_number(summed, given))
+    room = 38 - max(each.scale for each in found)
+    left, right = (values.wide(values.narrow(each, room)) for each in found)
+    return left, right
 
 
 def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
@@ -342,7 +344,9 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
     if isinstance(given, bool) or column.kind == "boolean":
         return values.as_text(column).sql, literal(str(given).lower())
     if isinstance(given, int | Decimal) or column.kind == "number":
-        return values.as_number(column, columns).sql, _number(given)
+        number = values.as_number(column, columns)
+        text, places = _number(given, number.scale)
+        return values.narrow(number, 38 - max(number.scale, places)).sql, text
     if isinstance(given, str) and (column.kind != "text" or columns.csv.date_format):
         # JSON has no dates: a text that is one is, where the column has dates.
         found = plain(given.strip())
@@ -361,14 +365,19 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
     return column.sql, literal(given)
 
 
-def _number(given: Scalar) -> str:
+def _number(given: Scalar, scale: int) -> tuple[str, int]:
+    """A number to compare with a column of so many places, and how many it has itself."""
     try:
         number = Decimal(str(given))
     except InvalidOperation:
         number = Decimal("nan")
     if not number.is_finite():
         raise InvalidInput(Problem("filters", f"{given!r} is no number"))
-    return format(number, "f")
+    text = format(number, "f")
+    whole, _, part = text.lstrip("-0").partition(".")
+    if len(whole) + max(len(part), scale) > 38:
+        raise InvalidInput(Problem("filters", f"{given!r} has too many digits to compare with"))
+    return text, len(part)
 
 
 def _named(recipe: Recipe, side: Side) -> tuple[str, ...]:

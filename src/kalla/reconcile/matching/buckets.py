@@ -14,8 +14,7 @@ from uuid import uuid4
 
 import duckdb
 
-from kalla.errors import Permanent
-from kalla.reconcile import kernel
+from kalla.reconcile import complaints, kernel
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
 from kalla.reconcile.matching import closest, exchange, nearby, recalling
@@ -387,8 +386,7 @@ def _told(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
         try:
             return run(task)
         except duckdb.Error as error:
-            said = " ".join(line.strip() for line in str(error).splitlines()[:3])
-            raise Permanent(f"the match failed: {said}") from error
+            raise complaints.of_matching(error) from error
 
     return told
 

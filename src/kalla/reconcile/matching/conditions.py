@@ -37,14 +37,16 @@ class Bound:
     below_percent: Decimal | None
     above_percent: Decimal | None
     negate: Side | None
+    is_tight: bool = False  # a difference may need more digits than there are: no bound is so wide
 
     def holds(self, left: str, right: str) -> str:
         left, right = self.signed(left, right)
         d = f"({right} - {left})"
-        return (
+        sql = (
             f"({_within(f'(-{d})', left, self.below, self.below_percent)}"
             f" AND {_within(d, left, self.above, self.above_percent)})"
         )
+        return f"TRY{sql}" if self.is_tight else sql
 
     def window(self, scale: int) -> tuple[int, int] | None:
         """What the difference must lie in, in units of the last place; percents make none."""
@@ -55,7 +57,7 @@ class Bound:
 
     def band(self, left: str, right: str) -> str | None:
         """A plain range, which DuckDB can search; only absolute bounds make one."""
-        if self.below is None or self.above is None:
+        if self.below is None or self.above is None or self.is_tight:
             return None
         left, right = self.signed(left, right)
         return f"{right} BETWEEN {left} - {_plain(self.below)} AND {left} + {_plain(self.above)}"
@@ -72,9 +74,13 @@ class Bound:
     def difference(self, left: str, right: str, scale: int) -> str:
         """How much the right amount is above the left one, as text."""
         left, right = self.signed(left, right)
-        shown = values.shown(Value("", "number", scale), f"({right} - {left})")
+        shown = values.shown(Value("", "number", scale), self.apart(left, right))
         # Most rows that match differ by nothing, which needs no formatting.
         return f"CASE WHEN {right} = {left} THEN '0' ELSE {shown} END"
+
+    def apart(self, left: str, right: str) -> str:
+        """The right amount, its sign turned, less the left one."""
+        return f"TRY({right} - {left})" if self.is_tight else f"({right} - {left})"
 
     def signed(self, left: str, right: str) -> tuple[str, str]:
         return (
@@ -164,22 +170,32 @@ def _tolerance(
     columns: tuple[Columns, Columns],
     pair: tuple[str, str],
 ) -> Check:
-    left = values.wide(values.as_number(left, columns[0]))
-    right = values.wide(values.as_number(right, columns[1]))
+    left, right = values.as_number(left, columns[0]), values.as_number(right, columns[1])
     scale = max(left.scale, right.scale)
+    most = Decimal("9" * (38 - scale) or "0")  # no difference is more
 
     def either(one: Decimal | None, both: Decimal | None) -> Decimal | None:
         return both if one is None else one
 
+    def bounded(one: Decimal | None) -> Decimal | None:
+        found = either(one, condition.absolute)
+        return None if found is None else min(found, most)
+
     bound = Bound(
-        either(condition.below, condition.absolute),
-        either(condition.above, condition.absolute),
+        bounded(condition.below),
+        bounded(condition.above),
         either(condition.below_percent, condition.percent),
         either(condition.above_percent, condition.percent),
         condition.negate,
     )
-    first, second = bound.signed(*pair)
-    difference = f"({second} - {first})"
+    room = 38 - scale
+    for percent in (bound.below_percent, bound.above_percent):
+        if percent is not None:  # both sides of what is compared are multiplied
+            digits, places = _size(percent)
+            room = min(room, 38 - scale - len("100"), 38 - left.scale - digits - places)
+    left, right = (values.wide(values.narrow(each, room)) for each in (left, right))
+    bound = replace(bound, is_tight=max(left.whole, right.whole) >= 38 - scale)
+    difference = bound.apart(*bound.signed(*pair))
     return Check(
         label,
         left,
@@ -246,6 +262,11 @@ def _date_window(
         window=(-before * unit, after * unit),
         apart=apart,
     )
+
+
+def _size(number: Decimal) -> tuple[int, int]:
+    """How many digits it has before its point and after it."""
+    return max(0, number.adjusted() + 1), max(0, -int(number.as_tuple().exponent))
 
 
 def _units(number: Decimal, scale: int) -> int:

@@ -20,6 +20,7 @@ Kind = Literal["text", "number", "date", "timestamp", "boolean", "moment", "dura
 
 # Amounts in text and in floats are read with so many places; more digits than that are no amount.
 PLACES = 9
+_DIGITS = 38 - PLACES - 1  # before the point, so that the difference of two has a place
 DAY = 86_400_000_000  # microseconds
 
 _WHITE = "".join(
@@ -63,6 +64,7 @@ class Value:
     reads: str | None = None
     column: str = ""
     zone: str = ""  # of a moment
+    whole: int = _DIGITS  # of a number: how many digits there may be before the point
 
 
 def quote(name: str) -> str:
@@ -102,11 +104,13 @@ def meet(
     Of text that meets points in time each row says whether it is a date: both are moments, unless
     a format tells it of all rows.
     """
+    kinds = {left.kind, right.kind}
+    if "number" in kinds and kinds <= {"text", "number"}:
+        left, right = as_number(left, columns[0]), as_number(right, columns[1])
+        room = 38 - max(left.scale, right.scale)
+        return narrow(left, room), narrow(right, room)
     if left.kind == right.kind:
         return left, right
-    kinds = {left.kind, right.kind}
-    if kinds == {"text", "number"}:
-        return as_number(left, columns[0]), as_number(right, columns[1])
     if kinds == {"text", "timestamp"}:
         written = columns[0 if left.kind == "text" else 1].csv.date_format
         if written is None:
@@ -134,7 +138,7 @@ def as_number(given: Value, columns: Columns) -> Value:
     text = f"trim({given.sql})"
     if columns.csv.decimal == ",":
         text = f"CASE WHEN {text} NOT LIKE '%.%' THEN replace({text}, ',', '.') END"
-    shape = literal(rf"[+-]?(\d{{1,{38 - PLACES}}}(\.\d{{0,{PLACES}}})?|\.\d{{1,{PLACES}}})")
+    shape = literal(rf"[+-]?(\d{{1,{_DIGITS}}}(\.\d{{0,{PLACES}}})?|\.\d{{1,{PLACES}}})")
     sql = f"CASE WHEN regexp_full_match({text}, {shape}) THEN CAST({text} AS {amount_type()}) END"
     return Value(f"({sql})", "number", PLACES, given.sql, given.column)
 
@@ -217,6 +221,15 @@ def wide(given: Value) -> Value:
     return replace(given, sql=f"CAST({given.sql} AS DECIMAL(38, 0))")
 
 
+def narrow(given: Value, whole: int) -> Value:
+    """A number with no more digits before its point than there is room for: others are as good as
+    unreadable."""
+    if given.whole <= whole:
+        return given
+    sql = f"TRY_CAST({given.sql} AS DECIMAL({max(whole, 1) + given.scale}, {given.scale}))"
+    return replace(given, sql=sql, whole=whole, reads=given.reads or given.sql)
+
+
 def amount_type(scale: int = PLACES) -> str:
     return f"DECIMAL(38, {scale})"
 
@@ -253,7 +266,7 @@ def _raw(columns: Columns, column: str) -> Value:
     if kind in _TEXT or kind.startswith(("ENUM", "VARCHAR")):
         return Value(sql if kind == "VARCHAR" else f"CAST({sql} AS VARCHAR)", "text")
     if kind in _WHOLE:
-        return Value(sql, "number")
+        return Value(sql, "number", whole=20)
     if kind in _UNWRITABLE:
         raise InvalidInput(
             Problem(
@@ -263,10 +276,11 @@ def _raw(columns: Columns, column: str) -> Value:
             )
         )
     if kind.startswith("DECIMAL"):
-        return Value(sql, "number", int(kind.rstrip(")").rpartition(",")[2]))
+        digits, scale = (int(each) for each in kind.rstrip(")").partition("(")[2].split(","))
+        return Value(sql, "number", scale, whole=digits - scale)
     if kind in ("FLOAT", "DOUBLE"):
         # By way of its shortest text: the float itself is a little off what was meant.
-        exact = f"TRY_CAST(CAST({sql} AS VARCHAR) AS {amount_type()})"
+        exact = f"TRY_CAST(CAST({sql} AS VARCHAR) AS DECIMAL({_DIGITS + PLACES}, {PLACES}))"
         return Value(exact, "number", PLACES, reads=sql)
     if kind == "DATE":
         return Value(sql, "date")

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from kalla.storage import Storage
 
 _SCHEMES = ("file", "s3", "postgresql", "postgres", "source")
-_MOST_DIGITS = 38
+_MOST_DIGITS, _MOST_PLACES = 28, 9  # before the point and after it
+_MOST_PERCENT = 9  # digits before the point
 _MOST_DERIVATIONS = 20
 _LOOKS_AROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:[=!]|<[=!])")
 _LOOKS_BACK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?P=)")
@@ -235,16 +236,18 @@ def _filters(filters: tuple[Filter, ...], path: Path) -> Iterator[Finding]:
             yield Finding(place, f"must be text with `{each.op}`", value,
                           f'put it in quotes: "{value}"')  # fmt: skip
         for item in value if isinstance(value, tuple) else (value,):
-            if isinstance(item, int | Decimal) and not _is_moderate(Decimal(item)):
-                yield Finding(place, f"must not have more than {_MOST_DIGITS} digits", value,
-                              "put it in quotes if it is no amount")  # fmt: skip
+            if isinstance(item, int | Decimal) and (excess := _excess(Decimal(item), _MOST_DIGITS)):
+                yield Finding(place, excess, item, "put it in quotes if it is no amount")
                 break
 
 
-def _is_moderate(amount: Decimal) -> bool:
-    exponent = amount.as_tuple().exponent
-    places = -exponent if isinstance(exponent, int) and exponent < 0 else 0
-    return max(amount.adjusted(), 0) + 1 + places <= _MOST_DIGITS
+def _excess(amount: Decimal, most: int) -> str:
+    """What an amount has too much of."""
+    exponent = amount.normalize(Context(prec=200)).as_tuple().exponent
+    if isinstance(exponent, int) and -exponent > _MOST_PLACES:
+        return f"must not have more than {_MOST_PLACES} digits after the point"
+    too_many = amount.adjusted() >= most
+    return f"must not have more than {most} digits before the point" if too_many else ""
 
 
 def _parts(rule: Rule, path: Path) -> Iterator[Finding]:
@@ -330,6 +333,10 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
         yield Finding(path, "says no bound", f"{tolerance.left} tolerance {tolerance.right}",
                       "such as absolute: 0.01, or percent: 1")  # fmt: skip
         return
+    for name, amount in given.items():
+        most = _MOST_PERCENT if name.endswith("percent") else _MOST_DIGITS
+        if excess := _excess(amount, most):
+            yield Finding((*path, name), excess, amount, "such as 0.01")
     told: set[str] = set()
     for direction in ("below", "above"):
         kinds = [name for name in given if not name.startswith(("below", "above"))]

@@ -1,0 +1,104 @@
+"""Amounts of very many digits: compared exactly, or counted and named, and never a failed run."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import Permanent
+from kalla.reconcile import complaints, kernel, plan
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import Input
+
+
+def match(folder: Path, types: dict[Side, str], rows: dict[Side, list[str]], **how: Any) -> Facts:
+    """One row of each side for each amount, which a number of its own brings together."""
+    inputs: dict[Side, Input] = {}
+    for side in SIDES:
+        kind: pa.DataType = pa.string()
+        if types[side] != "VARCHAR":
+            digits, scale = types[side].removeprefix("DECIMAL(").rstrip(")").split(",")
+            kind = pa.decimal128(int(digits), int(scale))
+        amounts = [each if kind == pa.string() else Decimal(each) for each in rows[side]]
+        table = {"id": pa.array(range(len(amounts))), "amount": pa.array(amounts, kind)}
+        path = folder / f"{side}.parquet"
+        pq.write_table(pa.table(table), path)
+        columns = {"id": "BIGINT", "amount": types[side]}
+        inputs[side] = Input("parquet", (str(path),), columns, rows=len(amounts))
+    source = {"uri": "-", "primary_key": ["id"]}
+    conditions = [
+        {"left": "id", "op": "eq", "right": "id"},
+        {"left": "amount", "op": "tolerance", "right": "amount"} | how,
+    ]
+    recipe = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {"left": source, "right": source},
+            "rules": [{"name": "only", "conditions": conditions}],
+        }
+    )
+    resources = Resources("500MB", 1, folder / "temp")
+    made = plan.make(recipe, inputs)
+    return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+
+
+NINES = "9" * 28
+
+
+@pytest.mark.parametrize(
+    ("types", "left", "right", "how", "matched", "unreadable"),
+    [
+        # Read from text: the difference of two has a place, and longer ones are not read.
+        (("VARCHAR", "VARCHAR"), [NINES, "5"], [f"-{NINES}", "5"], {"absolute": 1}, 1, 0),
+        (("VARCHAR", "VARCHAR"), [f"{NINES}.5"], [f"{NINES}.4"], {"absolute": "0.1"}, 1, 0),
+        (("VARCHAR", "VARCHAR"), [f"9{NINES}", "5"], ["1", "5"], {"absolute": 1}, 1, 1),
+        # A difference that no number holds is beyond every bound.
+        (("DECIMAL(38,9)", "DECIMAL(38,9)"), [f"9{NINES}"], [f"-9{NINES}"], {"absolute": 1}, 0, 0),
+        (("DECIMAL(38,9)", "DECIMAL(38,9)"), [f"9{NINES}"], [f"9{NINES}"], {"absolute": 1}, 1, 0),
+        (("DECIMAL(38,2)", "DECIMAL(38,2)"), ["9" * 36], ["1"], {"absolute": "0.000000001"}, 0, 0),
+        # What has no place among the other side's decimals is not read.
+        (("DECIMAL(38,0)", "DECIMAL(38,9)"), ["9" * 35, "5"], ["1", "5"], {"absolute": 1}, 1, 1),
+        # A percentage needs room to multiply in.
+        (("VARCHAR", "VARCHAR"), ["9" * 24, "100"], ["9" * 24, "90"], {"percent": 1000000}, 1, 1),
+        (("DECIMAL(38,18)", "DECIMAL(38,18)"), ["9" * 14], ["9" * 14], {"percent": "0.5"}, 1, 0),
+        (("DECIMAL(18,2)", "DECIMAL(18,2)"), ["9" * 16], ["9" * 16], {"percent": "0.5"}, 1, 0),
+    ],
+)
+def test_an_amount_is_compared_exactly_or_counted_and_named(
+    tmp_path: Path,
+    types: tuple[str, str],
+    left: list[str],
+    right: list[str],
+    how: dict[str, Any],
+    matched: int,
+    unreadable: int,
+) -> None:
+    kinds: dict[Side, str] = {"left": types[0], "right": types[1]}
+    facts = match(tmp_path, kinds, {"left": left, "right": right}, **how)
+    assert facts.sides["left"].states["matched"].rows == matched
+    found = facts.sides["left"].loaded.unreadable
+    assert [(column, count) for column, _, count, _ in found] == [("amount", 1)] * unreadable
+
+
+def test_a_sum_of_too_many_digits_is_told_in_one_sentence(tmp_path: Path) -> None:
+    kinds: dict[Side, str] = dict.fromkeys(SIDES, "DECIMAL(38,18)")
+    amounts: dict[Side, list[str]] = dict.fromkeys(SIDES, ["9" * 20] * 2)
+    with pytest.raises(Permanent, match="has more than 38 digits") as failed:
+        match(tmp_path, kinds, amounts, absolute=0)
+    assert "\n" not in str(failed.value)
+
+
+def test_what_duckdb_says_is_told_without_its_sql() -> None:
+    with duckdb.connect() as connection, pytest.raises(duckdb.Error, match="LINE 1") as failed:
+        connection.execute("SELECT a_name_of_ours FROM range(1)")
+    told = str(complaints.of_matching(failed.value))
+    assert "LINE" not in told
+    assert "SELECT" not in told
