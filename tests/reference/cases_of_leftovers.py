@@ -125,6 +125,23 @@ CASES = [
         ),
     ),
     Case(
+        "as far: the first key, numbers as numbers",
+        MOST,
+        recipe(rule(eq(), tolerance(absolute="1")), keys="no"),
+        left("no ref amount", (1, "a", "10"), (2, "b", "50")),
+        right(
+            "no ref amount", (10, "a", "12"), (9, "a", "8"), (11, "c", "52"), (8, "c", "48"),
+        ),
+        expect(
+            missed("left", "1", "9", "unmatched", AMOUNT, ("10", "8"), "-2"),
+            missed("left", "2", "8", "unmatched", "eq(ref, rref)", ("b", "c"), None),
+            missed("right", "10", "1", "unmatched", AMOUNT, ("10", "12"), "2"),
+            missed("right", "9", "1", "unmatched", AMOUNT, ("10", "8"), "-2"),
+            missed("right", "11", "2", "unmatched", "eq(ref, rref)", ("b", "c"), None),
+            missed("right", "8", "2", "unmatched", "eq(ref, rref)", ("b", "c"), None),
+        ),
+    ),
+    Case(
         "a null is further than anything",
         MOST,
         recipe(rule(eq(), tolerance(absolute="1"))),
@@ -287,6 +304,28 @@ CASES = [
             missed("right", "R1", "L1", "unmatched", AMOUNT, ("10", "99"), "89"),
             missed("right", "R2", "L1", "unmatched", AMOUNT, ("10", "50"), "40"),
             missed("right", "R3", "L1", "unmatched", AMOUNT, ("10", "12"), "2"),
+        ),
+    ),
+    Case(
+        "the first by key of very many are the first as numbers",
+        "bounded",
+        recipe(
+            rule(eq(), tolerance(absolute="1")), keys="no", bounds=Bounds(closest_candidates=2)
+        ),
+        left("no ref amount", (1, "a", "10"), (2, "c", "200")),
+        right(
+            "no ref amount", (10, "a", "12"), (2, "a", "99"), (9, "a", "50"),
+            (30, "b", "250"), (4, "b", "250"), (5, "b", "250"),
+        ),
+        expect(
+            missed("left", "1", "9", "unmatched", AMOUNT, ("10", "50"), "40"),
+            missed("left", "2", "4", "unmatched", "eq(ref, rref)", ("c", "b"), None),
+            missed("right", "2", "1", "unmatched", AMOUNT, ("10", "99"), "89"),
+            missed("right", "9", "1", "unmatched", AMOUNT, ("10", "50"), "40"),
+            missed("right", "10", "1", "unmatched", AMOUNT, ("10", "12"), "2"),
+            missed("right", "4", "2", "unmatched", "eq(ref, rref)", ("c", "b"), None),
+            missed("right", "5", "2", "unmatched", "eq(ref, rref)", ("c", "b"), None),
+            missed("right", "30", "2", "unmatched", "eq(ref, rref)", ("c", "b"), None),
         ),
     ),
     Case(

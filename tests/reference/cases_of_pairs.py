@@ -159,6 +159,46 @@ CLASSES = [
         ),
     ),
     Case(
+        "the order of keys is that of their values: numbers as numbers",
+        "paired in primary-key order",
+        recipe(rule(eq()), keys="no"),
+        left("no ref", (10, "a"), (2, "a")),
+        right("no ref", (5, "a"), (-7, "a")),
+        expect(
+            pair("2", "-7", interchangeable=True),
+            pair("10", "5", interchangeable=True),
+        ),
+    ),
+    Case(
+        "by the first part of a key, then by the next, null first",
+        "paired in primary-key order",
+        recipe(rule(eq()), keys="no day"),
+        left(
+            "no ref day", (9, "a", "2024-01-10"), (10, "a", "2024-01-01"), (9, "a", None),
+            (9, "a", "2024-01-02"),
+        ),
+        right(
+            "no ref day", (1, "a", "2024-01-01"), (2, "a", "2024-01-01"), (3, "a", "2024-01-01"),
+            (4, "a", "2024-01-01"),
+        ),
+        expect(
+            pair("9|∅#1", "1|2024-01-01", interchangeable=True),
+            pair("9|2024-01-02", "2|2024-01-01", interchangeable=True),
+            pair("9|2024-01-10", "3|2024-01-01", interchangeable=True),
+            pair("10|2024-01-01", "4|2024-01-01", interchangeable=True),
+        ),
+    ),
+    Case(
+        "rows of one key by their ordinals: the tenth comes after the ninth",
+        "paired in primary-key order",
+        recipe(rule(eq())),
+        left("id ref qty", *(("L", "a", number) for number in range(9, -1, -1))),
+        right("id ref", *((f"R{number}", "a") for number in range(10))),
+        expect([
+            pair(f"L#{number + 1}", f"R{number}", interchangeable=True) for number in range(10)
+        ]),
+    ),
+    Case(
         "rows that differ in a column that is not compared are interchangeable",
         "Rows equal in all compared values are interchangeable",
         recipe(rule(eq())),
@@ -215,6 +255,16 @@ CLASSES = [
             pair("L3", "R2", fifo=True),
             taken("left", "L1", "R1"),
         ),
+    ),
+    Case(
+        "of two that came in on one day the first by key goes first, numbers as numbers",
+        "(by a named date, then key)",
+        recipe(
+            rule(eq(), ties="first_in_first_out", left_order="day", right_order="rday"), keys="no"
+        ),
+        left("no ref day", (10, "a", "2024-01-01"), (9, "a", "2024-01-01")),
+        right("no ref day", (1, "a", "2024-01-01")),
+        expect(pair("9", "1", fifo=True), taken("left", "10", "1")),
     ),
     Case(
         "as many on both sides are paired by key even where ties are first in, first out",

@@ -10,7 +10,7 @@ from typing import Any
 from kalla.reconcile.model import Condition, DateWindow, Equal, Rule
 from tests.reference.evidence import Fate, Unmatched
 from tests.reference.lens import Lens
-from tests.reference.rows import Row
+from tests.reference.rows import Row, in_key_order
 from tests.reference.values import as_text, in_time
 
 
@@ -86,7 +86,7 @@ def rank(lens: Lens, rules: Sequence[Rule], pair: Candidate) -> tuple[object, ..
     satisfied = sum(lens.holds(each, pair.left, pair.right) for each in rule.conditions)
     gaps = [lens.gap(each, pair.left, pair.right) for each in rule.checks]
     far = tuple((gap is None, abs(gap or 0)) for gap in gaps)
-    return (-satisfied, rules.index(rule), far, pair.other.key)
+    return (-satisfied, rules.index(rule), far, pair.other.order)
 
 
 def same_key(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
@@ -137,4 +137,4 @@ def around(lens: Lens, row: Row, others: Sequence[Row], measure: Callable[[Row],
 
 def first(lens: Lens, rows: Sequence[Row]) -> list[Row]:
     """No more than the bound, in the order of their keys."""
-    return sorted(rows, key=lambda row: row.key)[: lens.recipe.bounds.closest_candidates]
+    return list(in_key_order(rows)[: lens.recipe.bounds.closest_candidates])

@@ -23,7 +23,7 @@ from tests.reference.evidence import (
 from tests.reference.findings import Doubt, Finding, Match
 from tests.reference.groups import differences, match_groups
 from tests.reference.lens import Lens
-from tests.reference.rows import Row, rows_of
+from tests.reference.rows import Row, in_key_order, rows_of
 from tests.reference.values import Seen, order
 
 Class = list[Row]  # rows of one side alike in all that a rule compares
@@ -207,11 +207,7 @@ def doubt_both(
     ]
 
 
-def in_key_order(rows: Class) -> Class:
-    return sorted(rows, key=lambda row: row.key)
-
-
-def first_in(lens: Lens, rows: Class, column: str | None) -> Class:
+def first_in(lens: Lens, rows: Class, column: str | None) -> Sequence[Row]:
     """By the named column, null last, then by key."""
     if column is None:
         return in_key_order(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,6 +19,7 @@ class Row:
     side: Side
     key: str
     values: Mapping[str, Value]
+    order: tuple[object, ...] = ()  # the values of its key, null first, then its ordinal
 
 
 def rows_of(side: Side, source: Source, table: Table) -> tuple[Row, ...]:
@@ -31,8 +32,15 @@ def rows_of(side: Side, source: Source, table: Table) -> tuple[Row, ...]:
     for name, values in zip(names, in_order, strict=True):
         seen[name] += 1
         needs_ordinal = times[name] > 1 or any(values[each] is None for each in source.primary_key)
-        rows.append(Row(side, f"{name}#{seen[name]}" if needs_ordinal else name, values))
-    return tuple(sorted(rows, key=lambda row: row.key))
+        key = f"{name}#{seen[name]}" if needs_ordinal else name
+        parts = [values[each] for each in source.primary_key]
+        order = (*((part is not None, part) for part in parts), seen[name])
+        rows.append(Row(side, key, values, order))
+    return in_key_order(rows)
+
+
+def in_key_order(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: row.order))
 
 
 def _key_text(source: Source, values: Mapping[str, Value]) -> str:

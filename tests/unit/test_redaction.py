@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from kalla.redaction import MASK, is_secret_name, scrub, scrub_value, secrets_in
 
-TOKEN = (
-    "kalla_" + "aB3-_" * 8 + "xYz"
-)  # as long as those that are made
+TOKEN = "kalla_" + "aB3-_" * 8 + "xYz"  # as long as those that are made
 # Letters that occur in no mask, name or address below, so that a leak cannot hide.
 PASSWORDS = st.text(alphabet="XYZ0189!$%^*+-_.~'", min_size=4, max_size=40)
 

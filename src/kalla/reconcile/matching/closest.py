@@ -90,8 +90,8 @@ def _same_key(
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
     key, join = bench.keyed(other, "t", "t.rid")
     bench.run(
-        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT {_columns(rule)}, {key} AS key"
-        f" FROM {rows} t SEMI JOIN {looking} u ON {same} {join}"
+        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT {_columns(rule)}, {key} AS key,"
+        f" {_in_order(bench, other)} FROM {rows} t SEMI JOIN {looking} u ON {same} {join}"
     )
     shared = ", ".join(keys)
     (most,) = bench.row(
@@ -100,9 +100,10 @@ def _same_key(
     if not most:
         return []
     if most > (bound := bench.plan.bounds.closest_candidates):
+        order = ", ".join(_order(bench, other))
         bench.run(
             f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT * FROM {near.offered}"
-            f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY key) <= {bound}"
+            f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY {order}) <= {bound}"
         )
     own, their = _letters(side)
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
@@ -183,14 +184,16 @@ def _nearest(
     rows = _admit(bench, rule, other, numbers(found.offers.column("rid").combine_chunks()))
     key, join = bench.keyed(other, "t", "t.rid")
     if found.most > (bound := bench.plan.bounds.closest_candidates):
+        order = ", ".join(bench.key_order(other, "t"))
         bench.run(
             "CREATE OR REPLACE TEMP TABLE offers AS SELECT o.rid, o.step"
             f" FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
-            f" QUALIFY row_number() OVER (PARTITION BY o.step ORDER BY {key}) <= {bound}"
+            f" QUALIFY row_number() OVER (PARTITION BY o.step ORDER BY {order}) <= {bound}"
         )
     bench.run(
         f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT o.step, {_columns(rule)},"
-        f" {key} AS key FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
+        f" {key} AS key, {_in_order(bench, other)}"
+        f" FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
     )
     own, their = _letters(side)
     pairs = (
@@ -274,7 +277,7 @@ def _rank(
     many are offered to each, rows alike in all that is compared are ranked once.
     """
     own, their = _letters(side)
-    rule = near.rule
+    rule, keys = near.rule, _order(bench, "right" if side == "left" else "left")
     far = [
         part
         for place in rule.pair_checks
@@ -284,13 +287,13 @@ def _rank(
             rule.checks[place].distance,
         )
     ]
-    order = ", ".join(["-satisfied", *(f"f{number}" for number in range(len(far))), "key"])
+    order = ", ".join(["-satisfied", *(f"f{number}" for number in range(len(far))), *keys])
     listed = "".join(f", {sql} AS f{number}" for number, sql in enumerate(far))
 
     def ranked(rows: str) -> str:
         return (
             "SELECT rid, arg_min(other, row(" + order + ")) AS other, max(satisfied) AS satisfied"
-            f" FROM (SELECT {own}.rid, {their}.rid AS other, {their}.key,"
+            f" FROM (SELECT {own}.rid, {their}.rid AS other, {', '.join(keys)},"
             f" {_satisfied(rule)} AS satisfied{listed} FROM {rows} {own} {pairs}) GROUP BY rid"
         )
 
@@ -407,6 +410,16 @@ def _satisfied(rule: RulePlan) -> str:
 def _columns(rule: RulePlan) -> str:
     """What is held of a row that others are compared with, or that is compared."""
     return ", ".join(f"t.{name}" for name in ["rid", *value_columns(rule)])
+
+
+def _in_order(bench: Workbench, side: Side) -> str:
+    """What a row's key is in order by, under names of its own."""
+    named = zip(bench.key_order(side, "t"), _order(bench, side), strict=True)
+    return ", ".join(f"{sql} AS {name}" for sql, name in named)
+
+
+def _order(bench: Workbench, side: Side) -> list[str]:
+    return [f"k{number}" for number in range(len(bench.key_order(side, "t")))]
 
 
 def _letters(side: Side) -> tuple[str, str]:

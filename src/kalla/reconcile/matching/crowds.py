@@ -77,9 +77,8 @@ def _make_classes(bench: Workbench, rule: RulePlan, side: Side, rows: str) -> No
         f"CREATE TEMP TABLE {side}_class AS SELECT row_number() OVER () - 1 AS class, * FROM"
         f" (SELECT kid, {', '.join(compared)}, count(*) AS n FROM ({keyed}) GROUP BY ALL)"
     )
-    order = ", t.ord" if rule.fifo else ""
     bench.run(
-        f"CREATE TEMP TABLE {side}_member AS SELECT t.rid, c.class{order}"
+        f"CREATE TEMP TABLE {side}_member AS SELECT t.rid, c.class"
         f" FROM {rows} t JOIN {side}_class c"
         f" ON {conjunction([f't.{name} = c.{name}' for name in compared])}"
     )
@@ -230,18 +229,14 @@ def _solved_table(solved: list[tuple[int | None, int | None, str]]) -> pa.Table:
 def _pair_classes(bench: Workbench, rule: RulePlan, said: str) -> pa.Table:
     """The rows of matched classes, one to one in the order of their keys (or dates)."""
     for side, column in zip(SIDES, ("l", "r"), strict=True):
-        wanted = (
-            f"SELECT class FROM {side}_member SEMI JOIN solved ON class = {column} AND l + r >= 0"
-        )
-        bench.keys_table(
-            side, f"SELECT rid FROM {side}_member WHERE class IN ({wanted})", f"{side}_keys"
-        )
-        order = "CASE WHEN s.reason = 'fifo' THEN ord END NULLS LAST, key" if rule.fifo else "key"
+        _, join = bench.keyed(side, "t", "t.rid")
+        order = ["CASE WHEN s.reason = 'fifo' THEN t.ord END NULLS LAST"] if rule.fifo else []
+        order += bench.key_order(side, "t")
         bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_ranked AS SELECT m.rid, m.class,"
-            f" row_number() OVER (PARTITION BY m.class ORDER BY {order}) AS place"
-            f" FROM {side}_member m JOIN {side}_keys USING (rid)"
-            f" JOIN solved s ON s.{column} = m.class"
+            f"CREATE OR REPLACE TEMP TABLE {side}_ranked AS SELECT t.rid, m.class,"
+            f" row_number() OVER (PARTITION BY m.class ORDER BY {', '.join(order)}) AS place"
+            f" FROM {side}_member m JOIN solved s ON s.{column} = m.class AND s.l + s.r >= 0"
+            f" JOIN {side}_crowd t ON t.rid = m.rid {join}"
         )
     return bench.arrow(
         f"SELECT a.rid AS lrid, b.rid AS rrid, {said},"

@@ -325,6 +325,15 @@ class Workbench:
         key = f"({plain} || coalesce('#' || {name}.ordinal, ''))"
         return key, f"LEFT JOIN {side}_ordinals {name} ON {name}.rid = {rid}"
 
+    def key_order(self, side: Side, alias: str) -> list[str]:
+        """What keys are in order by: their values, null first, then the ordinal. Over the same rows
+        as `keyed`, with its join."""
+        parts = [f"{alias}.p{place}" for place in range(len(self.plan.sides[side].primary_key))]
+        if not self.ordinals[side]:
+            return parts
+        known = [sql for part in parts for sql in (f"({part} IS NOT NULL)", part)]
+        return [*known, f"{side}_o.ordinal"]
+
     def has_whole_keys(self, side: Side) -> bool:
         """Whether every record key of a side is the text of its p0, a whole number of 64 bits."""
         plan = self.plan.sides[side]
