@@ -67,7 +67,11 @@ def test_as_many_slices_are_staged_at_once_as_were_asked_for(
 ) -> None:
     together = threading.Barrier(6)
     context = Context()
-    found = stage_all(monkeypatch, lambda _: together.wait(PATIENCE) and None, 6, context)
+
+    def stage(_: Slice) -> None:
+        together.wait(PATIENCE)
+
+    found = stage_all(monkeypatch, stage, 6, context)
     assert found.result == {
         "side": "left",
         "chunks_done": 12,
