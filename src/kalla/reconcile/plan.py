@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 
@@ -248,6 +248,8 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         if rule.tolerance:
             sum_check = rule.conditions.index(rule.tolerance)
             sum_bound = checks[sum_check].bound
+        if sum_bound:  # of sums nobody knows how many digits they have
+            sum_bound = replace(sum_bound, is_tight=True)
     return RulePlan(
         number,
         rule.name,

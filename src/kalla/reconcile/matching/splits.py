@@ -121,9 +121,11 @@ def _find_admissible(bench: Workbench, rule: RulePlan, one: Side, many: Side) ->
         f" FROM ({looked_at}) {o} JOIN {many}_rule {m} ON {_admits(rule)}"
     )
     bench.run(
-        "CREATE OR REPLACE TEMP TABLE whole AS SELECT one, count(*) AS n,"
-        f" count(*) FILTER (many_amount <> 0) AS counting, {_whole_fits(rule, one)} AS fits"
-        " FROM admissible WHERE alone GROUP BY one"
+        "CREATE OR REPLACE TEMP TABLE whole AS"
+        f" SELECT one, n, counting, coalesce({_whole_fits(rule, one)}, false) AS fits"
+        " FROM (SELECT one, count(*) AS n, count(*) FILTER (many_amount <> 0) AS counting,"
+        " any_value(one_amount) AS amount, sum(many_amount) AS total"
+        " FROM admissible WHERE alone GROUP BY one)"
     )
 
 
@@ -138,12 +140,12 @@ def _letter(side: Side) -> str:
 
 
 def _whole_fits(rule: RulePlan, one: Side) -> str:
-    """Over the admissible rows of one row: whether their sum fits it."""
+    """Over the amount of one row and the total of its admissible rows: whether that fits it."""
     if rule.sum_bound is None:
         return "true"
     exact = f"DECIMAL(38, {rule.sum_scale})"
-    row = f"({_scaled('any_value(one_amount)', rule.sum_scale)})::{exact}"
-    total = f"({_scaled('sum(many_amount)', rule.sum_scale)})::{exact}"
+    row = f"({_scaled('amount', rule.sum_scale)})::{exact}"
+    total = f"({_scaled('total', rule.sum_scale)})::{exact}"
     return rule.sum_bound.holds(row, total) if one == "left" else rule.sum_bound.holds(total, row)
 
 
