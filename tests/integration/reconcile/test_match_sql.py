@@ -264,13 +264,21 @@ def test_files_that_do_not_agree_on_a_column_are_read_as_the_evidence_reads_them
     assert {left for left, *_ in found.matched()} == {"1", "2", str(2**40)}
 
 
-def test_what_spark_cannot_do_with_the_sql_fails_the_run_with_a_sentence(desk: Desk) -> None:
-    sql = (
-        "SELECT l.id AS left_id, r.id AS right_id FROM left_src l JOIN right_src r ON l.ref = r.ref"
-    )
-    sql += " AND date_format(CAST('2024-01-01' AS DATE), r.ref) = l.ref"
-    with pytest.raises(Permanent, match=r"match_sql failed: \[\w+") as failed:
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("date_format(CAST('2024-01-01' AS DATE), l.ref) = r.ref", "Fail to recognize '{' pattern"),
+        ("regexp_like(l.ref, '(a')", "Unclosed group"),
+    ],
+)
+def test_what_spark_cannot_do_with_the_sql_fails_the_run_with_a_sentence(
+    desk: Desk, condition: str, said: str
+) -> None:
+    sql = "SELECT l.id AS left_id, r.id AS right_id FROM left_src l JOIN right_src r"
+    sql += f" ON l.ref = r.ref AND {condition}"
+    with pytest.raises(Permanent, match="match_sql failed: ") as failed:
         desk.run(desk.csv("left", [("L1", "{", "1")]), desk.csv("right", [("R1", "{", "1")]), sql)
+    assert said in str(failed.value)
     assert "\n" not in str(failed.value)
 
 

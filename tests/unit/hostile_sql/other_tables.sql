@@ -93,3 +93,7 @@ SELECT * FROM left_src MATCH_RECOGNIZE (PATTERN (a) DEFINE a AS TRUE)
 SELECT system.session.secret_variable FROM left_src
 ---
 SELECT session.secret_variable FROM left_src
+---
+WITH `sİ` AS (SELECT id FROM left_src) SELECT id FROM `si̇`
+---
+WITH `left_ſrc` AS (SELECT id FROM right_src) SELECT id FROM left_src

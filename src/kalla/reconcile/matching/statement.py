@@ -46,6 +46,7 @@ _AS_TEXT = ("UUID", "JSON", "TIME", "TIME WITH TIME ZONE", "INTERVAL", "BIT")
 
 # Classes of SQLSTATE that mean the SQL or the data: what failed so once fails so again.
 _LASTING = ("0A", "21", "22", "42", "54")
+_PATTERN = re.compile(r"PatternSyntaxException: .{1,200}")
 _CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
 
 _MOST_PAIRS = 50_000_000  # of one task
@@ -250,9 +251,15 @@ def _said(error: Exception) -> str:
 
 def _lasting(error: PySparkException) -> str | None:
     """What Spark says of the SQL or the data, if that is the error: it would come again."""
-    if (error.getSqlState() or "").startswith(_LASTING):
+    from pyspark.errors import IllegalArgumentException
+
+    state = error.getSqlState() or ""
+    if state.startswith(_LASTING) or isinstance(error, IllegalArgumentException):
         return _said(error)
-    found = _CONDITION.search(str(error))  # of a task, within what is said of the job
+    # Of a task, within what is said of the job.
+    if found := _PATTERN.search(str(error)):
+        return found[0]
+    found = _CONDITION.search(str(error))
     if found is None or not found[1].startswith(_LASTING):
         return None
     return " ".join(found[0].split())[:500]

@@ -12,6 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from kalla.spark.sandbox.functions import LENGTHS, SHORT
+from kalla.spark.sandbox.names import folded
 from kalla.spark.sandbox.report import Report
 
 MOST: Final = 10_000
@@ -41,11 +42,11 @@ class _Growth:
     def query(self, node: exp.Expr, tables: _Named, outer: int) -> int:
         """Of the longest column of a query; `outer` is that of the queries around it."""
         if isinstance(node, exp.Table):
-            return tables.get(node.name.lower(), 1)
+            return tables.get(folded(node.name), 1)
         if (with_ := node.args.get("with_")) is not None:
             tables = dict(tables)
             for cte in with_.expressions:
-                tables[cte.alias.lower()] = self.query(cte.this, tables, outer)
+                tables[folded(cte.alias)] = self.query(cte.this, tables, outer)
         if isinstance(node, exp.Subquery):
             return self.query(node.this, tables, outer)
         if isinstance(node, exp.Select):
@@ -66,7 +67,7 @@ class _Growth:
         for each in node.expressions:
             grown = given if each.is_star else self._value(each, tables, given, columns)
             if isinstance(each, exp.Alias):
-                columns[each.alias.lower()] = grown
+                columns[folded(each.alias)] = grown
             longest = max(longest, grown)
         for key, value in node.args.items():
             if key not in ("expressions", "from_", "with_"):
@@ -87,7 +88,7 @@ class _Growth:
         if isinstance(node, exp.Query):
             return self.query(node, tables, max(given, *columns.values(), 1))
         if isinstance(node, exp.Column):
-            return max(given, columns.get(node.name.lower(), 1))
+            return max(given, columns.get(folded(node.name), 1))
         if isinstance(node, exp.Literal | exp.RawString):
             return 1 + len(node.name) // _USUAL
         parts = self._inside(node, tables, given, columns)

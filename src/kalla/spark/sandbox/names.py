@@ -103,7 +103,7 @@ class _Names:
         if with_ is None:
             return ctes
         defined, own = dict(ctes), set[str]()
-        names = [cte.alias.lower() for cte in with_.expressions]
+        names = [folded(cte.alias) for cte in with_.expressions]
         waiting = self._undefined
         for index, cte in enumerate(with_.expressions):
             name = names[index]
@@ -203,7 +203,7 @@ class _Names:
                 suggestion=f"read {allowed}",
             )
             return unknown
-        name = node.name.lower()
+        name = folded(node.name)
         if (relation := ctes.get(name) or self._tables.get(name)) is not None:
             return relation
         if name in self._undefined:
@@ -226,7 +226,7 @@ class _Names:
     def _column(self, node: exp.Column, scopes: tuple[_Scope, ...]) -> None:
         parts = [part.name for part in node.parts]
         names = [part.lower() for part in parts]
-        for name in map(_folded, names):
+        for name in map(folded, names):
             if name in _HIDDEN:
                 self._report.add(f"the hidden column {name} may not be read", node, value=name,
                                  suggestion="read columns of the sources alone")  # fmt: skip
@@ -244,7 +244,7 @@ class _Names:
                         suggestion=nearest_or_all(names[1], known),
                     )
                 return
-        if _folded(names[0]) in _OUTSIDE:
+        if folded(names[0]) in _OUTSIDE:
             self._report.add(f"{shown('.'.join(parts))} may not be read", node,
                              value=".".join(parts),
                              suggestion="read columns of the sources alone")  # fmt: skip
@@ -261,7 +261,7 @@ class _Names:
         )
 
     def _unqualified(self, node: exp.Column, name: str, scopes: tuple[_Scope, ...]) -> None:
-        if (function := _folded(name)) in WITHOUT_PARENTHESES:
+        if (function := folded(name)) in WITHOUT_PARENTHESES:
             self._report.add(
                 f"{function} would be a function, whose result may differ from run to run",
                 node,
@@ -287,7 +287,7 @@ def _sources(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr]]:
         yield clause, source
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """As Java compares names, letter by letter: to it, ſ is an s, ı an i and the sign K a k."""
     upper = (each.upper() if len(each.upper()) == 1 else each for each in name)
     return "".join(each.lower() if len(each.lower()) == 1 else each for each in upper)
