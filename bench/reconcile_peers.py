@@ -285,12 +285,14 @@ class SparkSql(OnSpark):
     def run(self, pair: Pair, folder: Path) -> Seen:
         left, right = self._names
         began = time.monotonic()
+        for side, path in (("l", pair.left), ("r", pair.right)):
+            self._session.read.parquet(str(path)).createOrReplaceTempView(f"peer_{side}")
         joined = self._session.sql(
             "SELECT /*+ SHUFFLE_HASH(l) */ l.id AS left_id, r.id AS right_id,"
             " l.amount AS left_amount, r.amount AS right_amount, l.due_on, r.paid_on,"
             " CASE WHEN r.id IS NULL THEN 'unmatched_left' WHEN l.id IS NULL THEN"
             " 'unmatched_right' ELSE 'matched' END AS part"
-            f" FROM parquet.`{pair.left}` l FULL JOIN parquet.`{pair.right}` r"
+            " FROM peer_l l FULL JOIN peer_r r"
             f" ON l.{left} = r.{right} AND abs(r.amount - l.amount) <= {SLACK}"
             f" AND abs(datediff(r.paid_on, l.due_on)) <= {DAYS}"
         )
