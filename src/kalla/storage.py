@@ -110,6 +110,18 @@ class Storage:
                 raise NotFound(f"there is no file {url}")
         return _file(url, info)
 
+    def now(self, urls: Sequence[str]) -> dict[str, File | None]:
+        """Files of one place as they are now, all asked for at once; None is one that is gone."""
+        if not urls:
+            return {}
+        filesystem, _ = self.filesystem(urls[0])
+        with told(urls[0]):
+            found = filesystem.get_file_info([self.filesystem(url)[1] for url in urls])
+        return {
+            url: _file(url, info) if info.type == fs.FileType.File else None
+            for url, info in zip(urls, found, strict=True)
+        }
+
     def size(self, url: str) -> int:
         return self.info(url).size
 

@@ -30,7 +30,7 @@ from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
-from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources import direct, native, origins
 from kalla.reconcile.sources.origins import Chunk, Limits, Resolve
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage
@@ -96,6 +96,8 @@ def match(
     try:
         facts = _match(session, recipe, made, work, limits, progress, began)
         check_conservation(facts.sides)
+        for side in SIDES:
+            native.demand_unchanged(inputs[side], limits.storage)
         for each in facts.written:
             path = Path(each.path)
             (folder / each.dataset).mkdir(parents=True, exist_ok=True)

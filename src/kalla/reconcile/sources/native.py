@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from kalla.errors import InvalidInput, NotFound, Problem
+from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import names
 from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
@@ -96,6 +96,16 @@ def seen(
         given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
         rows = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
     return replace(given, rows=int(rows[0][0]))
+
+
+def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
+    """Every file is as it was when it was looked at, or nobody knows what was read of it."""
+    # Of a file of a Delta table the log tells the time, and it never changes.
+    told = ("bytes",) if given.format == "delta" else ("bytes", "modified")
+    marks = {str(mark["file"]): mark for mark in given.marks if "file" in mark}
+    for file, now in storage.now(list(marks)).items():
+        if now is None or any(now.mark[each] != marks[file][each] for each in told):
+            raise Unavailable(f"{file} has changed while it was read: start again")
 
 
 def kind_of(name: str) -> Native | None:

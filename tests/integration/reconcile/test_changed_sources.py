@@ -1,0 +1,111 @@
+"""A file that changes during a run: the evidence would tell of other rows than its marks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from kalla.errors import Unavailable
+from kalla.reconcile import kernel, run
+from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.model import SIDES, Recipe, Source
+from kalla.reconcile.plan import Input, Plan
+from kalla.reconcile.sources import native, origins
+from kalla.reconcile.sources.origins import Limits
+from kalla.storage import LOCAL, Storage, join
+from tests.servers import S3Server
+
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["disk", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Storage]:
+    if request.param == "disk":
+        return str(tmp_path), LOCAL
+    server: S3Server = request.getfixturevalue("s3_server")
+    return f"s3://{server.create()}", server.storage
+
+
+def look(uri: str, storage: Storage) -> Input:
+    source = Source.model_validate({"uri": uri, "primary_key": ["id"]})
+    return origins.look(source, "left", storage=storage)
+
+
+def test_a_file_that_has_changed_since_it_was_looked_at_is_told(place: tuple[str, Storage]) -> None:
+    folder, storage = place
+    for name in ("a.csv", "b.csv"):
+        storage.write_text(join(folder, "rows", name), "id\n1\n2\n")
+    seen = look(join(folder, "rows"), storage)
+    native.demand_unchanged(seen, storage)
+    storage.write_text(join(folder, "rows", "b.csv"), "id\n1\n2\n3\n")
+    with pytest.raises(Unavailable, match=r"b\.csv has changed while it was read: start again"):
+        native.demand_unchanged(seen, storage)
+    storage.remove(join(folder, "rows", "b.csv"))
+    with pytest.raises(Unavailable, match=r"b\.csv has changed"):
+        native.demand_unchanged(seen, storage)
+
+
+def test_a_file_of_the_same_size_has_changed_if_it_is_another_one(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("id\n1\n")
+    seen = look(str(file), LOCAL)
+    LOCAL.write_text(str(file), "id\n2\n")
+    with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
+        native.demand_unchanged(seen)
+
+
+def test_a_delta_table_that_has_a_new_version_still_has_the_one_that_was_looked_at(
+    tmp_path: Path,
+) -> None:
+    table = str(tmp_path / "table")
+    write_deltalake(table, pa.table({"id": [1, 2]}))
+    seen = look(table, LOCAL)
+    write_deltalake(table, pa.table({"id": [3]}), mode="overwrite")
+    native.demand_unchanged(seen)
+    Path(seen.files[0]).unlink()
+    with pytest.raises(Unavailable, match="has changed"):
+        native.demand_unchanged(seen)
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("id\n1\n")
+    side = {"uri": str(file), "primary_key": ["id"]}
+    condition = {"left": "id", "op": "eq", "right": "id"}
+    document = {
+        "name": "test",
+        "sources": {"left": side, "right": side},
+        "rules": [{"name": "r", "conditions": [condition]}],
+    }
+    recipe = Recipe.model_validate(document)
+    inputs = {side: origins.look(recipe.sources[side], side) for side in SIDES}
+
+    def match(_: object, __: object, made: Plan, work: Path, *___: object) -> Facts:
+        found = kernel.match(made, work / "evidence", Resources("200MB", 1, work / "t"), str(WHEN))
+        if changes:
+            file.touch()
+        return found
+
+    monkeypatch.setattr(run, "_match", match)
+    folder = tmp_path / "out"
+
+    def carry_out() -> None:
+        nobody = cast(Any, None)
+        run.match(nobody, recipe, inputs, folder, Limits(), lambda *_: None, WHEN)
+
+    if not changes:
+        carry_out()
+        assert (folder / "metadata.json").exists()
+        return
+    with pytest.raises(Unavailable, match=r"rows\.csv has changed while it was read"):
+        carry_out()
+    assert not [each for each in folder.rglob("*") if each.is_file()]
