@@ -144,7 +144,7 @@ SUBSETS = [
         left("id ref amount", ("L1", "a", "50"), ("L2", "a", "60"), ("L3", "a", "-200")),
         right("id ref amount", ("R1", "a", "100")),
         expect(
-            group("L1 L2", "R1", "N:1", status="suggested"),
+            group("L1 L2", "R1", "N:1", "-10", status="suggested"),
             missed("left", "L3", "R1", "suggested", AMOUNT, ("-200", "100"), "300"),
         ),
     ),
