@@ -69,9 +69,12 @@ def make_evidence(
     folder.mkdir(parents=True)
     given = zip(SIDES, (left, right), strict=True)
     files = [_write(rows, folder / f"{side}.parquet") for side, rows in given]
-    wanted = read(*files) if read else recipe(*files, **more)
+    return match_here(read(*files) if read else recipe(*files, **more), folder / "evidence")
+
+
+def match_here(wanted: Recipe, evidence: Path) -> str:
+    """A run of a recipe over files, without Spark."""
     inputs = {side: origins.look(wanted.sources[side], side) for side in SIDES}
-    evidence = folder / "evidence"
     evidence.mkdir()
     session: Any = None
     with patch.object(run, "place", _place_here):

@@ -93,7 +93,7 @@ def read(folder: Path) -> Result:
     ]
     for side in SIDES:
         for row in rows(f"unmatched_{side}"):
-            del row["amount"]
+            del row["amount"], row["currency"]
             attempted = tuple(row.pop("attempted_rules"))
             found.append(Unmatched(side=side, attempted_rules=attempted, **row))
     return Result.of(*found)

@@ -26,6 +26,7 @@ def print_report(report: Report, see_more: str) -> None:
         console.print("\nThe largest exceptions:")
         for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {money(each.amount)}"
+            amount += f" {each.currency}" if each.currency else ""
             line = f"{each.side} {each.record_key}{amount}: {each.reason}"
             console.print(f"  {visible(line)}", markup=False)
     console.print(f"\nEvidence for every row: {visible(report.evidence)}", markup=False)
@@ -59,4 +60,7 @@ def _figures(report: Report) -> Table:
 
 
 def _cells(figures: Figures) -> tuple[str, str]:
+    if figures.currencies:
+        each = (f"{money(amount)} {visible(name)}" for name, amount in figures.currencies.items())
+        return f"{figures.rows:,}", escape("\n".join(each))
     return f"{figures.rows:,}", "" if figures.amount is None else money(figures.amount)

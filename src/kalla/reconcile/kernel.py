@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
 from pathlib import Path
 
@@ -19,8 +19,17 @@ import pyarrow as pa
 from kalla.reconcile import complaints
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.headway import Headway, Told, unheard
-from kalla.reconcile.matching import closest, components, groups, pairs
+from kalla.reconcile.matching import (
+    closest,
+    components,
+    currencies,
+    groups,
+    pairs,
+    suggestions,
+)
 from kalla.reconcile.matching.components import PairFacts
+from kalla.reconcile.matching.fates import SETTLED
+from kalla.reconcile.matching.suggestions import Suggestion
 from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
@@ -35,6 +44,7 @@ class Tally:
 
     rows: int = 0
     amount: Decimal | None = None
+    currencies: Mapping[str, Decimal] = field(default_factory=dict)  # where the side names one
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class RuleFacts:
     ambiguous_left: int
     ambiguous_right: int
     seconds: float
+    suggested: tuple[Suggestion, ...] = ()  # the largest
 
 
 @dataclass(frozen=True)
@@ -113,8 +124,7 @@ def _match(
     states = {
         side: SideFacts(
             loaded[side],
-            states_of(bench, side)
-            | {"filtered": Tally(loaded[side].filtered, loaded[side].filtered_amount)},
+            states_of(bench, side) | {"filtered": filtered(loaded[side])},
         )
         for side in SIDES
     }
@@ -175,8 +185,7 @@ def _write(
         asked = [pool.submit(unmatched, own, side) for side, own in benches.items()]
         pairs_written.result()
         rest = [written for each in asked for written in each.result()]
-    facts = tuple(_rule_facts(bench, each) for each in carried)
-    return facts, (*evidence.written, *rest)
+    return _rules_facts(bench, carried), (*evidence.written, *rest)
 
 
 @dataclass(frozen=True)
@@ -214,7 +223,7 @@ def write_matched(
 ) -> tuple[RuleFacts, ...]:
     """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
     _write_matched(evidence, carried)
-    return tuple(_rule_facts(bench, each) for each in carried)
+    return _rules_facts(bench, carried)
 
 
 def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
@@ -225,13 +234,23 @@ def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
             evidence.pairs(each.rule, each.found)
 
 
-def _rule_facts(bench: Workbench, carried: Carried) -> RuleFacts:
+def _rules_facts(bench: Workbench, carried: Sequence[Carried]) -> tuple[RuleFacts, ...]:
+    settled = {side: _settled(bench, side) for side in SIDES}
+    return tuple(_rule_facts(bench, each, settled) for each in carried)
+
+
+def _rule_facts(
+    bench: Workbench, carried: Carried, settled: Mapping[Side, Mapping[tuple[str, int], Tally]]
+) -> RuleFacts:
     rule, found = carried.rule, carried.found
     if isinstance(found, str):
         (matches,) = bench.row(f"SELECT count(DISTINCT gid) FROM {found}")
     else:
         matches = len(found)
-    tallies = {side: _settled(bench, side, rule.number) for side in SIDES}
+    tallies = {
+        side: added([tally for (_, number), tally in each.items() if number == rule.number])
+        for side, each in settled.items()
+    }
     return RuleFacts(
         rule.name,
         rule.cardinality,
@@ -241,6 +260,7 @@ def _rule_facts(bench: Workbench, carried: Carried) -> RuleFacts:
         0,
         0,
         round(carried.seconds, 3),
+        suggestions.largest_of(bench, rule, found) if isinstance(found, str) else (),
     )
 
 
@@ -273,26 +293,37 @@ def states_of(bench: Workbench, side: Side) -> dict[str, Tally]:
         "ambiguous": f"SELECT rid FROM {side}_ambiguous",
         "unmatched": f"SELECT rid FROM {side}_unmatched",
     }
-    found = {
-        state: Tally(
-            *bench.row(
-                f"SELECT count(*), {_amount(bench, side)} FROM {bench.left_over(side)}"
-                f" WHERE rid IN ({rids})"
-            )
-        )
-        for state, rids in open_rows.items()
-    }
-    for (status, _), (count, amount) in bench.tallies(side).items():
-        if status in ("matched", "suggested"):
-            before = found.get(status, Tally())
-            found[status] = Tally(before.rows + count, total([before.amount, amount]))
+    found = {}
+    for state, rids in open_rows.items():
+        rows = f"{bench.left_over(side)} WHERE rid IN ({rids})"
+        count, amount = bench.row(f"SELECT count(*), {_amount(bench, side)} FROM {rows}")
+        found[state] = Tally(count, amount, currencies.of_rows(bench, side, rows))
+    settled = _settled(bench, side)
+    for state in SETTLED:
+        found[state] = added([tally for (status, _), tally in settled.items() if status == state])
     return {state: found.get(state, Tally()) for state in STATES}
 
 
-def _settled(bench: Workbench, side: Side, rule: int) -> Tally:
-    tallies = [bench.tallies(side).get((status, rule)) for status in ("matched", "suggested")]
-    found = [each for each in tallies if each]
-    return Tally(sum(rows for rows, _ in found), total([amount for _, amount in found]))
+def _settled(bench: Workbench, side: Side) -> dict[tuple[str, int], Tally]:
+    """By status and rule."""
+    sums = currencies.of_settled(bench, side)
+    return {
+        place: Tally(rows, amount, sums.get(place, {}))
+        for place, (rows, amount) in bench.tallies(side).items()
+        if place[0] in SETTLED
+    }
+
+
+def added(tallies: Sequence[Tally]) -> Tally:
+    return Tally(
+        sum(each.rows for each in tallies),
+        total([each.amount for each in tallies]),
+        currencies.together(each.currencies for each in tallies),
+    )
+
+
+def filtered(loaded: Loaded) -> Tally:
+    return Tally(loaded.filtered, loaded.filtered_amount, loaded.filtered_currencies)
 
 
 def _amount(bench: Workbench, side: Side) -> str:

@@ -68,6 +68,7 @@ class SidePlan:
     amount: Value | None
     filters: str | None  # over a row; what fails it is counted as filtered
     unreadable: tuple[tuple[str, str, str, str], ...] = ()  # column, kind, its text, as read
+    currency: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,7 @@ def _side(
     source = recipe.sources[side]
     amount = _amount(source, side, recipe, columns)
     names = set(source.primary_key) | set(_columns_used(recipe, side))
-    if source.amount:
-        names.add(source.amount)
+    names |= {name for name in (source.amount, source.currency) if name}
     place = SIDES.index(side)
     compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
@@ -216,6 +216,7 @@ def _side(
         amount,
         None if given.filtered else conjunction(source.filters, columns),
         tuple((*read, str(text), sql) for read, (text, sql) in sorted(unreadable.items())),
+        values.as_text(values.value(columns, source.currency)) if source.currency else None,
     )
 
 

@@ -332,4 +332,6 @@ def _described(recipe: Recipe) -> dict[str, Any]:
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
-    return {"rows": tally.rows, "amount": None if tally.amount is None else str(tally.amount)}
+    amount = None if tally.amount is None else str(tally.amount)
+    sums = {name: str(each) for name, each in sorted(tally.currencies.items())}
+    return {"rows": tally.rows, "amount": amount} | ({"currencies": sums} if sums else {})

@@ -128,6 +128,8 @@ def match(made: Plan, folder: Path, count: int) -> Facts:
 def told(facts: Facts) -> dict[str, Any]:
     """All that must not depend on the buckets."""
     check_conservation(facts.sides)
+    for each in (tally for side in facts.sides.values() for tally in side.states.values()):
+        assert sum(each.currencies.values()) == (each.amount or 0)
     return {
         "digests": {
             name: combined([each.digest for each in facts.written if each.dataset == name])
@@ -140,7 +142,7 @@ def told(facts: Facts) -> dict[str, Any]:
         "sides": facts.sides,
         "rules": [
             (each.name, each.matches, each.left, each.right, each.ambiguous_left,
-             each.ambiguous_right)
+             each.ambiguous_right, each.suggested)
             for each in facts.rules
         ],
     }  # fmt: skip
@@ -165,6 +167,8 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     assert first["sides"]["left"].loaded.doubled_keys > 20
     assert first["rows"]["matched"] > 20
     assert first["rows"]["ambiguous"] > 5
+    assert first["sides"]["left"].states["matched"].currencies.keys() >= {"EUR", "USD"}
+    assert any(suggested for *_, suggested in first["rules"]) or name.startswith("one")
 
 
 def test_files_whose_columns_differ_in_type_are_one_source_in_any_number_of_buckets(

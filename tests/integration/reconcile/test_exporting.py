@@ -169,7 +169,8 @@ def test_more_rows_than_a_sheet_holds_are_refused_with_a_way_out(
 def test_a_part_without_files_is_a_file_with_a_header(tmp_path: Path, style: Format) -> None:
     (tmp_path / "metadata.json").write_text('{"datasets": {"ambiguous": {"files": []}}}')
     path = exported(str(tmp_path), "ambiguous", style, tmp_path)
-    columns = ["record_key", "side", "rule", "candidates", "candidate_count", "reason"]
+    columns = ["record_key", "side", "amount", "currency"]
+    columns += ["rule", "candidates", "candidate_count", "reason"]
     if style == "parquet":
         found = pq.read_table(path)
         assert (found.column_names, found.num_rows) == (columns, 0)

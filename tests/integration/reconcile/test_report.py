@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kalla.reconcile.evidence.archive import reading as opened
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.recipes import reading
 from kalla.storage import LOCAL
-from tests.evidence_kit import invoices_and_payments, make_evidence
+from tests.evidence_kit import invoices_and_payments, make_evidence, match_here
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +143,77 @@ def test_missing_parts_and_foreign_files_are_no_evidence(folder: Path) -> None:
         report.of_evidence(str(folder))
     with pytest.raises(NotFound, match="holds no evidence"):
         report.of_evidence(str(folder / "matched"))
+
+
+def test_ambiguous_and_suggested_rows_are_among_the_largest_exceptions(tmp_path: Path) -> None:
+    left = [("doubted", "a", "900"), ("split", "b", "500"), ("late", "c", "5")]
+    right = [("one", "a", "900"), ("two", "a", "900"), ("late", "d", "7")]
+    right += [("p1", "b", "300"), ("p2", "b", "200"), ("p3", "b", "50")]
+    folder = make_evidence(tmp_path / "run", left, right)
+    found = report.of_evidence(folder).largest_exceptions
+    assert [(each.side, each.record_key, each.amount) for each in found] == [
+        ("left", "doubted", Decimal(900)),
+        ("right", "one", Decimal(900)),
+        ("right", "two", Decimal(900)),
+        ("left", "split", Decimal(500)),
+        ("right", "p3", Decimal(50)),
+    ]
+    assert found[0].reason == "ambiguous under 'paid in full' (unequal): it may belong to one, two"
+    assert found[3].reason == "suggested by 'paid in parts', with p1, p2"
+    assert found[0].closest_candidate == "one"
+    accepted = make_evidence(tmp_path / "accepted", left, right, accept_suggested=True)
+    keys = [each.record_key for each in report.of_evidence(accepted).largest_exceptions]
+    assert keys == ["doubted", "one", "two", "p3", "late"]
+
+
+MONEY = """
+name: two currencies
+sources:
+  left: {uri: LEFT, primary_key: [id], amount: amount, currency: cur, filters: FILTERS}
+  right: {uri: RIGHT, primary_key: [id], amount: amount, currency: cur}
+rules:
+  - name: r
+    conditions:
+      - {left: ref, op: eq, right: ref}
+      - {left: amount, op: tolerance, right: amount, absolute: 0}
+"""
+
+
+def in_currencies(folder: Path, *currencies: str) -> report.Report:
+    """Ten rows of each, one of which matches; one is left out."""
+    folder.mkdir()
+    for side, more in (("left", [f"out,out,1000,{currencies[0]}"]), ("right", [])):
+        lines = [
+            f"{name}-{n},{name if n == 1 else f'{side}-{n}'},{n * size},{name}"
+            for size, name in enumerate(currencies, 1)
+            for n in range(1, 11)
+        ]
+        (folder / f"{side}.csv").write_text("\n".join(["id,ref,amount,cur", *lines, *more]) + "\n")
+    text = MONEY.replace("FILTERS", "[{column: ref, op: ne, value: out}]")
+    text = text.replace("LEFT", str(folder / "left.csv"))
+    wanted = reading.read(text.replace("RIGHT", str(folder / "right.csv")))
+    return report.of_evidence(match_here(wanted, folder / "evidence"))
+
+
+def test_amounts_of_different_currencies_are_never_added_or_ranked(tmp_path: Path) -> None:
+    found = in_currencies(tmp_path / "run", "EUR", "JPY")
+    sums = {state: each.currencies for state, each in found.sides["left"].items()}
+    assert sums["matched"] == {"EUR": Decimal(1), "JPY": Decimal(2)}
+    assert sums["unmatched"] == {"EUR": Decimal(54), "JPY": Decimal(108)}
+    assert sums["filtered"] == {"EUR": Decimal(1000)}
+    assert found.rules[0].right.currencies == {"EUR": Decimal(1), "JPY": Decimal(2)}
+    told = [(each.currency, each.amount) for each in found.largest_exceptions]
+    assert told == [
+        (currency, Decimal(n * size))
+        for size, currency in enumerate(("EUR", "JPY"), 1)
+        for n in (10, 10, 9, 9, 8)
+    ]
+    one = in_currencies(tmp_path / "one", "EUR")
+    assert not any(each.currencies for each in one.sides["left"].values())
+    assert [(each.currency, each.amount) for each in one.largest_exceptions][:2] == [
+        (None, Decimal(10)),
+        (None, Decimal(10)),
+    ]
+    many = in_currencies(tmp_path / "many", *(f"C{n}" for n in range(10, 40)))
+    assert len(many.largest_exceptions) == 25
+    assert len({each.currency for each in many.largest_exceptions}) == 25

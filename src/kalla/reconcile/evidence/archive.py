@@ -25,7 +25,7 @@ Kind = Literal["text", "number", "time", "boolean", "list"]
 
 _TEXT, _LIST = "VARCHAR", "VARCHAR[]"
 _UNMATCHED = {
-    "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "attempted_rules": _LIST,
+    "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT, "attempted_rules": _LIST,
     "closest_candidate": _TEXT, "candidate_status": _TEXT, "rule": _TEXT,
     "failing_condition": _TEXT, "left_value": _TEXT, "right_value": _TEXT, "difference": _TEXT,
     "rejection_reason": _TEXT,
@@ -40,8 +40,8 @@ _COLUMNS = {
     "unmatched_left": _UNMATCHED,
     "unmatched_right": _UNMATCHED,
     "ambiguous": {
-        "record_key": _TEXT, "side": _TEXT, "rule": _TEXT, "candidates": _LIST,
-        "candidate_count": "BIGINT", "reason": _TEXT,
+        "record_key": _TEXT, "side": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT,
+        "rule": _TEXT, "candidates": _LIST, "candidate_count": "BIGINT", "reason": _TEXT,
     },
 }  # fmt: skip
 # What tells each row of a dataset from every other.

@@ -6,6 +6,7 @@ Made from the evidence alone, so that any evidence can be reported on, wherever 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self
@@ -16,12 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import said
-from kalla.reconcile.evidence.archive import reading
+from kalla.reconcile.evidence.archive import Dataset, Reader, reading
 from kalla.reconcile.model import SIDES, Side
 from kalla.storage import LOCAL, Storage, join
 
-LARGEST = 5
+LARGEST = 5  # of each currency
 
+_LISTED = 25
+_SHOWN_KEYS = 3
 _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
@@ -40,10 +43,11 @@ class Part(BaseModel):
 
 
 class Figures(Part):
-    """Rows, and the sum of their amounts."""
+    """Rows, and the sum of their amounts; by currency, where there are several."""
 
     rows: int = 0
     amount: Decimal | None = None
+    currencies: dict[str, Decimal] = {}
 
 
 class RuleFigures(Part):
@@ -56,11 +60,12 @@ class RuleFigures(Part):
 
 
 class Exceptional(Part):
-    """An unmatched row, and why it is."""
+    """A row that is not matched, and why."""
 
     side: Side
     record_key: str
     amount: Decimal | None
+    currency: str | None = None  # where there are several
     closest_candidate: str | None
     reason: str
 
@@ -92,7 +97,7 @@ def percent(rate: float) -> str:
 
 def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
     """The report on the evidence in a folder."""
-    facts = _understood(folder, _metadata(folder, storage))
+    facts = _with_several_currencies(_understood(folder, _metadata(folder, storage)))
     recipe, sides = facts.recipe, facts.sources
     accepted = {"matched", "suggested"} if recipe.accept_suggested else {"matched"}
     taking_part, matched = (
@@ -126,7 +131,7 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
             )
             for rule in facts.rules
         ],
-        largest_exceptions=_largest(folder, storage),
+        largest_exceptions=_largest(folder, facts, storage),
         troubles=[said for side in SIDES for said in _troubles(side, sides[side])],
         evidence=folder,
     )
@@ -167,6 +172,15 @@ class _Source(Part):
     unreadable: list[_Unreadable]
 
 
+class _Suggestion(Part):
+    side: Side
+    record_key: str
+    amount: Decimal
+    currency: str | None
+    partners: list[str]
+    partner_count: int
+
+
 class _Rule(Part):
     name: str
     cardinality: str
@@ -175,6 +189,7 @@ class _Rule(Part):
     right: Figures
     ambiguous_left: int
     ambiguous_right: int
+    suggested: list[_Suggestion] = []
 
 
 class _Facts(Part):
@@ -223,36 +238,135 @@ def _share(part: int, whole: int) -> float:
     return part * _PARTS // whole / _PARTS if whole else 1.0
 
 
-def _largest(folder: str, storage: Storage) -> list[Exceptional]:
-    """The unmatched rows of the largest amounts, of both sides."""
-    columns = (
-        "record_key, amount, closest_candidate, candidate_status, failing_condition, left_value,"
-        " right_value, difference, rejection_reason"
+def _with_several_currencies(facts: _Facts) -> _Facts:
+    """Sums are told by currency where there are several of them; one needs no telling."""
+    figures = [
+        *(each for side in SIDES for each in facts.sources[side].states.values()),
+        *(each for rule in facts.rules for each in (rule.left, rule.right)),
+    ]
+    if len({name for each in figures for name in each.currencies}) > 1:
+        return facts
+
+    def plain(given: Figures) -> Figures:
+        return given.model_copy(update={"currencies": {}})
+
+    return facts.model_copy(
+        update={
+            "sources": {
+                side: each.model_copy(
+                    update={"states": {name: plain(one) for name, one in each.states.items()}}
+                )
+                for side, each in facts.sources.items()
+            },
+            "rules": [
+                each.model_copy(update={"left": plain(each.left), "right": plain(each.right)})
+                for each in facts.rules
+            ],
+        }
     )
+
+
+def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
+    """The exceptions of the largest amounts, of both sides; within each currency of several."""
+    several = any(each.currencies for side in SIDES for each in facts.sources[side].states.values())
+    found = _in_doubt(facts)
     with reading(storage, _REPORT) as reader:
         try:
-            selected = [
-                f"SELECT '{side}' AS side, {columns}"
-                f" FROM {reader.dataset(folder, f'unmatched_{side}').relation}"
-                for side in SIDES
-            ]
-            rows = reader.rows(
-                f"SELECT * FROM ({' UNION ALL BY NAME '.join(selected)})"
-                f" ORDER BY abs(amount) DESC NULLS LAST, side, record_key LIMIT {LARGEST}"
-            )
-            return [_exceptional(*row) for row in rows]
+            for side in SIDES:
+                found += _unmatched(reader.dataset(folder, f"unmatched_{side}"), side, reader)
+            found += _ambiguous(reader.dataset(folder, "ambiguous"), reader)
         except NotFound as error:
             raise _no_evidence(folder, str(error)) from None
         except (duckdb.ProgrammingError, duckdb.InvalidInputException, duckdb.DataError) as error:
             raise _no_evidence(folder, said(error)) from None
         except KeyError as reason:
             raise _no_evidence(folder, f"{reason} is no reason of an exception") from None
+    ranked: dict[str, list[Exceptional]] = {}
+    for each in sorted(found, key=_largest_first):
+        ranked.setdefault(each.currency or "" if several else "", []).append(each)
+    if not several:
+        plain = {"currency": None}
+        return [each.model_copy(update=plain) for each in ranked.get("", [])[:LARGEST]]
+    # Of many currencies each has its largest, and few have more.
+    places = sorted(
+        (place, name) for name, each in ranked.items() for place in range(len(each[:LARGEST]))
+    )
+    listed = sorted(places[:_LISTED], key=lambda each: (each[1], each[0]))
+    return [ranked[name][place] for place, name in listed]
 
 
-def _exceptional(
-    side: Side,
-    key: str,
-    amount: Decimal | None,
+def _largest_first(each: Exceptional) -> tuple[bool, Decimal, str, str]:
+    amount = each.amount
+    return amount is None, -abs(amount or Decimal(0)), each.side, each.record_key
+
+
+def _in_doubt(facts: _Facts) -> list[Exceptional]:
+    """Matches that are only suggested, where that is not enough."""
+    if facts.recipe.accept_suggested:
+        return []
+    return [
+        Exceptional(
+            side=each.side,
+            record_key=each.record_key,
+            amount=each.amount,
+            currency=each.currency,
+            closest_candidate=each.partners[0] if each.partners else None,
+            reason=f"suggested by {rule.name!r}, with {_some(each.partners, each.partner_count)}",
+        )
+        for rule in facts.rules
+        for each in rule.suggested
+    ]
+
+
+def _unmatched(dataset: Dataset, side: Side, reader: Reader) -> list[Exceptional]:
+    columns = (
+        "record_key, closest_candidate, candidate_status, failing_condition, left_value,"
+        " right_value, difference, rejection_reason"
+    )
+    return [
+        Exceptional(
+            side=side,
+            record_key=key,
+            amount=amount,
+            currency=currency,
+            closest_candidate=candidate,
+            reason=_why_unmatched(candidate, *rest),
+        )
+        for amount, currency, key, candidate, *rest in _first_rows(dataset, columns, reader)
+    ]
+
+
+def _ambiguous(dataset: Dataset, reader: Reader) -> list[Exceptional]:
+    columns = "record_key, side, rule, candidates, candidate_count, reason"
+    return [
+        Exceptional(
+            side=side,
+            record_key=key,
+            amount=amount,
+            currency=currency,
+            closest_candidate=candidates[0] if candidates else None,
+            reason=f"ambiguous under {rule!r} ({reason.replace('_', ' ')}): it may belong to"
+            f" {_some(candidates, count)}",
+        )
+        for amount, currency, key, side, rule, candidates, count, reason in _first_rows(
+            dataset, columns, reader
+        )
+    ]
+
+
+def _first_rows(dataset: Dataset, columns: str, reader: Reader) -> list[tuple[Any, ...]]:
+    """Those of the largest amounts in each currency: amount, currency, and these columns."""
+    there = {each.name for each in dataset.columns}
+    # Evidence from before these were there is without.
+    amount, currency = (name if name in there else "NULL" for name in ("amount", "currency"))
+    return reader.rows(
+        f"SELECT {amount} AS amount, {currency} AS currency, {columns} FROM {dataset.relation}"
+        " QUALIFY row_number() OVER (PARTITION BY currency"
+        f" ORDER BY abs(amount) DESC NULLS LAST, record_key) <= {LARGEST}"
+    )
+
+
+def _why_unmatched(
     candidate: str | None,
     status: str | None,
     condition: str | None,
@@ -260,14 +374,18 @@ def _exceptional(
     right: str | None,
     difference: str | None,
     reason: str,
-) -> Exceptional:
+) -> str:
     text = _REASONS[reason].format(candidate=candidate, status=status, condition=condition)
     if reason == "condition_failed":
         text += f", {left or 'nothing'} against {right or 'nothing'}"
         text += f" ({difference})" if difference else ""
-    return Exceptional(
-        side=side, record_key=key, amount=amount, closest_candidate=candidate, reason=text
-    )
+    return text
+
+
+def _some(keys: Sequence[str], count: int) -> str:
+    shown = list(keys[:_SHOWN_KEYS])
+    more = count - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _troubles(side: Side, facts: _Source) -> list[str]:

@@ -108,7 +108,7 @@ class Evidence:
         if rule.sum_check is not None and rule.sum_bound:  # of several rows: what their sums do
             of_sums = rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
             summed = spelling.spelled([(rule.checks[rule.sum_check].label, of_sums)])
-            told += f" UNION ALL SELECT gid, {summed} FROM {groups}_sums"
+            told += f" UNION ALL SELECT gid, {summed} FROM {groups}_sums WHERE cardinality <> '1:1'"
         for side in SIDES:
             where = f"SELECT rid FROM {groups} WHERE side = '{side}'"
             self._bench.keys_table(side, where, f"{side}_keys")
@@ -154,6 +154,7 @@ class Evidence:
             columns = {
                 "record_key": key,
                 "side": literal(side),
+                **_worth(self._bench.plan, side),
                 "rule": f"{names}[rule + 1]",
                 "candidates": "candidates",
                 "candidate_count": "candidate_count",
@@ -173,10 +174,9 @@ class Evidence:
         no_attempt, no_candidate, taken, failed = (
             f"{literal(each)}::{reasons}" for each in _REASONS
         )
-        amount = bench.plan.sides[side].amount
         columns = {
             "record_key": key,
-            "amount": amount.sql if amount else "NULL::INTEGER",
+            **_worth(bench.plan, side),
             "attempted_rules": attempted,
             "closest_candidate": "n.candidate",
             "candidate_status": "CASE WHEN g.status IS NOT NULL THEN g.status"
@@ -306,6 +306,15 @@ def sum_of_products(high: Words, low: Words, by_high: Words, by_low: Words) -> i
 
 def _exact(words: Words) -> int:
     return int((words & _HALF).sum()) + (int((words >> _BITS).sum()) << 32)
+
+
+def _worth(plan: Plan, side: Side) -> dict[str, str]:
+    """The amount of a row, and its currency, where the recipe names them."""
+    amount, currency = plan.sides[side].amount, plan.sides[side].currency
+    return {
+        "amount": amount.sql if amount else "NULL::INTEGER",
+        "currency": currency.sql if currency else "NULL::VARCHAR",
+    }
 
 
 def _names(plan: Plan) -> str:

@@ -89,13 +89,18 @@ class Fates:
             for code, (rows, total) in told.items():
                 before = found.get(code, (0, 0))
                 found[code] = (before[0] + rows, before[1] + total)
-        return {_meaning(code): counted for code, counted in found.items()}
+        return {meaning(code): counted for code, counted in found.items()}
+
+    def codes(self) -> npt.NDArray[np.uint16]:
+        """What became of each row, as numbers that `meaning` tells."""
+        return self._codes
 
     def are_open(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self._codes == _OPEN)
 
 
-def _meaning(code: int) -> tuple[str, int]:
+def meaning(code: int) -> tuple[str, int]:
+    """The status and the rule of a row with this code."""
     if code == _OPEN:
         return "open", 0
     rule, status = divmod(code - 1, len(SETTLED))

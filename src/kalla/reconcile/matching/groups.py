@@ -59,18 +59,19 @@ def _keep_pairs(bench: Workbench, rule: RulePlan, groups: str) -> None:
 
 
 def _keep_sums(bench: Workbench, rule: RulePlan, groups: str) -> None:
-    """Groups of several rows have what their sums differ by."""
-    if rule.sum_check is None:
+    """What groups sum up to, and in which currency; kept now, as pairs are."""
+    if rule.sums is None:
         return
     sums = ", ".join(
         f"sum({side}_rule.amount) FILTER (g.side = '{side}') AS {side}_amount" for side in SIDES
     )
+    currency = "any_value(left_rule.cur)" if rule.currency else "NULL::VARCHAR"
     joins = " ".join(
         f"LEFT JOIN {side}_rule ON g.side = '{side}' AND {side}_rule.rid = g.rid" for side in SIDES
     )
     bench.run(
-        f"CREATE TEMP TABLE {groups}_sums AS SELECT g.gid, {sums} FROM {groups} g {joins}"
-        " WHERE g.cardinality <> '1:1' GROUP BY g.gid"
+        f"CREATE TEMP TABLE {groups}_sums AS SELECT g.gid, {sums}, {currency} AS currency,"
+        f" any_value(g.cardinality) AS cardinality FROM {groups} g {joins} GROUP BY g.gid"
     )
 
 

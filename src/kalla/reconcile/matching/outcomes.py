@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from kalla.reconcile import kernel
 from kalla.reconcile.evidence.writing import Written
 from kalla.reconcile.kernel import STATES, RuleFacts, Tally
+from kalla.reconcile.matching import currencies, suggestions
 from kalla.reconcile.matching.exchange import Spread
 from kalla.reconcile.matching.workbench import Loaded
 from kalla.reconcile.model import SIDES, Side
@@ -45,17 +46,14 @@ def loaded_of(parts: Sequence[Spread]) -> Loaded:
             (*read, count, tuple(sorted(shown)[:3]))
             for read, (count, shown) in sorted(unreadable.items())
         ),
+        currencies.together(each.filtered_currencies for each in loads),
     )
-
-
-def _tally(parts: Sequence[Tally]) -> Tally:
-    return Tally(sum(each.rows for each in parts), kernel.total([each.amount for each in parts]))
 
 
 def states_of(outcomes: Sequence[Outcome], side: Side, loaded: Loaded) -> dict[str, Tally]:
     told = [each.states[side] for each in outcomes if each.states is not None]
-    states = {state: _tally([each.get(state, Tally()) for each in told]) for state in STATES}
-    return states | {"filtered": Tally(loaded.filtered, loaded.filtered_amount)}
+    states = {state: kernel.added([each.get(state, Tally()) for each in told]) for state in STATES}
+    return states | {"filtered": kernel.filtered(loaded)}
 
 
 def rules_of(outcomes: Sequence[Outcome], rules: Sequence[RulePlan]) -> tuple[RuleFacts, ...]:
@@ -66,9 +64,10 @@ def rules_of(outcomes: Sequence[Outcome], rules: Sequence[RulePlan]) -> tuple[Ru
             replace(
                 told[0],
                 matches=sum(each.matches for each in told),
-                left=_tally([each.left for each in told]),
-                right=_tally([each.right for each in told]),
+                left=kernel.added([each.left for each in told]),
+                right=kernel.added([each.right for each in told]),
                 seconds=max(each.seconds for each in told),
+                suggested=suggestions.largest(each for one in told for each in one.suggested),
             )
         )
     doubts: dict[Side, dict[int, int]] = {side: {} for side in SIDES}

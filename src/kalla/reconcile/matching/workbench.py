@@ -8,9 +8,9 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
@@ -23,7 +23,7 @@ import pyarrow as pa
 from duckdb.func import PythonUDFType
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import hand, ordinals, similarity, values
+from kalla.reconcile.matching import currencies, hand, ordinals, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.fates import (
     OPEN,
@@ -66,6 +66,7 @@ class Loaded:
     filtered_amount: Decimal | None
     doubled_keys: int  # rows whose key is not unique, or null
     unreadable: tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
+    filtered_currencies: Mapping[str, Decimal] = field(default_factory=dict)
 
 
 class Workbench:
@@ -220,16 +221,17 @@ class Workbench:
         """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
         plan = self.plan.sides[side]
         amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
-        filtered, filtered_amount = 0, None
+        filtered, filtered_amount, by_currency = 0, None, currencies.Sums()
         if plan.filters:
-            filtered, filtered_amount = self.row(
-                f"SELECT count(*), {amount} FROM {reader(plan.input)} WHERE NOT ({plan.filters})"
-            )
+            left_out = f"{reader(plan.input)} WHERE NOT ({plan.filters})"
+            filtered, filtered_amount = self.row(f"SELECT count(*), {amount} FROM {left_out}")
+            by_currency = currencies.of_rows(self, side, left_out)
         if self._unlaid.get(side):
             ((rows, total),) = self.tallies(side).values()
         else:
             rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
-        return Loaded(rows, filtered, total, filtered_amount, 0, self._unreadable(plan))
+        unreadable = self._unreadable(plan)
+        return Loaded(rows, filtered, total, filtered_amount, 0, unreadable, by_currency)
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
