@@ -67,7 +67,7 @@ class SidePlan:
     columns: tuple[str, ...]  # that the matching needs; the others are read for evidence alone
     amount: Value | None
     filters: str | None  # over a row; what fails it is counted as filtered
-    unreadable: tuple[tuple[str, str, str, str], ...] = ()  # column, kind, its text, as read
+    unreadable: tuple[tuple[str, str, str, str], ...] = ()  # column, kind, its text, what fails
     currency: Value | None = None
 
 
@@ -203,11 +203,12 @@ def _side(
     place = SIDES.index(side)
     compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
-    unreadable = {
-        (each.column, "timestamp" if each.kind == "moment" else each.kind): (each.reads, each.sql)
-        for each in sorted(filter(None, [*compared, amount]), key=lambda each: -each.whole)
-        if each.reads  # of a column that is read in several ways, what the narrowest cannot read
-    }
+    readings: dict[tuple[str, str], dict[str, str]] = {}  # a column may be read in several ways
+    for each in [*compared, amount]:
+        if each and each.reads:
+            kind = "timestamp" if each.kind == "moment" else each.kind
+            failing = f"({each.reads} IS NOT NULL AND {each.sql} IS NULL)"
+            readings.setdefault((each.column, kind), {})[failing] = each.reads
     return SidePlan(
         side,
         given,
@@ -215,7 +216,10 @@ def _side(
         tuple(name for name in given.types if name in names),
         amount,
         None if given.filtered else conjunction(source.filters, columns),
-        tuple((*read, str(text), sql) for read, (text, sql) in sorted(unreadable.items())),
+        tuple(
+            (*read, next(iter(failing.values())), " OR ".join(failing))
+            for read, failing in sorted(readings.items())
+        ),
         values.as_text(values.value(columns, source.currency)) if source.currency else None,
     )
 

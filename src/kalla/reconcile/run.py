@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow.parquet as pq
+
 from kalla.errors import Permanent
 from kalla.reconcile import headway, kernel, plan
 from kalla.reconcile.evidence.claim import work_folder
@@ -96,6 +98,7 @@ def match(
     try:
         facts = _match(session, recipe, made, work, limits, progress, began)
         check_conservation(facts.sides)
+        check_evidence(facts)
         for side in SIDES:
             native.demand_unchanged(inputs[side], limits.storage)
         for each in facts.written:
@@ -272,6 +275,29 @@ def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
                 f"conservation failed: the {side} rows sum up to {amount}, those accounted for"
                 f" to {counted}, a difference of {counted - amount}"
             )
+
+
+def check_evidence(facts: Facts) -> None:
+    """The files tell of as many rows of each side as there are in each state, or the run fails."""
+    for each in facts.written:
+        if (rows := pq.read_metadata(each.path).num_rows) != each.rows:
+            name = f"{each.dataset}/{Path(each.path).name}"
+            raise Permanent(f"conservation failed: {name} has {rows:,} rows of {each.rows:,}")
+    for side in SIDES:
+        states = facts.sides[side].states
+        due = {
+            "matched": states["matched"].rows + states["suggested"].rows,
+            "ambiguous": states["ambiguous"].rows,
+            f"unmatched_{side}": states["unmatched"].rows,
+        }
+        for dataset, rows in due.items():
+            files = [each for each in facts.written if each.dataset == dataset]
+            told = sum(each.left if side == "left" else each.right for each in files)
+            if told != rows:
+                raise Permanent(
+                    f"conservation failed: {dataset} tells of {told:,} {side} rows, where there are"
+                    f" {rows:,}, a difference of {told - rows:,}"
+                )
 
 
 def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:

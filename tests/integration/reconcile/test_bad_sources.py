@@ -94,6 +94,35 @@ def test_doubled_and_null_keys_are_counted_and_take_part(tmp_path: Path) -> None
     assert facts.sides["left"].states["matched"].rows == 2
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_one_rule_cannot_read_is_counted_though_another_can(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    """The digits of a reference are a number, the reference as it stands is none."""
+    (tmp_path / "left.csv").write_text("id,ref\nL1,N12\nL2,13\n")
+    pq.write_table(pa.table({"id": ["R1"], "ref": pa.array([12])}), tmp_path / "right.parquet")
+    plain: dict[str, Any] = {"left": "ref", "op": "eq", "right": "ref"}
+    ways = [plain, plain | {"derive_left": ["digits"]}]
+    wanted = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {
+                "left": {"uri": str(tmp_path / "left.csv"), "primary_key": ["id"]},
+                "right": {"uri": str(tmp_path / "right.parquet"), "primary_key": ["id"]},
+            },
+            "rules": [
+                {"name": f"rule {place}", "conditions": [ways[place]], "priority": number}
+                for number, place in enumerate(order)
+            ],
+        }
+    )
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    ((column, kind, rows, _),) = facts.sides["left"].loaded.unreadable
+    assert (column, kind, rows) == ("ref", "number", 1)
+
+
 def test_an_amount_that_is_none_is_counted_and_named(tmp_path: Path) -> None:
     facts = match(tmp_path, 'id,ref,amount\nL1,a,"1.234,56"\nL2,b,20.00\n')
     assert facts.sides["left"].loaded.unreadable == (("amount", "number", 1, ("1.234,56",)),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from kalla.reconcile.matching import buckets, exchange, nearby
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.run import check_conservation
+from kalla.reconcile.run import check_conservation, check_evidence
 from kalla.reconcile.sources import origins
 from tests.reference import matcher, through_kernel
 from tests.reference.strategies import Chance
@@ -303,6 +304,18 @@ def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None
     found = buckets.match(made, 3, tmp_path / "evidence", resources, WHEN, forgetful)
     with pytest.raises(Permanent, match="conservation failed"):
         check_conservation(found.sides)
+
+
+def test_evidence_that_gets_lost_fails_the_match(tmp_path: Path) -> None:
+    inputs = {side: write(rows(100, seed), tmp_path / side, 1) for seed, side in enumerate(SIDES)}
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    made = plan.make(TWO_KEYS, inputs)
+    found = buckets.match(made, 3, tmp_path / "evidence", resources, WHEN, one_after_the_other)
+    check_evidence(found)
+    for lost in ("matched", "unmatched_right", "ambiguous"):
+        kept = tuple(each for each in found.written if each.dataset != lost)
+        with pytest.raises(Permanent, match=f"conservation failed: {lost} tells of 0"):
+            check_evidence(replace(found, written=kept))
 
 
 def test_a_file_that_cannot_be_read_is_told_of_as_in_one_bucket(tmp_path: Path) -> None:

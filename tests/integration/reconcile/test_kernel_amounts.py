@@ -23,11 +23,12 @@ def match(folder: Path, types: dict[Side, str], rows: dict[Side, list[str]], **h
     """One row of each side for each amount, which a number of its own brings together."""
     inputs: dict[Side, Input] = {}
     for side in SIDES:
-        kind: pa.DataType = pa.string()
-        if types[side] != "VARCHAR":
+        kind: pa.DataType = pa.float64() if types[side] == "DOUBLE" else pa.string()
+        if types[side].startswith("DECIMAL"):
             digits, scale = types[side].removeprefix("DECIMAL(").rstrip(")").split(",")
             kind = pa.decimal128(int(digits), int(scale))
-        amounts = [each if kind == pa.string() else Decimal(each) for each in rows[side]]
+        value = {"DOUBLE": float, "VARCHAR": str}.get(types[side], Decimal)
+        amounts: list[Any] = [value(each) for each in rows[side]]
         table = {"id": pa.array(range(len(amounts))), "amount": pa.array(amounts, kind)}
         path = folder / f"{side}.parquet"
         pq.write_table(pa.table(table), path)
@@ -86,6 +87,20 @@ def test_an_amount_is_compared_exactly_or_counted_and_named(
     assert facts.sides["left"].states["matched"].rows == matched
     found = facts.sides["left"].loaded.unreadable
     assert [(column, count) for column, _, count, _ in found] == [("amount", 1)] * unreadable
+
+
+def test_a_float_of_more_places_than_amounts_have_is_counted_and_not_rounded(
+    tmp_path: Path,
+) -> None:
+    kept = ["0.1", "123456789.12", "1e-9", "98765432109876.5", "1e20", "0", "-2.5e-7"]
+    left = [*kept, "0.1234567891", "1e-10", "1.0000000000000002"]
+    right = [*kept, "0.1234567892", "2e-10", "1.0"]
+    types: dict[Side, str] = {"left": "DOUBLE", "right": "DOUBLE"}
+    facts = match(tmp_path, types, {"left": left, "right": right}, absolute=0)
+    assert facts.sides["left"].states["matched"].rows == len(kept)
+    ((column, kind, rows, examples),) = facts.sides["left"].loaded.unreadable
+    assert (column, kind, rows) == ("amount", "number", 3)
+    assert examples == ("0.1234567891", "1.0000000000000002", "1e-10")
 
 
 def test_a_sum_of_too_many_digits_is_told_in_one_sentence(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.matching.workbench import Resources, Workbench, streamed
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
-from kalla.reconcile.run import check_conservation
+from kalla.reconcile.run import check_conservation, check_evidence
 
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)", "currency": "VARCHAR"}
 SCHEMA = pa.schema(
@@ -99,6 +99,7 @@ def match(
     made = plan.make(wanted, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     check_conservation(facts.sides)
+    check_evidence(facts)
     return facts
 
 

@@ -132,7 +132,7 @@ def test_pairs_of_keys_become_the_cardinality_they_form(desk: Desk) -> None:
     unmatched = {row["record_key"]: row for row in found.rows("unmatched_left")}
     assert set(unmatched) == {"L3", "L7"}
     assert unmatched["L3"]["attempted_rules"] == ["match_sql"]
-    assert unmatched["L3"]["rejection_reason"] == "no_candidate"
+    assert unmatched["L3"]["rejection_reason"] == "no_pair"
     assert unmatched["L3"]["amount"] == 30
     assert {row["record_key"] for row in found.rows("unmatched_right")} == {"R4", "R8"}
     sides = found.metadata["sources"]

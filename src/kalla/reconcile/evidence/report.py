@@ -32,6 +32,7 @@ _ALMOST_ALL = Decimal("99.99")
 
 _REASONS = {
     "no_candidate": "nothing like it on the other side",
+    "no_pair": "in no pair of the SQL's result",
     "not_attempted": "no rule's filters admit it",
     "taken": "fits {candidate}, which another row took",
     "condition_failed": "closest is {candidate} ({status}): {condition} fails",

@@ -34,7 +34,7 @@ _ROWS = 122_880  # of a row group
 _KEYS = ("record_key", "closest_candidate")  # gain little by compression
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
-_REASONS = ("not_attempted", "no_candidate", "taken", "condition_failed")
+_REASONS = ("not_attempted", "no_candidate", "taken", "condition_failed", "no_pair")
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
 _PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
@@ -52,6 +52,8 @@ class Written:
     rows: int
     bytes: int
     digest: int
+    left: int  # rows of the left side that it tells of
+    right: int
 
 
 class Evidence:
@@ -92,7 +94,8 @@ class Evidence:
         digest = write_pairs(bench, said, pairs, path)
         if digest is None:
             digest = _digest_of_matches(bench, path, pairs_alone=True)
-        return Written("matched", str(path), len(pairs), path.stat().st_size, digest)
+        rows = len(pairs)
+        return Written("matched", str(path), rows, path.stat().st_size, digest, rows, rows)
 
     def groups(self, rule: RulePlan, groups: str) -> None:
         differences = spelling.spelled(
@@ -171,9 +174,11 @@ class Evidence:
         gone = bench.gone(other, f"SELECT other FROM {side}_found")
         statuses, reasons = enum([*SETTLED, *OPEN]), enum(_REASONS)
         ambiguous, unmatched = (f"{literal(each)}::{statuses}" for each in OPEN)
-        no_attempt, no_candidate, taken, failed = (
+        no_attempt, no_candidate, taken, failed, no_pair = (
             f"{literal(each)}::{reasons}" for each in _REASONS
         )
+        if bench.plan.statement is not None:  # nobody has looked for one
+            no_candidate = no_pair
         columns = {
             "record_key": key,
             **_worth(bench.plan, side),
@@ -238,13 +243,21 @@ class Evidence:
                 digest += (high << 64) + low
                 count += len(batch)
                 file.write_batch(batch.select(schema.names), _ROWS)
-        self.written.append(Written(dataset, str(path), count, path.stat().st_size, digest))
+        told = (name, dataset.removeprefix("unmatched_"))
+        left, right = (count if side in told else 0 for side in SIDES)
+        size = path.stat().st_size
+        self.written.append(Written(dataset, str(path), count, size, digest, left, right))
 
     def _write(self, dataset: str, name: str, rows: str, digest: Callable[[Path], int]) -> None:
         path = self._path(dataset, name)
         (count,) = self._bench.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
         found = digest(path) if count else 0
-        self.written.append(Written(dataset, str(path), count, path.stat().st_size, found))
+        left, right = self._bench.row(
+            "SELECT coalesce(sum(len(lefts)), 0)::BIGINT, coalesce(sum(len(rights)), 0)::BIGINT"
+            " FROM grouped"
+        )
+        size = path.stat().st_size
+        self.written.append(Written(dataset, str(path), count, size, found, left, right))
 
     def _path(self, dataset: str, name: str) -> Path:
         folder = self._folder / dataset

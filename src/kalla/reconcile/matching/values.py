@@ -280,8 +280,9 @@ def _raw(columns: Columns, column: str) -> Value:
         return Value(sql, "number", scale, whole=digits - scale)
     if kind in ("FLOAT", "DOUBLE"):
         # By way of its shortest text: the float itself is a little off what was meant.
-        exact = f"TRY_CAST(CAST({sql} AS VARCHAR) AS DECIMAL({_DIGITS + PLACES}, {PLACES}))"
-        return Value(exact, "number", PLACES, reads=sql)
+        text = f"CAST({sql} AS VARCHAR)"
+        near = f"TRY_CAST({text} AS DECIMAL({_DIGITS + PLACES}, {PLACES}))"
+        return Value(_unrounded(sql, text, near), "number", PLACES, reads=sql)
     if kind == "DATE":
         return Value(sql, "date")
     if kind == "TIMESTAMP WITH TIME ZONE":
@@ -366,6 +367,16 @@ def _duration(sql: str) -> str:
         f"CASE WHEN {sql} = 0 THEN '0' ELSE"
         f" concat(CASE WHEN {sql} < 0 THEN '-' END, concat_ws(' ', {', '.join(said)})) END"
     )
+
+
+def _unrounded(number: str, text: str, near: str) -> str:
+    """The decimal of a float, or null if it has more places: a longer decimal shows them."""
+    longer = (
+        f"CASE WHEN abs({number}) < 1e9 THEN TRY_CAST({text} AS DECIMAL(38, 28)) = {near}"
+        f" WHEN abs({number}) < 1e18 THEN TRY_CAST({text} AS DECIMAL(38, 20)) = {near}"
+        " ELSE true END"
+    )
+    return f"(CASE WHEN {number} = 0 OR ({near} <> 0 AND {longer}) THEN {near} END)"
 
 
 def _cut(given: Value, part: DatePart) -> Value:

@@ -235,9 +235,8 @@ class Workbench:
 
     def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
         found = []
-        for name, kind, text, sql in plan.unreadable:
-            rows = self.all_rows(plan.side)
-            bad = f"FROM {rows} WHERE {text} IS NOT NULL AND {sql} IS NULL"
+        for name, kind, text, failing in plan.unreadable:
+            bad = f"FROM {self.all_rows(plan.side)} WHERE {failing}"
             (count,) = self.row(f"SELECT count(*) {bad}")
             if count:
                 shown = f"CAST({text} AS VARCHAR)"
