@@ -117,7 +117,11 @@ class Lens:
 
     def _kind(self, condition: Condition) -> Kind:
         left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
-        return compared_kind(condition, left, right)
+        kind = compared_kind(condition, left, right)
+        written = self.writing["left" if left == "text" else "right"].csv.date_format
+        if kind == "moment" and written:  # which tells of all rows whether they are dates
+            return "timestamp" if "%H" in written else "date"
+        return kind
 
     def _derived_kind(self, condition: Condition, side: Side) -> Kind:
         kind = kind_of(self._tables[side].columns[condition.column(side)])
