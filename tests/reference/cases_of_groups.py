@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.reference.case import (
     Case,
-    alone,
     eq,
     expect,
     group,
@@ -178,7 +177,10 @@ WHOLES = [
             ("R2", "a", "6", "EUR"),
             ("R3", "a", "1", "USD"),
         ),
-        expect(group("L1", "R1 R2", "1:N", "0"), alone("right", "R3")),
+        expect(
+            group("L1", "R1 R2", "1:N", "0"),
+            missed("right", "R3", "L1", "matched", "currency(cur, rcur)", ("EUR", "USD"), None),
+        ),
     ),
     Case(
         "a rule without a key has one group of all",

@@ -20,6 +20,7 @@ from tests.reference.case import (
 )
 
 AMOUNT = "tolerance(amount, ramount)"
+CURRENCY = "currency(cur, rcur)"
 TRIED = "**Unmatched** rows carry: the rules tried"
 MOST = "that satisfies the most conditions of some rule, ties by distance, then key"
 WITHIN = "Searched within the same key first, then by amount and date; bounded"
@@ -267,6 +268,75 @@ CASES = [
             missed("right", "R1", "L1", "unmatched", "eq(ref, rref)", ("a", "b"), None),
             missed("right", "R2", "L1", "unmatched", "eq(ref, rref)", ("a", "b"), None),
             alone("right", "R3"),
+        ),
+    ),
+    Case(
+        "a row of the same key in another currency is the closest, and the currency is what fails",
+        MOST,
+        recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
+        left("id ref amount cur", ("L1", "a", "100", "EUR")),
+        right("id ref amount cur", ("R1", "a", "100", "USD"), ("R2", "b", "3", "EUR")),
+        expect(
+            missed("left", "L1", "R1", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R2", "L1", "unmatched", "eq(ref, rref)", ("a", "b"), None),
+        ),
+    ),
+    Case(
+        "amounts of two currencies have no difference, and to have none is to share none",
+        "amounts compare only within one currency",
+        recipe(rule(eq(), tolerance(absolute="0"), window(days=0)), currency="cur"),
+        left("id ref amount cur day", ("L1", "a", "100", None, "2024-01-01")),
+        right(
+            "id ref amount cur day",
+            ("R1", "a", "105", "USD", "2024-01-01"),
+            ("R2", "a", "100", None, "2024-01-03"),
+            ("R3", "a", "120", "USD", "2024-01-02"),
+        ),
+        expect(
+            # Key and date hold of R1, key and amount of R2; R2 is nearer.
+            missed("left", "L1", "R2", "unmatched", CURRENCY, (None, None), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, (None, "USD"), None),
+            missed("right", "R2", "L1", "unmatched", CURRENCY, (None, None), None),
+            missed("right", "R3", "L1", "unmatched", CURRENCY, (None, "USD"), None),
+        ),
+    ),
+    Case(
+        "as many conditions: the same currency before the nearer amount of another",
+        MOST,
+        recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
+        left("id ref amount cur", ("L1", "a", "100", "EUR"), ("L2", "b", "100", "EUR")),
+        right(
+            "id ref amount cur",
+            ("R1", "a", "100", "USD"),
+            ("R2", "a", "97", "EUR"),
+            ("R3", "b", "500", "USD"),
+            ("R4", "b", "101", "USD"),
+        ),
+        expect(
+            missed("left", "L1", "R2", "unmatched", AMOUNT, ("100", "97"), "-3"),
+            missed("left", "L2", "R4", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R2", "L1", "unmatched", AMOUNT, ("100", "97"), "-3"),
+            missed("right", "R3", "L2", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R4", "L2", "unmatched", CURRENCY, ("EUR", "USD"), None),
+        ),
+    ),
+    Case(
+        "a condition that stands before the amounts fails before their currency",
+        FAILING,
+        recipe(rule(eq(), window(days=0), tolerance(absolute="0")), currency="cur"),
+        left("id ref amount cur day", ("L1", "a", "100", "EUR", "2024-01-01")),
+        right("id ref amount cur day", ("R1", "a", "100", "USD", "2024-01-02")),
+        expect(
+            missed(
+                "left", "L1", "R1", "unmatched", "date_window(day, rday)",
+                ("2024-01-01", "2024-01-02"), "1",
+            ),
+            missed(
+                "right", "R1", "L1", "unmatched", "date_window(day, rday)",
+                ("2024-01-01", "2024-01-02"), "1",
+            ),
         ),
     ),
     Case(

@@ -19,6 +19,7 @@ from tests.reference.case import (
 KEY = recipe(rule(eq()))
 EXACT = "Amounts are decimals; comparisons are exact; a tolerance includes its bound"
 PERCENT = "a percentage is of the absolute left value"
+CURRENCY = "currency(cur, rcur)"
 
 ROWS = [
     Case(
@@ -175,7 +176,11 @@ AMOUNTS = [
         recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
         left("id ref amount cur", ("L1", "a", "5", "EUR"), ("L2", "a", "5", "USD")),
         right("id ref amount cur", ("R1", "a", "5", "USD"), ("R2", "a", "5", "SEK")),
-        expect(pair("L2", "R1", "0"), alone("left", "L1"), alone("right", "R2")),
+        expect(
+            pair("L2", "R1", "0"),
+            missed("left", "L1", "R1", "matched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R2", "L1", "unmatched", CURRENCY, ("EUR", "SEK"), None),
+        ),
     ),
     Case(
         "a row without a currency has none in common",
@@ -183,7 +188,10 @@ AMOUNTS = [
         recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
         left("id ref amount cur", ("L1", "a", "5", None)),
         right("id ref amount cur", ("R1", "a", "5", None)),
-        expect(alone("left", "L1"), alone("right", "R1")),
+        expect(
+            missed("left", "L1", "R1", "unmatched", CURRENCY, (None, None), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, (None, None), None),
+        ),
     ),
     Case(
         "a currency is no business of a rule without amounts",

@@ -35,14 +35,17 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
     if not candidates:
         return Unmatched(row.key, row.side, attempted, rejection_reason="no_candidate")
     best = min(candidates, key=lambda each: rank(lens, rules, each))
-    failing = next(
-        (each for each in best.rule.conditions if not lens.holds(each, best.left, best.right)), None
-    )
-    if failing is None:
+    fail = [
+        (name, each)
+        for name, each in conditions(lens, best.rule)
+        if not lens.holds(each, best.left, best.right)
+    ]
+    if not fail:
         return Unmatched(
             row.key, row.side, attempted, best.other.key, fates[best.other], best.rule.name,
             rejection_reason="taken",
         )  # fmt: skip
+    name, failing = fail[0]
     return Unmatched(
         record_key=row.key,
         side=row.side,
@@ -50,12 +53,22 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
         closest_candidate=best.other.key,
         candidate_status=fates[best.other],
         rule=best.rule.name,
-        failing_condition=f"{failing.op}({failing.left}, {failing.right})",
+        failing_condition=f"{name}({failing.left}, {failing.right})",
         left_value=as_text(lens.value(failing, best.left)),
         right_value=as_text(lens.value(failing, best.right)),
         difference=difference(lens, failing, best),
         rejection_reason="condition_failed",
     )
+
+
+def conditions(lens: Lens, rule: Rule) -> list[tuple[str, Condition]]:
+    """In order and by name; before the amounts, that these are of one currency."""
+    named: list[tuple[str, Condition]] = []
+    for each in rule.conditions:
+        if each is rule.tolerance:
+            named += [("currency", same) for same in lens.currency(rule)]
+        named.append((each.op, each))
+    return named
 
 
 def difference(lens: Lens, failing: Condition, pair: Candidate) -> str | None:
@@ -80,20 +93,27 @@ def gather(
 def rank(lens: Lens, rules: Sequence[Rule], pair: Candidate) -> tuple[object, ...]:
     """Most conditions satisfied, then the earlier rule, then the least distance, then key.
 
-    Distances of two rules are of different things, so the rule decides before they do.
+    Distances of two rules are of different things, so the rule decides before they do; amounts of
+    two currencies are further apart than any of one.
     """
     rule = pair.rule
-    satisfied = sum(lens.holds(each, pair.left, pair.right) for each in rule.conditions)
+    satisfied = sum(lens.holds(each, pair.left, pair.right) for _, each in conditions(lens, rule))
+    strange = not all(lens.holds(each, pair.left, pair.right) for each in lens.currency(rule))
     gaps = [lens.gap(each, pair.left, pair.right) for each in rule.checks]
     far = tuple((gap is None, abs(gap or 0)) for gap in gaps)
-    return (-satisfied, rules.index(rule), far, pair.other.order)
+    return (-satisfied, rules.index(rule), strange, far, pair.other.order)
 
 
 def same_key(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
-    key = lens.key(rule, row)
-    if not rule.key or key is None:
+    """Of whatever currency."""
+    if not rule.key:
         return []
-    return first(lens, [other for other in others if lens.key(rule, other) == key])
+    same = [
+        other
+        for other in others
+        if all(lens.holds(each, *in_order(row, other)) for each in rule.key)
+    ]
+    return first(lens, same)
 
 
 def nearest(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:

@@ -26,6 +26,8 @@ from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import check_conservation, check_evidence
 from kalla.reconcile.sources import origins
 from tests.reference import matcher, through_kernel
+from tests.reference.case import Case, eq, rule
+from tests.reference.cases import CASES
 from tests.reference.strategies import Chance
 
 pytestmark = pytest.mark.timeout(600)
@@ -243,6 +245,20 @@ def test_buckets_agree_with_the_reference(seed: int, tmp_path: Path) -> None:
     sample = Chance(Random(seed).randrange).sample()
     expected = matcher.reconcile(sample.recipe, sample.left, sample.right)
     assert in_buckets(sample.recipe, sample.left, sample.right, tmp_path, 3) == expected
+
+
+OF_CURRENCIES = [case for case in CASES if case.recipe.sources.left.currency]
+
+
+@pytest.mark.parametrize("case", OF_CURRENCIES, ids=lambda case: case.name)
+@pytest.mark.parametrize("other_key", [False, True])
+def test_currencies_are_told_as_in_one_bucket(case: Case, other_key: bool, tmp_path: Path) -> None:
+    """Also where rows of the same key are only looked for at the end, since another rule has
+    another."""
+    more = [rule(eq("cur", "rref"), name="other")] if other_key else []
+    wanted = case.recipe.model_copy(update={"rules": (*case.recipe.rules, *more)})
+    expected = matcher.reconcile(wanted, case.left_rows, case.right_rows)
+    assert in_buckets(wanted, case.left_rows, case.right_rows, tmp_path, 5) == expected
 
 
 def test_rules_that_share_a_key_need_one_spreading() -> None:

@@ -1,8 +1,8 @@
 """For every row that stayed unmatched: the nearest row of the other side, and why it did not match.
 
-First among the rows with the same key, then by amount or date. Bounded: a row looks at no more than
-a set number of others, always the same ones. Values are looked up and spelled for the closest one
-alone, when `{side}_near` is read.
+First among the rows with the same key, of whatever currency, then by amount or date. Bounded: a row
+looks at no more than a set number of others, always the same ones. Values are looked up and spelled
+for the closest one alone, when `{side}_near` is read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
-from kalla.reconcile.matching.phrases import conjunction, key_columns, value_columns
+from kalla.reconcile.matching.phrases import conjunction, value_columns
 from kalla.reconcile.matching.steps import Measured
-from kalla.reconcile.matching.values import literal
+from kalla.reconcile.matching.values import Value, literal
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -85,7 +85,7 @@ def _same_key(
     bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str
 ) -> list[Near]:
     near = Near(rule, f"{side}_near_{rule.number}_by_key", looking)
-    keys = key_columns(rule)
+    keys = [f"v{place}" for place in rule.key]
     rows = _admit(bench, rule, other, _of_same_key(bench, rule, side, other, looking))
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
     key, join = bench.keyed(other, "t", "t.rid")
@@ -131,7 +131,7 @@ def _of_same_key(
 ) -> Rids | None:
     """The rows of the other side that have the key of one that is looking, if they can be told
     without SQL."""
-    if len(rule.key) > 1 or rule.currency:
+    if len(rule.key) > 1:
         return None
     (place,) = rule.key
     mine, theirs = (bench.in_hand(rule, place, each) for each in (side, other))
@@ -287,6 +287,8 @@ def _rank(
             rule.checks[place].distance,
         )
     ]
+    if rule.currency:  # amounts compare only within one
+        far = [f"NOT {_held(_currency(rule.currency))}", *far]
     order = ", ".join(["-satisfied", *(f"f{number}" for number in range(len(far))), *keys])
     listed = "".join(f", {sql} AS f{number}" for number, sql in enumerate(far))
 
@@ -354,9 +356,9 @@ def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
 def _pairs(near: Near, side: Side) -> str:
     """The rows that were looking and their closest ones, both as conditions see them."""
     own, their = _letters(side)
-    places = range(len(near.rule.checks))
+    names = value_columns(near.rule)
     rows = ", ".join(
-        f"struct_pack({', '.join(f'v{n} := {letter}.v{n}' for n in places)}) AS {letter}"
+        f"struct_pack({', '.join(f'{name} := {letter}.{name}' for name in names)}) AS {letter}"
         for letter in "lr"
     )
     meet = near.meet or (
@@ -370,41 +372,59 @@ def _pairs(near: Near, side: Side) -> str:
 
 
 def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
-    checks = rule.checks
+    compared = _compared(rule)
     spelled = {
-        "failing": [literal(check.label) for check in checks],
-        "left_value": [values.shown(check.left, f"l.v{n}") for n, check in enumerate(checks)],
-        "right_value": [values.shown(check.right, f"r.v{n}") for n, check in enumerate(checks)],
-        "difference": [_difference(check, n) for n, check in enumerate(checks)],
+        "failing": [literal(check.label) for _, check in compared],
+        "left_value": [values.shown(check.left, f"l.{name}") for name, check in compared],
+        "right_value": [values.shown(check.right, f"r.{name}") for name, check in compared],
+        "difference": [_difference(check, name) for name, check in compared],
     }
     names = values.enum(each.name for each in rules)
-    kinds = {"failing": values.enum(check.label for each in rules for check in each.checks)}
+    labels = (check.label for each in rules for _, check in _compared(each))
+    kinds = {"failing": values.enum(labels)}
     said = ", ".join(
         "CAST(CASE place "
         + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
         + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
         for name, texts in spelled.items()
     )
-    failing = " ".join(f"WHEN NOT {each} THEN {place}" for place, each in enumerate(_holds(rule)))
+    failing = " ".join(
+        f"WHEN NOT {_held(check)} THEN {place}" for place, (_, check) in enumerate(compared)
+    )
     return (
         f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {said}"
         f" FROM (SELECT *, CASE {failing} END AS place FROM ({pairs}))"
     )
 
 
-def _difference(check: Check, place: int) -> str:
+def _difference(check: Check, name: str) -> str:
     if check.is_key:
         return "NULL::VARCHAR"
-    both = f"l.v{place} IS NOT NULL AND r.v{place} IS NOT NULL"
+    both = f"l.{name} IS NOT NULL AND r.{name} IS NOT NULL"
     return f"CASE WHEN {both} THEN {check.difference} END"
 
 
-def _holds(rule: RulePlan) -> list[str]:
-    return [f"coalesce({check.holds}, false)" for check in rule.checks]
-
-
 def _satisfied(rule: RulePlan) -> str:
-    return " + ".join(f"CAST({each} AS INTEGER)" for each in _holds(rule))
+    return " + ".join(f"CAST({_held(check)} AS INTEGER)" for _, check in _compared(rule))
+
+
+def _held(check: Check) -> str:
+    return f"coalesce({check.holds}, false)"
+
+
+def _compared(rule: RulePlan) -> list[tuple[str, Check]]:
+    """The conditions of a rule, each with the name of what it compares; before the amounts, that
+    these are of one currency."""
+    found = [(f"v{place}", check) for place, check in enumerate(rule.checks)]
+    if rule.currency:
+        found.insert(steps.searched(rule) or 0, ("cur", _currency(rule.currency)))
+    return found
+
+
+def _currency(columns: tuple[Value, Value]) -> Check:
+    left, right = columns
+    label = f"currency({left.column}, {right.column})"
+    return Check(label, left, right, "l.cur = r.cur", "0", "'0'", is_key=True)
 
 
 def _columns(rule: RulePlan) -> str:

@@ -59,7 +59,10 @@ class Key:
     def of(cls, rule: RulePlan) -> Key:
         checks = [rule.checks[place] for place in rule.key]
         pairs = {check.coarse or (check.left, check.right) for check in checks}
-        return cls(frozenset(pairs | ({rule.currency} if rule.currency else set())))
+        if not pairs and rule.currency:
+            pairs = {rule.currency}
+        # Else rows of other currencies stay with them: one may be the closest to another.
+        return cls(frozenset(pairs))
 
     def serves(self, other: Key) -> bool:
         """Whether rows that are equal in the other key are so in this one."""
