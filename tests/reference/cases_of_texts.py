@@ -50,12 +50,12 @@ TEXTS = [
         expect(pair("L1", "R1"), alone("right", "R2")),
     ),
     Case(
-        "digits alone, and a text of none of them is empty",
+        "digits alone, and of a text without any, nothing",
         DERIVED,
         recipe(rule(eq(derive=("digits",)))),
         left("id ref", ("L1", "INV-00 7"), ("L2", "none")),
         right("id ref", ("R1", "#007"), ("R2", "")),
-        expect(pair("L1", "R1"), pair("L2", "R2")),
+        expect(pair("L1", "R1"), alone("left", "L2"), alone("right", "R2")),
     ),
     Case(
         "an expression's first group",

@@ -207,7 +207,7 @@ def derived(value: Value, derivation: Derivation, writing: Writing) -> Value:
         case "lower":
             return text.lower()
         case "digits":
-            return re.sub("[^0-9]", "", text)
+            return re.sub("[^0-9]", "", text) or None
 
 
 def derived_kind(kind: Kind, derivations: tuple[Derivation, ...]) -> Kind:

@@ -401,5 +401,6 @@ def _derived(given: Value, derivation: Derivation) -> Value:
         sql = f"(CASE WHEN {plain} THEN {given.sql} ELSE {trimmed} END)"
         return Value(sql, "text", column=given.column)
     if derivation == "digits":
-        return Value(f"regexp_replace({given.sql}, '[^0-9]', '', 'g')", "text", column=given.column)
+        found = f"nullif(regexp_replace({given.sql}, '[^0-9]', '', 'g'), '')"
+        return Value(found, "text", column=given.column)
     return Value(f"{derivation}({given.sql})", "text", column=given.column)
