@@ -7,18 +7,16 @@ for the closest one alone, when `{side}_near` is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from kalla.reconcile.matching import steps, values
-from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
 from kalla.reconcile.matching.phrases import conjunction, value_columns
 from kalla.reconcile.matching.steps import Measured
-from kalla.reconcile.matching.values import Value, literal
+from kalla.reconcile.matching.telling import Near, count_held, holds, letters, of_one_currency, tell
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -27,22 +25,6 @@ from kalla.reconcile.plan import RulePlan
 _FEW = 5
 _PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
 _IN_CACHE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Near:
-    """What one rule found closest: a table of rid, other and satisfied. What it says of their
-    values is looked up for those alone, among the rows that were `looking` and those `offered`;
-    where each has but one, these `meet` by themselves."""
-
-    rule: RulePlan
-    table: str
-    looking: str
-    meet: str | None = None
-
-    @property
-    def offered(self) -> str:
-        return f"{self.table}_offered"
 
 
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
@@ -67,7 +49,7 @@ def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool 
         if (place := steps.searched(rule)) is not None:
             rows = looking.get(rule.number) or _looking(bench, rule, side, "lonely")
             found.append(_nearest(bench, rule, side, other, rows, place))
-    _tell(bench, side, found)
+    tell(bench, side, found)
 
 
 def _looking(bench: Workbench, rule: RulePlan, side: Side, which: str) -> str:
@@ -105,12 +87,12 @@ def _same_key(
             f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT * FROM {near.offered}"
             f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY {order}) <= {bound}"
         )
-    own, their = _letters(side)
+    own, their = letters(side)
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
     pairs = f"JOIN {near.offered} {their} ON {together}"
     if most == 1:
         # Only another rule could have found one that is closer.
-        satisfied = _satisfied(rule) if len(bench.plan.rules) > 1 else "0"
+        satisfied = count_held(rule) if len(bench.plan.rules) > 1 else "0"
         bench.run(
             f"CREATE OR REPLACE TEMP TABLE {near.table} AS SELECT {own}.rid, {their}.rid AS other,"
             f" {satisfied} AS satisfied FROM {looking} {own} {pairs}"
@@ -195,7 +177,7 @@ def _nearest(
         f" {key} AS key, {_in_order(bench, other)}"
         f" FROM {rows} t JOIN offers o ON o.rid = t.rid {join}"
     )
-    own, their = _letters(side)
+    own, their = letters(side)
     pairs = (
         f"JOIN seekers n ON n.seeker = {own}.rid JOIN {near.offered} {their}"
         f" ON {their}.step = n.step"
@@ -276,7 +258,7 @@ def _rank(
     By an aggregate, which holds one of each; to sort all pairs takes five times as long. Where
     many are offered to each, rows alike in all that is compared are ranked once.
     """
-    own, their = _letters(side)
+    own, their = letters(side)
     rule, keys = near.rule, _order(bench, "right" if side == "left" else "left")
     far = [
         part
@@ -288,7 +270,7 @@ def _rank(
         )
     ]
     if rule.currency:  # amounts compare only within one
-        far = [f"NOT {_held(_currency(rule.currency))}", *far]
+        far = [f"NOT {holds(of_one_currency(rule.currency))}", *far]
     order = ", ".join(["-satisfied", *(f"f{number}" for number in range(len(far))), *keys])
     listed = "".join(f", {sql} AS f{number}" for number, sql in enumerate(far))
 
@@ -296,7 +278,7 @@ def _rank(
         return (
             "SELECT rid, arg_min(other, row(" + order + ")) AS other, max(satisfied) AS satisfied"
             f" FROM (SELECT {own}.rid, {their}.rid AS other, {', '.join(keys)},"
-            f" {_satisfied(rule)} AS satisfied{listed} FROM {rows} {own} {pairs}) GROUP BY rid"
+            f" {count_held(rule)} AS satisfied{listed} FROM {rows} {own} {pairs}) GROUP BY rid"
         )
 
     if not crowded:
@@ -321,112 +303,6 @@ def _rank(
     )
 
 
-def _tell(bench: Workbench, side: Side, found: list[Near]) -> None:
-    """`{side}_found` and `{side}_near`: of each row the best of all rules, and in words what is to
-    be said of it."""
-    own, _ = _letters(side)
-    chosen = ""
-    if len(bench.plan.rules) > 1 and found:
-        every = " UNION ALL ".join(
-            f"SELECT rid, satisfied, {each.rule.number} AS rule FROM {each.table}" for each in found
-        )
-        bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_best AS"
-            f" SELECT rid, arg_min(rule, row(-satisfied, rule)) AS rule FROM ({every}) GROUP BY rid"
-        )
-        chosen = f" SEMI JOIN {side}_best b ON b.rid = {own}.rid AND b.rule = "
-    rids, told = [], []
-    for rule in bench.plan.rules:
-        best = f"{chosen}{rule.number}" if chosen else ""
-        its = [each for each in found if each.rule is rule]
-        rids += [f"SELECT {own}.rid, {own}.other FROM {each.table} {own}{best}" for each in its]
-        if its:
-            pairs = " UNION ALL ".join(_pairs(each, side) + best for each in its)
-            told.append(_told(bench.plan.rules, rule, pairs))
-    nothing = (
-        "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
-        " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
-        " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
-    )
-    for name, each in (("found", rids), ("near", told)):
-        sql = " UNION ALL ".join(each) or nothing
-        bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_{name} AS {sql}")
-
-
-def _pairs(near: Near, side: Side) -> str:
-    """The rows that were looking and their closest ones, both as conditions see them."""
-    own, their = _letters(side)
-    names = value_columns(near.rule)
-    rows = ", ".join(
-        f"struct_pack({', '.join(f'{name} := {letter}.{name}' for name in names)}) AS {letter}"
-        for letter in "lr"
-    )
-    meet = near.meet or (
-        f"JOIN {near.table} w ON w.rid = {own}.rid"
-        f" JOIN {near.offered} {their} ON {their}.rid = w.other"
-    )
-    return (
-        f"SELECT {own}.rid, {their}.rid AS other, {their}.key, {rows}"
-        f" FROM {near.looking} {own} {meet}"
-    )
-
-
-def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
-    compared = _compared(rule)
-    spelled = {
-        "failing": [literal(check.label) for _, check in compared],
-        "left_value": [values.shown(check.left, f"l.{name}") for name, check in compared],
-        "right_value": [values.shown(check.right, f"r.{name}") for name, check in compared],
-        "difference": [_difference(check, name) for name, check in compared],
-    }
-    names = values.enum(each.name for each in rules)
-    labels = (check.label for each in rules for _, check in _compared(each))
-    kinds = {"failing": values.enum(labels)}
-    said = ", ".join(
-        "CAST(CASE place "
-        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
-        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
-        for name, texts in spelled.items()
-    )
-    failing = " ".join(
-        f"WHEN NOT {_held(check)} THEN {place}" for place, (_, check) in enumerate(compared)
-    )
-    return (
-        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {said}"
-        f" FROM (SELECT *, CASE {failing} END AS place FROM ({pairs}))"
-    )
-
-
-def _difference(check: Check, name: str) -> str:
-    if check.is_key:
-        return "NULL::VARCHAR"
-    both = f"l.{name} IS NOT NULL AND r.{name} IS NOT NULL"
-    return f"CASE WHEN {both} THEN {check.difference} END"
-
-
-def _satisfied(rule: RulePlan) -> str:
-    return " + ".join(f"CAST({_held(check)} AS INTEGER)" for _, check in _compared(rule))
-
-
-def _held(check: Check) -> str:
-    return f"coalesce({check.holds}, false)"
-
-
-def _compared(rule: RulePlan) -> list[tuple[str, Check]]:
-    """The conditions of a rule, each with the name of what it compares; before the amounts, that
-    these are of one currency."""
-    found = [(f"v{place}", check) for place, check in enumerate(rule.checks)]
-    if rule.currency:
-        found.insert(steps.searched(rule) or 0, ("cur", _currency(rule.currency)))
-    return found
-
-
-def _currency(columns: tuple[Value, Value]) -> Check:
-    left, right = columns
-    label = f"currency({left.column}, {right.column})"
-    return Check(label, left, right, "l.cur = r.cur", "0", "'0'", is_key=True)
-
-
 def _columns(rule: RulePlan) -> str:
     """What is held of a row that others are compared with, or that is compared."""
     return ", ".join(f"t.{name}" for name in ["rid", *value_columns(rule)])
@@ -440,11 +316,6 @@ def _in_order(bench: Workbench, side: Side) -> str:
 
 def _order(bench: Workbench, side: Side) -> list[str]:
     return [f"k{number}" for number in range(len(bench.key_order(side, "t")))]
-
-
-def _letters(side: Side) -> tuple[str, str]:
-    """What conditions call the rows of this side and those of the other."""
-    return ("l", "r") if side == "left" else ("r", "l")
 
 
 def _rids(found: list[Near]) -> str:

@@ -1,0 +1,143 @@
+"""What is said of a row and the one closest to it: the first condition that fails, both values, and
+the difference. Apart from the search, which only needs to know how many hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kalla.reconcile.matching import steps, values
+from kalla.reconcile.matching.conditions import Check
+from kalla.reconcile.matching.phrases import value_columns
+from kalla.reconcile.matching.values import Value, literal
+from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.model import Side
+from kalla.reconcile.plan import RulePlan
+
+
+@dataclass(frozen=True)
+class Near:
+    """What one rule found closest: a table of rid, other and satisfied. What it says of their
+    values is looked up for those alone, among the rows that were `looking` and those `offered`;
+    where each has but one, these `meet` by themselves."""
+
+    rule: RulePlan
+    table: str
+    looking: str
+    meet: str | None = None
+
+    @property
+    def offered(self) -> str:
+        return f"{self.table}_offered"
+
+
+def tell(bench: Workbench, side: Side, found: list[Near]) -> None:
+    """`{side}_found` and `{side}_near`: of each row the best of all rules, and in words what is to
+    be said of it."""
+    own, _ = letters(side)
+    chosen = ""
+    if len(bench.plan.rules) > 1 and found:
+        every = " UNION ALL ".join(
+            f"SELECT rid, satisfied, {each.rule.number} AS rule FROM {each.table}" for each in found
+        )
+        bench.run(
+            f"CREATE OR REPLACE TEMP TABLE {side}_best AS"
+            f" SELECT rid, arg_min(rule, row(-satisfied, rule)) AS rule FROM ({every}) GROUP BY rid"
+        )
+        chosen = f" SEMI JOIN {side}_best b ON b.rid = {own}.rid AND b.rule = "
+    rids, told = [], []
+    for rule in bench.plan.rules:
+        best = f"{chosen}{rule.number}" if chosen else ""
+        its = [each for each in found if each.rule is rule]
+        rids += [f"SELECT {own}.rid, {own}.other FROM {each.table} {own}{best}" for each in its]
+        if its:
+            pairs = " UNION ALL ".join(_pairs(each, side) + best for each in its)
+            told.append(_told(bench.plan.rules, rule, pairs))
+    nothing = (
+        "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
+        " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
+        " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
+    )
+    for name, each in (("found", rids), ("near", told)):
+        sql = " UNION ALL ".join(each) or nothing
+        bench.run(f"CREATE OR REPLACE TEMP VIEW {side}_{name} AS {sql}")
+
+
+def _pairs(near: Near, side: Side) -> str:
+    """The rows that were looking and their closest ones, both as conditions see them."""
+    own, their = letters(side)
+    names = value_columns(near.rule)
+    rows = ", ".join(
+        f"struct_pack({', '.join(f'{name} := {letter}.{name}' for name in names)}) AS {letter}"
+        for letter in "lr"
+    )
+    meet = near.meet or (
+        f"JOIN {near.table} w ON w.rid = {own}.rid"
+        f" JOIN {near.offered} {their} ON {their}.rid = w.other"
+    )
+    return (
+        f"SELECT {own}.rid, {their}.rid AS other, {their}.key, {rows}"
+        f" FROM {near.looking} {own} {meet}"
+    )
+
+
+def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
+    compared = _compared(rule)
+    spelled = {
+        "failing": [literal(check.label) for _, check in compared],
+        "left_value": [values.shown(check.left, f"l.{name}") for name, check in compared],
+        "right_value": [values.shown(check.right, f"r.{name}") for name, check in compared],
+        "difference": [_difference(check, name) for name, check in compared],
+    }
+    names = values.enum(each.name for each in rules)
+    labels = (check.label for each in rules for _, check in _compared(each))
+    kinds = {"failing": values.enum(labels)}
+    said = ", ".join(
+        "CAST(CASE place "
+        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
+        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
+        for name, texts in spelled.items()
+    )
+    failing = " ".join(
+        f"WHEN NOT {holds(check)} THEN {place}" for place, (_, check) in enumerate(compared)
+    )
+    return (
+        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {said}"
+        f" FROM (SELECT *, CASE {failing} END AS place FROM ({pairs}))"
+    )
+
+
+def _difference(check: Check, name: str) -> str:
+    if check.is_key:
+        return "NULL::VARCHAR"
+    both = f"l.{name} IS NOT NULL AND r.{name} IS NOT NULL"
+    return f"CASE WHEN {both} THEN {check.difference} END"
+
+
+def count_held(rule: RulePlan) -> str:
+    return " + ".join(f"CAST({holds(check)} AS INTEGER)" for _, check in _compared(rule))
+
+
+def holds(check: Check) -> str:
+    return f"coalesce({check.holds}, false)"
+
+
+def _compared(rule: RulePlan) -> list[tuple[str, Check]]:
+    """The conditions of a rule, each with the name of what it compares; before the amounts, that
+    these are of one currency."""
+    found = [(f"v{place}", check) for place, check in enumerate(rule.checks)]
+    if rule.currency:
+        found.insert(steps.searched(rule) or 0, ("cur", of_one_currency(rule.currency)))
+    return found
+
+
+def of_one_currency(columns: tuple[Value, Value]) -> Check:
+    left, right = columns
+    label = f"currency({left.column}, {right.column})"
+    return Check(label, left, right, "l.cur = r.cur", "0", "'0'", is_key=True)
+
+
+def letters(side: Side) -> tuple[str, str]:
+    """What conditions call the rows of this side and those of the other."""
+    return ("l", "r") if side == "left" else ("r", "l")
