@@ -106,14 +106,10 @@ def rank(lens: Lens, rules: Sequence[Rule], pair: Candidate) -> tuple[object, ..
 
 def same_key(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
     """Of whatever currency."""
-    if not rule.key:
+    key = lens.key_alone(rule, row)
+    if not rule.key or key is None:
         return []
-    same = [
-        other
-        for other in others
-        if all(lens.holds(each, *in_order(row, other)) for each in rule.key)
-    ]
-    return first(lens, same)
+    return first(lens, [other for other in others if lens.key_alone(rule, other) == key])
 
 
 def nearest(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:

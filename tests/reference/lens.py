@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -103,7 +104,15 @@ class Lens:
         """The values that must be equal; none when one is null, for null equals nothing. Of moments
         the dates must be, for whether their times must is a matter of the pair.
         """
-        values = tuple(self._key(each, row) for each in self.equalities(rule))
+        return self._known(self._key(each, row) for each in self.equalities(rule))
+
+    def key_alone(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
+        """The same, of whatever currency."""
+        return self._known(self._key(each, row) for each in rule.key)
+
+    @staticmethod
+    def _known(given: Iterable[Seen]) -> tuple[Seen, ...] | None:
+        values = tuple(given)
         return None if None in values else values
 
     def _key(self, condition: Equal, row: Row) -> Seen:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
-from kalla.reconcile.matching.phrases import conjunction, value_columns
+from kalla.reconcile.matching.phrases import conjunction, equal_columns, value_columns
 from kalla.reconcile.matching.steps import Measured
 from kalla.reconcile.matching.telling import Near, count_held, holds, letters, of_one_currency, tell
 from kalla.reconcile.matching.workbench import Workbench, is_bare
@@ -67,7 +67,7 @@ def _same_key(
     bench: Workbench, rule: RulePlan, side: Side, other: Side, looking: str
 ) -> list[Near]:
     near = Near(rule, f"{side}_near_{rule.number}_by_key", looking)
-    keys = [f"v{place}" for place in rule.key]
+    keys = equal_columns(rule)
     rows = _admit(bench, rule, other, _of_same_key(bench, rule, side, other, looking))
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
     key, join = bench.keyed(other, "t", "t.rid")

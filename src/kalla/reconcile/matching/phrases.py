@@ -20,8 +20,12 @@ def too_coarse(rule: RulePlan) -> list[str]:
 
 
 def key_columns(rule: RulePlan) -> list[str]:
-    found = [f"k{place}" if rule.checks[place].coarse else f"v{place}" for place in rule.key]
-    return found + (["cur"] if rule.currency else [])
+    return equal_columns(rule) + (["cur"] if rule.currency else [])
+
+
+def equal_columns(rule: RulePlan) -> list[str]:
+    """The key without the currency."""
+    return [f"k{place}" if rule.checks[place].coarse else f"v{place}" for place in rule.key]
 
 
 def value_columns(rule: RulePlan) -> list[str]:
