@@ -19,6 +19,7 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence.claim import WORK
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe
@@ -136,7 +137,7 @@ def test_an_executor_that_is_killed_changes_nothing_in_the_evidence(
         monkeypatch.setenv("KALLA_SECRET_BANK", password)
     recipe = invoices_and_payments(bank, tmp_path, with_password=bool(password))
     (tmp_path / "out").mkdir()
-    killer = Killer(spark_cluster, tmp_path / "out" / ".work" / "temp")
+    killer = Killer(spark_cluster, tmp_path / "out")
     done = carry_out(
         session,
         recipe,
@@ -156,8 +157,8 @@ def test_an_executor_that_is_killed_changes_nothing_in_the_evidence(
 class Killer:
     """Kills an executor as soon as a bucket is being matched."""
 
-    def __init__(self, cluster: Cluster, tasks: Path) -> None:
-        self._cluster, self._tasks = cluster, tasks
+    def __init__(self, cluster: Cluster, evidence: Path) -> None:
+        self._cluster, self._evidence = cluster, evidence
         self.killed: int | None = None
         self.thread = threading.Thread(target=self._kill)
         self._seen: set[str] = set()
@@ -174,7 +175,7 @@ class Killer:
 
     def _running(self) -> set[str]:
         """Each task has a folder of its own to spill into."""
-        return {each.name for each in self._tasks.glob("*")}
+        return {each.name for each in self._evidence.glob(f"{WORK}*/temp/*")}
 
 
 def invoices_and_payments(bank: str, folder: Path, *, with_password: bool) -> Recipe:

@@ -315,7 +315,7 @@ def _in_order(bench: Workbench, side: Side) -> str:
 
 
 def _order(bench: Workbench, side: Side) -> list[str]:
-    return [f"k{number}" for number in range(len(bench.key_order(side, "t")))]
+    return [f"o{number}" for number in range(len(bench.key_order(side, "t")))]
 
 
 def _rids(found: list[Near]) -> str:
