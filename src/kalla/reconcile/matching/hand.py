@@ -19,8 +19,9 @@ Units = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 
 MANY = 100_000  # rows: of fewer, SQL goes through all as soon
+# Of the memory, what a side may take: beside its table, and where it has none.
+BESIDE, ALONE = 0.25, 0.4
 _IN_CACHE = 1 << 16
-_SHARE = 4  # of the memory, which one side may take at the most
 _SHORT = 18  # digits of a decimal that fits into a word
 
 
@@ -74,11 +75,11 @@ class Hand:
         return pa.table({"rid": typed(rids, pa.int64()), **columns})
 
 
-def fitting(schema: pa.Schema, rows: int, memory: int) -> list[str]:
-    """The columns that can be in hand; none where that would take too much memory."""
+def fitting(schema: pa.Schema, rows: int, most: int) -> list[str]:
+    """The columns that can be in hand; none where that would take more than so many bytes."""
     names = [field.name for field in schema if _is_word(field.type)]
     size = rows * len(names) * np.dtype(np.int64).itemsize
-    return names if size <= memory // _SHARE else []
+    return names if size <= most else []
 
 
 def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> dict[str, Column]:

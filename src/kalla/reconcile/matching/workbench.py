@@ -256,7 +256,7 @@ class Workbench:
         if rows < hand.MANY:
             return None
         schema = self.arrow(f"SELECT * FROM {side}_held LIMIT 0").schema
-        names = hand.fitting(schema, rows, self._memory)
+        names = hand.fitting(schema, rows, int(self._memory * hand.BESIDE))
         if not names:
             return None
         listed = ", ".join(["rowid", *map(quote, names)])
@@ -269,7 +269,7 @@ class Workbench:
         if expected < hand.MANY:
             return None
         schema = self.arrow(f"{rows} LIMIT 0").schema
-        names = hand.fitting(schema, expected, self._memory)
+        names = hand.fitting(schema, expected, int(self._memory * hand.ALONE))
         if len(names) < len(schema):
             return None
         count, columns = hand.gather(expected, names, self.batches(rows))
