@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 
 from kalla.reconcile.matching import steps, values
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
@@ -117,9 +116,7 @@ def _of_same_key(
         return None
     (place,) = rule.key
     mine, theirs = (bench.in_hand(rule, place, each) for each in (side, other))
-    if not (
-        mine and theirs and pa.types.is_integer(mine.kind) and pa.types.is_integer(theirs.kind)
-    ):
+    if not (mine and theirs and mine.is_whole and theirs.is_whole):
         return None
     rids = bench.column(f"SELECT rid FROM {looking} WHERE v{place} IS NOT NULL")
     wanted = mine.units[rids]

@@ -57,7 +57,7 @@ class Hand:
     """The columns of a side that are in hand, by the names they are held by."""
 
     columns: Mapping[str, Column]
-    is_whole: bool  # there are no others
+    has_all: bool  # there are no others
     keys: Mapping[str, str]  # what is held as part of the primary key: its SQL, and its name
 
     def column(self, sql: str) -> Column | None:

@@ -295,7 +295,7 @@ class Workbench:
     def rows_at(self, side: Side, rids: Rids, name: str, kind: str = "TEMP TABLE") -> str:
         """Some rows of a side, with all that we hold of them, as a table."""
         found = self.hand(side)
-        if found is not None and found.is_whole:
+        if found is not None and found.has_all:
             self.connection.register("given", found.taken(rids))
             every = _every_column(self.plan.sides[side])
             self._make(kind, name, f"SELECT {every} FROM given")

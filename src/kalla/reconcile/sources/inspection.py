@@ -18,12 +18,12 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.matching.values import quote
-from kalla.reconcile.model import COMPRESSIONS, DATABASES, Source
+from kalla.reconcile.model import COMPRESSIONS, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes.checking import columns_of, word_of
 from kalla.reconcile.sources import native
 from kalla.reconcile.sources.files import opened, readable
-from kalla.reconcile.sources.origins import Resolve, from_environment, password_of
+from kalla.reconcile.sources.origins import Resolve, from_environment, is_staged, password_of
 from kalla.reconcile.sources.scans import scan
 from kalla.spark.connectors.connector import ColumnType, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
@@ -84,7 +84,7 @@ def inspect(
     bounds: Bounds = LOOK,
 ) -> Inspection:
     """Columns, size and a primary key; reads a table's catalogue, and of files a bounded sample."""
-    if is_database(source):
+    if is_staged(source):
         return _inspect_table(_table(source, resolve, bounds))
     seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     rows, exact = estimate(seen, storage), seen.rows is not None
@@ -106,7 +106,7 @@ def columns(
 ) -> dict[str, str]:
     """The columns with their types in a word, and nothing else; of JSON by every line, for one may
     come late."""
-    if is_database(source):
+    if is_staged(source):
         found = _table(source, resolve, bounds).schema()
         return {each.name: _word_of_arrow(each) for each in found}
     return columns_of(source, storage=storage, bounds=bounds)
@@ -121,7 +121,7 @@ def preview(
     bounds: Bounds = LOOK,
 ) -> Preview:
     """The first rows as they come; reads no more than it needs."""
-    if is_database(source):
+    if is_staged(source):
         return _first_of_table(_table(source, resolve, bounds), rows)
     seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     columns = ", ".join(quote(name) for name in seen.types)
@@ -139,7 +139,7 @@ def reach(
 ) -> Reach:
     """Whether the source can be reached, or the sentence that says why not."""
     try:
-        if is_database(source):
+        if is_staged(source):
             columns = _table(source, resolve, bounds).schema()
             return Reach(True, f"{source.table} can be read: it has {len(columns)} columns")
         seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
@@ -164,10 +164,6 @@ def estimate(seen: Input, storage: Storage) -> int | None:
     lines = head.count(b"\n") or 1
     headers = len(seen.files) if seen.format == "csv" and seen.csv.header else 0
     return max(0, round(seen.bytes * lines / len(head)) - headers)
-
-
-def is_database(source: Source) -> bool:
-    return source.uri.partition("://")[0].lower() in DATABASES
 
 
 # A table
