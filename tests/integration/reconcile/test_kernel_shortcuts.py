@@ -333,8 +333,9 @@ def mixed(recipe: str, rule: str, left: int, right: int) -> int:
     words = [left + 2**63, right + 2**63]
     for turn in range(4):
         seed = int.from_bytes(digest[8 * turn : 8 * turn + 8], "little")
-        product = (words[1 - turn % 2] ^ seed) * 0x9E3779B97F4A7C15
-        words[turn % 2] ^= (product >> 64) ^ (product % 2**64)
+        word = words[1 - turn % 2] ^ seed
+        product = (word ^ word >> 29) * 0x9E3779B97F4A7C15 % 2**64
+        words[turn % 2] ^= product ^ product >> 32
     return (words[0] << 64) + words[1]
 
 
