@@ -35,8 +35,8 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
         ]
         there, looking = (
             [
-                (each.rids[n], each.values[n], 0 if each.codes is None else each.codes[n])
-                for n in range(len(each.rids))
+                (rid, each.values[n], 0 if each.codes is None else each.codes[n])
+                for n, rid in enumerate(each.at(np.arange(len(each.values))))
             ]
             for each in rows
         )
@@ -60,7 +60,7 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
             above = min((value for value, _ in given if value > wish), default=None)
             expected |= {(seeker, rid) for value, rid in given if value in (below, above)}
         assert found == expected
-        assert {rid for _, rid in expected} <= set(rows[0].rids[steps.in_sight(*rows)])
+        assert {rid for _, rid in expected} <= set(rows[0].at(steps.in_sight(*rows)))
 
 
 def test_doubles_of_large_numbers_are_in_the_order_of_the_numbers() -> None:

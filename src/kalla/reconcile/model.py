@@ -15,6 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 Side = Literal["left", "right"]
 SIDES: tuple[Side, Side] = ("left", "right")
 
+
+def opposite(side: Side) -> Side:
+    return "right" if side == "left" else "left"
+
+
 Native = Literal["csv", "parquet", "json"]
 ENDINGS: Mapping[str, Native] = {
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.evidence.archive import Reader, reading
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.storage import Storage
 
 Change = Literal["newly_matched", "newly_broken", "changed", "only_in_a", "only_in_b", "unchanged"]
@@ -126,7 +126,7 @@ def compare(
 
 def _standings(reader: Reader, run: str, url: str, side: Side, accepted: bool) -> str:
     """A view of every row of a side: its state and, if matched, by which rule and with whom."""
-    other = "right" if side == "left" else "left"
+    other = opposite(side)
     matched = reader.dataset(url, "matched").relation
     unmatched = reader.dataset(url, f"unmatched_{side}").relation
     ambiguous = reader.dataset(url, "ambiguous").relation

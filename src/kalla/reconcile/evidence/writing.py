@@ -22,7 +22,7 @@ from kalla.reconcile.evidence.pairs import write as write_pairs
 from kalla.reconcile.matching.fates import OPEN, SETTLED, numbers
 from kalla.reconcile.matching.values import enum, literal
 from kalla.reconcile.matching.workbench import Workbench, streamed
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.sources import scans
 
@@ -168,7 +168,7 @@ class Evidence:
 
     def unmatched(self, side: Side) -> None:
         bench = self._bench
-        other: Side = "right" if side == "left" else "left"
+        other = opposite(side)
         attempted, nobody = _attempted(bench.plan, side)
         key, join = bench.keyed(side, "t", "t.rid")
         gone = bench.gone(other, f"SELECT other FROM {side}_found")

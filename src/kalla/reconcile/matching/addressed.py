@@ -5,7 +5,7 @@ that lie close together, an array tells which row has a number. Nothing is hashe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kalla.reconcile.matching.fates import Rids, numbers
-from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
+from kalla.reconcile.matching.hand import Chosen, Hand, Units, typed
+from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import RulePlan
 
 # Numbers lie close together if there are no more than so many places for each of them.
@@ -36,75 +37,44 @@ Made = TypeVar("Made")
 def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
     """All pairs of rows that satisfy key and checks, where the key is the primary key of `side`;
     none where they cannot be found in this way."""
-    if len(rule.key) > 1 or rule.currency:
+    hands = {each: bench.hand(each) for each in SIDES}
+    known = compared(rule, hands)
+    mine, theirs = hands[side], hands[other := opposite(side)]
+    if known is None or mine is None or theirs is None:
         return None
-    hands = {each: found for each in SIDES if (found := bench.hand(each))}
-    if len(hands) < len(SIDES) or any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
+    if any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
         return None
-    checked = _in_hand(rule, hands)
-    if checked is None:
+    admitted = {each: _admitted(bench, rule, each, known) for each in SIDES}
+    keys = known.key[side].units
+    chosen = keys if admitted[side].all() else keys[admitted[side]]
+    if not len(chosen):
         return None
-    admitted = {each: _admitted(bench, rule, each, checked) for each in SIDES}
-    keys = {each: checked[rule.key[0]][each].units for each in SIDES}
-    mine = keys[side] if admitted[side].all() else keys[side][admitted[side]]
-    if not len(mine):
-        return None
-    low, high = int(mine.min()), int(mine.max())
-    if high - low >= _PLACES * len(mine) or not -_FAR < low <= high < _FAR:
+    low, high = int(chosen.min()), int(chosen.max())
+    if high - low >= _PLACES * len(chosen) or not -_FAR < low <= high < _FAR:
         return None
     places = np.full(high - low + 1, _NOBODY, np.int32)
 
     def lay(rows: slice) -> None:
-        chosen = np.flatnonzero(admitted[side][rows])
-        places[keys[side][rows][chosen] - low] = rows.start + chosen
+        here = np.flatnonzero(admitted[side][rows])
+        places[keys[rows][here] - low] = rows.start + here
 
     for _ in _spread(lay, _ranges(bench.fates[side].rows), bench.threads):
         pass
-    other: Side = "right" if side == "left" else "left"
-    kind = hands[side].columns["p0"].kind
-    meeting = _Meeting(rule, side, checked, admitted[other], low, places, kind)
-    blocks = _blocks(bench, other, hands[other])
+    meeting = _Meeting(known, side, admitted[other], low, places, mine.columns["p0"].kind)
+    blocks = _blocks(bench, other, theirs)
     return pa.Table.from_batches(list(_spread(meeting.pairs, blocks, bench.threads)))
 
 
-Checked = Mapping[int, Mapping[Side, Column]]
-
-
-def _in_hand(rule: RulePlan, hands: Mapping[Side, Hand]) -> Checked | None:
-    """What a rule compares, by the place of its check; none if some of it is not in hand, or a
-    check is not a window for the difference of two words."""
-    found: dict[int, dict[Side, Column]] = {}
-    for place, check in enumerate(rule.checks):
-        both = {side: hands[side].column(check.of(side).sql) for side in SIDES}
-        known = {side: column for side, column in both.items() if column}
-        if len(known) < len(SIDES):
-            return None
-        left, right = (column.kind for column in known.values())
-        if check.is_key:
-            plain = all(column.is_whole for column in known.values())
-        else:
-            plain = check.window is not None and left == right and _is_plain(left)
-        if not plain:
-            return None
-        found[place] = known
-    return found
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether two of its values differ by a number: two points in time may be infinite."""
-    return bool(pa.types.is_decimal128(kind) or pa.types.is_date32(kind))
-
-
-def _admitted(bench: Workbench, rule: RulePlan, side: Side, checked: Checked) -> Chosen:
+def _admitted(bench: Workbench, rule: RulePlan, side: Side, known: Compared) -> Chosen:
     """Which rows of a side the rule looks at."""
     if not is_bare(rule, side):
         chosen = np.zeros(bench.fates[side].rows, np.bool_)
         chosen[bench.column(f"SELECT rid FROM {bench.admit(rule, side)}")] = True
         return chosen
     chosen = bench.fates[side].are_open()
-    for columns in checked.values():
-        if (nulls := columns[side].nulls) is not None:
-            chosen &= ~nulls
+    for column in known.columns(side):
+        if column.nulls is not None:
+            chosen &= ~column.nulls
     return chosen
 
 
@@ -141,86 +111,65 @@ def _rids(rows: Rids | slice) -> Rids:
 class _Meeting:
     """The rows of the other side, and who has their number."""
 
-    rule: RulePlan
+    known: Compared
     side: Side
-    checked: Checked
     admitted: Chosen  # of the other side
     low: int
     places: npt.NDArray[np.int32]  # the row of each number, from the lowest on
     kind: pa.DataType  # of this side's primary key
 
-    @property
-    def other(self) -> Side:
-        return "right" if self.side == "left" else "left"
-
     def pairs(self, block: _Block) -> pa.RecordBatch:
-        keys = self.checked[self.rule.key[0]][self.other].units[block.rows]
+        other = opposite(self.side)
+        keys = self.known.key[other].units[block.rows]
         at = keys - self.low
         partners = _taken(self.places, at)
         fits = self.admitted[block.rows] & (partners != _NOBODY)
         fits &= at.view(np.uint64) < len(self.places)  # none is below zero as one without a sign
         deltas = {}
-        for place in self.rule.pair_checks:
-            sign, sign_of_mine = self._signs(place)
-            theirs = self.checked[place][self.other].units[block.rows]
-            mine = _taken(self.checked[place][self.side].units, partners)
-            delta = _signed(theirs, sign) + _signed(mine, sign_of_mine)
-            lowest, highest = self._window(place)
-            fits &= (delta >= lowest) & (delta <= highest)
+        for place, window in self.known.windows.items():
+            mine = _taken(window.columns[self.side].units, partners)
+            theirs = window.columns[other].units[block.rows]
+            delta = window.apart({self.side: mine, other: theirs})
+            fits &= window.holds(delta)
             deltas[place] = delta
         chosen = np.flatnonzero(fits)
         rows = typed(chosen, pa.int64())
-        own, other = ("l", "r") if self.side == "left" else ("r", "l")
-        parts = {f"{other}p{part}": held.take(rows) for part, held in enumerate(block.parts)}
+        ours, others = ("l", "r") if self.side == "left" else ("r", "l")
+        parts = {f"{others}p{part}": held.take(rows) for part, held in enumerate(block.parts)}
+        told = {
+            f"d{place}": _told(self.known.windows[place], delta[chosen])
+            for place, delta in deltas.items()
+        }
         return pa.RecordBatch.from_pydict(
             {
-                f"{own}rid": typed(partners[chosen], pa.int32()),
-                f"{other}rid": typed(_rids(block.rows)[chosen], pa.int32()),
-                f"{own}p0": typed(keys[chosen], self.kind),
+                f"{ours}rid": typed(partners[chosen], pa.int32()),
+                f"{others}rid": typed(_rids(block.rows)[chosen], pa.int32()),
+                f"{ours}p0": typed(keys[chosen], self.kind),
                 **parts,
-                **{
-                    f"d{place}": self._told(place, found[chosen]) for place, found in deltas.items()
-                },
+                **told,
                 "interchangeable": pa.repeat(False, len(chosen)),
                 "fifo": pa.repeat(False, len(chosen)),
             }
         )
 
-    def _signs(self, place: int) -> tuple[int, int]:
-        """Of the other side's value and of this side's: the difference is right less left."""
-        bound = self.rule.checks[place].bound
-        sign: dict[Side, int] = {"right": 1, "left": -1}
-        if bound and bound.negate:
-            sign[bound.negate] *= -1
-        return sign[self.other], sign[self.side]
 
-    def _window(self, place: int) -> tuple[int, int]:
-        window = self.rule.checks[place].window
-        if window is None:
-            raise TypeError("a check that is in hand has a window")
-        return window
-
-    def _told(self, place: int, deltas: Units) -> pa.Array:
-        """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a
-        window has few, each is told by its number in it."""
-        compared = self.checked[place][self.side].kind
-        kind = pa.int64()
-        if pa.types.is_decimal128(compared):
-            kind = pa.decimal128(_DIGITS, compared.scale)
-        lowest, highest = self._window(place)
-        if highest - lowest >= _FEW:
-            return typed(deltas, kind)
-        every = typed(np.arange(lowest, highest + 1), kind)
-        return pa.DictionaryArray.from_arrays(pa.array((deltas - lowest).astype(np.int16)), every)
+def _told(window: Window, deltas: Units) -> pa.Array:
+    """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a window
+    has few, each is told by its number in it."""
+    compared = window.columns["left"].kind
+    kind = pa.int64()
+    if pa.types.is_decimal128(compared):
+        kind = pa.decimal128(_DIGITS, compared.scale)
+    if window.highest - window.lowest >= _FEW:
+        return typed(deltas, kind)
+    every = typed(np.arange(window.lowest, window.highest + 1), kind)
+    numbered = pa.array((deltas - window.lowest).astype(np.int16))
+    return pa.DictionaryArray.from_arrays(numbered, every, safe=False)
 
 
 def _taken(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Those at some places; where there is no such place, any. An index that checks is slow."""
     return values.take(places, mode="clip")
-
-
-def _signed(units: Units, sign: int) -> Units:
-    return units if sign > 0 else -units
 
 
 def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:

@@ -32,7 +32,7 @@ from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.outcomes import Outcome, loaded_of, rules_of, states_of
 from kalla.reconcile.matching.values import held, literal
 from kalla.reconcile.matching.workbench import Resources, Workbench
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan
 
 Task = TypeVar("Task")
@@ -270,7 +270,7 @@ class _Match:
             tasks += [Asking(side, number, of) for number in range(of)]
 
         def explain(task: Asking) -> Outcome:
-            other: Side = "right" if task.side == "left" else "left"
+            other = opposite(task.side)
             everyone = stored(self.plan, other, spread_out[other], fresh=True)
             open_sides = {side: stored(self.plan, side, open_rows[side]) for side in SIDES}
             return self.explain(task, open_sides, everyone, ordinals.get(other), suggested[other])

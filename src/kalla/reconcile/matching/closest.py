@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from kalla.reconcile.matching import steps, values
+from kalla.reconcile.matching import closest_in_hand, steps, values
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
 from kalla.reconcile.matching.phrases import conjunction, equal_columns, value_columns
 from kalla.reconcile.matching.steps import Measured
-from kalla.reconcile.matching.telling import Near, count_held, holds, letters, of_one_currency, tell
+from kalla.reconcile.matching.telling import (
+    Near,
+    count_held,
+    holds,
+    letters,
+    of_one_currency,
+    tell,
+    tell_seen,
+)
 from kalla.reconcile.matching.workbench import Workbench, is_bare
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import RulePlan
 
 # Others that are offered to a row: with more it is worth while to see which rows are alike.
 _FEW = 5
-_PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
-_IN_CACHE = 1 << 16
 
 
 def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True) -> None:
@@ -32,7 +36,11 @@ def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool 
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
-    other: Side = "right" if side == "left" else "left"
+    seen = closest_in_hand.search(bench, side, by_key=by_key, by_value=by_value)
+    if seen is not None:
+        tell_seen(bench, side, seen)
+        return
+    other = opposite(side)
     found: list[Near] = []
     looking: dict[int, str] = {}
     for rule in bench.plan.rules:
@@ -119,22 +127,7 @@ def _of_same_key(
     if not (mine and theirs and mine.is_whole and theirs.is_whole):
         return None
     rids = bench.column(f"SELECT rid FROM {looking} WHERE v{place} IS NOT NULL")
-    wanted = mine.units[rids]
-    if not len(wanted):
-        return np.empty(0, np.int64)
-    low, high = int(wanted.min()), int(wanted.max())
-    if high - low > _PLACES * len(theirs.units):
-        return None
-    marks = np.zeros(high - low + 1, np.bool_)
-    marks[wanted - low] = True
-    found = [np.empty(0, np.int64)]
-    for first in range(0, len(theirs.units), _IN_CACHE):
-        at = theirs.units[first : first + _IN_CACHE] - low
-        # None is below zero as a number without a sign; to clip the others is quicker than to ask.
-        marked = marks.take(at, mode="clip") & (at.view(np.uint64) < len(marks))
-        found.append(first + np.flatnonzero(marked))
-    rids = np.concatenate(found)
-    return rids if theirs.nulls is None else rids[~theirs.nulls[rids]]
+    return closest_in_hand.of_same_key(mine, theirs, rids)
 
 
 def _admit(bench: Workbench, rule: RulePlan, side: Side, rids: Rids | None) -> str:
@@ -188,28 +181,20 @@ def _measured_in_hand(
     bench: Workbench, rule: RulePlan, side: Side, looking: str, place: int
 ) -> tuple[Measured, Measured] | None:
     """What `_measured` finds, without SQL; none where values are not in hand."""
-    other: Side = "right" if side == "left" else "left"
+    other = opposite(side)
     check = rule.checks[place]
     mine, theirs = (bench.in_hand(rule, place, each) for each in (side, other))
     if rule.currency or not (mine and theirs and mine.kind == theirs.kind):
         return None
     rids = bench.column(f"SELECT rid FROM {looking} t WHERE v{place} IS NOT NULL")
-    offered = (
-        np.arange(len(theirs.units)) if theirs.nulls is None else np.flatnonzero(~theirs.nulls)
-    )
-    signs = {each: -1 if check.bound and check.bound.negate == each else 1 for each in SIDES}
-    values = theirs.units if theirs.nulls is None else theirs.units[offered]
-    return (
-        Measured(offered, values if signs[other] > 0 else -values),
-        Measured(rids, signs[side] * mine.units[rids]),
-    )
+    return closest_in_hand.measured(check, {side: mine, other: theirs}, side, rids)
 
 
 def _measured(
     bench: Workbench, rule: RulePlan, side: Side, looking: str, place: int
 ) -> tuple[Measured, Measured]:
     """The rows of the other side, and those that look for the nearest of them, comparable."""
-    other: Side = "right" if side == "left" else "left"
+    other = opposite(side)
     rows = bench.admit(rule, other, settled=True, whole=False)
     check = rule.checks[place]
     signed = check.bound.signed("t.v", "t.v") if check.bound else ("t.v", "t.v")
@@ -234,7 +219,7 @@ def _measured(
     if steps.comparable(offered, wanted):
         return offered, wanted
     # Numbers of more than 64 bits have their ranks for values.
-    bench.table("chosen", as_column(offered.rids[steps.in_sight(offered, wanted)]))
+    bench.table("chosen", as_column(offered.at(steps.in_sight(offered, wanted))))
     currency = ", t.cur" if rule.currency else ""
     bench.run(
         "CREATE OR REPLACE TEMP TABLE ranked AS SELECT *, dense_rank() OVER (ORDER BY x) AS n FROM"
@@ -256,7 +241,7 @@ def _rank(
     many are offered to each, rows alike in all that is compared are ranked once.
     """
     own, their = letters(side)
-    rule, keys = near.rule, _order(bench, "right" if side == "left" else "left")
+    rule, keys = near.rule, _order(bench, opposite(side))
     far = [
         part
         for place in rule.pair_checks

@@ -21,7 +21,7 @@ Chosen = npt.NDArray[np.bool_]
 MANY = 100_000  # rows: of fewer, SQL goes through all as soon
 # Of the memory, what a side may take: beside its table, and where it has none.
 BESIDE, ALONE = 0.25, 0.4
-_IN_CACHE = 1 << 16
+IN_CACHE = 1 << 16
 _SHORT = 18  # digits of a decimal that fits into a word
 
 
@@ -41,8 +41,8 @@ class Column:
 
     def words(self) -> Iterator[tuple[slice, Words, Words]]:
         """Some rows at a time, their values as numbers of two words, the low one first."""
-        for first in range(0, len(self.units), _IN_CACHE):
-            rows = slice(first, first + _IN_CACHE)
+        for first in range(0, len(self.units), IN_CACHE):
+            rows = slice(first, first + IN_CACHE)
             low = self.units[rows]
             yield rows, low.view(np.uint64), (low >> 63).view(np.uint64)
 
@@ -121,7 +121,7 @@ class _Reading:
 
     def add(self, rids: Rids | slice, columns: Sequence[pa.Array]) -> None:
         for name, column in zip(self._names, columns, strict=True):
-            self._kinds[name] = column.type
+            self._kinds[name] = _usual(column.type)
             if name not in self._units:
                 continue
             found = words(column)
@@ -145,6 +145,13 @@ class _Reading:
             for name, held in self._units.items()
             if name in self._kinds
         }
+
+
+def _usual(kind: pa.DataType) -> pa.DataType:
+    """A decimal as everybody else has it, however many bytes it came in."""
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
 
 
 def _range(rids: Rids) -> Rids | slice:

@@ -18,7 +18,7 @@ from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
 from kalla.reconcile.matching.fitting import Fitting
 from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key, unscaled
 from kalla.reconcile.matching.workbench import Workbench
-from kalla.reconcile.model import SIDES, Side
+from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import RulePlan
 
 # More pairs than this under one key with several rows on the one side are not looked into.
@@ -28,7 +28,7 @@ _FETCHED = 10_000  # rows at a time
 
 def match(bench: Workbench, rule: RulePlan, groups: str, one: Side) -> None:
     """Carry the rule out for keys whose rows of side `one` are matched with several each."""
-    many: Side = "right" if one == "left" else "left"
+    many = opposite(one)
     _number_keys(bench, rule, one, many)
     _find_large(bench, rule, one, many)
     _find_admissible(bench, rule, one, many)

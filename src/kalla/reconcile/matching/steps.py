@@ -42,9 +42,12 @@ class Measured:
     large.
     """
 
-    rids: Rids
+    rids: Rids | None  # None: all rows of a side
     values: npt.NDArray[np.int64] | Floats
     codes: npt.NDArray[np.int32] | None = None
+
+    def at(self, places: Places) -> Rids:
+        return places if self.rids is None else self.rids[places]
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def in_sight(offered: Measured, wanted: Measured) -> Places:
     if offered.codes is None or wanted.codes is None:
         return _beside_some(offered.values, wanted.values)
     if len(currencies := np.unique(wanted.codes)) > MOST_CURRENCIES:
-        return np.arange(len(offered.rids))
+        return np.arange(len(offered.values))
     found = [np.empty(0, np.intp)]
     for code in currencies:
         among = np.flatnonzero(offered.codes == code)
@@ -131,9 +134,10 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
     low, span, codes = _extent(offered, wanted)
     values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
     order = np.argsort(sought)
-    sought, seekers, rids = sought[order], wanted.rids[order], offered.rids
+    sought, seekers = sought[order], wanted.at(order)
+    rids = offered.rids
     if (among := _in_cells(values, sought, span * codes)) is not None:
-        values, rids = values[among], rids[among]
+        values, rids = values[among], offered.at(among)
     ordered = np.sort(values)
     above = np.searchsorted(ordered, sought, "right")
     below = above - 1
@@ -153,7 +157,7 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
     crowds = np.bincount(step, minlength=len(steps))
     return Steps(
         as_table({"seeker": np.concatenate(who), "step": chosen}),
-        as_table({"rid": rids[places], "step": step}),
+        as_table({"rid": places if rids is None else rids[places], "step": step}),
         int(crowds.max(initial=0)),
         int(crowds[chosen].sum()),
     )

@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import groupby
 
 from kalla.reconcile.matching.workbench import Workbench
-from kalla.reconcile.model import Side
+from kalla.reconcile.model import Side, opposite
 from kalla.reconcile.plan import RulePlan
 
 LARGEST = 5  # of each currency
@@ -32,7 +32,7 @@ def largest_of(bench: Workbench, rule: RulePlan, groups: str) -> tuple[Suggestio
     if rule.sums is None or rule.cardinality not in ("1:N", "N:1"):
         return ()
     one: Side = "left" if rule.cardinality == "1:N" else "right"
-    many: Side = "right" if one == "left" else "left"
+    many = opposite(one)
     suggested = f"SELECT rid FROM {groups} WHERE status = 'suggested' AND side"
     bench.keys_table(one, f"{suggested} = '{one}'", "suggested_ones")
     bench.run(

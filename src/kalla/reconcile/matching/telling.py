@@ -4,16 +4,19 @@ the difference. Apart from the search, which only needs to know how many hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kalla.reconcile.matching import steps, values
+from kalla.reconcile.matching import closest_in_hand, steps, values
+from kalla.reconcile.matching.closest_in_hand import Seen
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.phrases import value_columns
 from kalla.reconcile.matching.values import Value, literal
 from kalla.reconcile.matching.workbench import Workbench
-from kalla.reconcile.model import Side
+from kalla.reconcile.model import Side, opposite
 from kalla.reconcile.plan import RulePlan
+
+_SAID = ("failing", "left_value", "right_value", "difference")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,27 @@ def tell(bench: Workbench, side: Side, found: list[Near]) -> None:
         if its:
             pairs = " UNION ALL ".join(_pairs(each, side) + best for each in its)
             told.append(_told(bench.plan.rules, rule, pairs))
+    _say(bench, side, rids, told)
+
+
+def tell_seen(bench: Workbench, side: Side, seen: Sequence[Seen]) -> None:
+    """The same of what was found in hand, where each row has the best of all rules already."""
+    rids, told = [], []
+    key = bench.plain_key(opposite(side), "")
+    for number, each in enumerate(seen):
+        name = f"{side}_seen_{number}"
+        bench.table(name, closest_in_hand.table(bench, side, each))
+        rids.append(f"SELECT rid, other FROM {name}")
+        said, rows = dict.fromkeys(_SAID, "NULL"), f"SELECT rid, other, {key} AS key"
+        if each.place is not None:
+            value = f"v{each.place}"
+            (said,) = _spelled([(value, each.rule.checks[each.place])])
+            rows += "".join(f", struct_pack({value} := {letter}) AS {letter}" for letter in "lr")
+        told.append(_sentence(bench.plan.rules, each.rule, said, f"{rows} FROM {name}"))
+    _say(bench, side, rids, told)
+
+
+def _say(bench: Workbench, side: Side, rids: Sequence[str], told: Sequence[str]) -> None:
     nothing = (
         "SELECT NULL::BIGINT AS rid, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
         " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
@@ -84,27 +108,43 @@ def _pairs(near: Near, side: Side) -> str:
 
 def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
     compared = _compared(rule)
-    spelled = {
-        "failing": [literal(check.label) for _, check in compared],
-        "left_value": [values.shown(check.left, f"l.{name}") for name, check in compared],
-        "right_value": [values.shown(check.right, f"r.{name}") for name, check in compared],
-        "difference": [_difference(check, name) for name, check in compared],
-    }
-    names = values.enum(each.name for each in rules)
-    labels = (check.label for each in rules for _, check in _compared(each))
-    kinds = {"failing": values.enum(labels)}
-    said = ", ".join(
-        "CAST(CASE place "
-        + " ".join(f"WHEN {place} THEN {each}" for place, each in enumerate(texts))
-        + f" END AS {kinds.get(name, 'VARCHAR')}) AS {name}"
-        for name, texts in spelled.items()
-    )
     failing = " ".join(
         f"WHEN NOT {holds(check)} THEN {place}" for place, (_, check) in enumerate(compared)
     )
+    spelled = _spelled(compared)
+    said = {
+        name: "CASE place "
+        + " ".join(f"WHEN {place} THEN {each[name]}" for place, each in enumerate(spelled))
+        + " END"
+        for name in _SAID
+    }
+    return _sentence(rules, rule, said, f"SELECT *, CASE {failing} END AS place FROM ({pairs})")
+
+
+def _spelled(compared: Sequence[tuple[str, Check]]) -> list[dict[str, str]]:
+    """What is said of each check, if it is the one that fails."""
+    return [
+        {
+            "failing": literal(check.label),
+            "left_value": values.shown(check.left, f"l.{name}"),
+            "right_value": values.shown(check.right, f"r.{name}"),
+            "difference": _difference(check, name),
+        }
+        for name, check in compared
+    ]
+
+
+def _sentence(rules: Sequence[RulePlan], rule: RulePlan, said: Mapping[str, str], rows: str) -> str:
+    """All that is said of rows (rid, other, key, l, r)."""
+    names = values.enum(each.name for each in rules)
+    labels = (check.label for each in rules for _, check in _compared(each))
+    kinds = {"failing": values.enum(labels)}
+    listed = ", ".join(
+        f"CAST({sql} AS {kinds.get(name, 'VARCHAR')}) AS {name}" for name, sql in said.items()
+    )
     return (
-        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {said}"
-        f" FROM (SELECT *, CASE {failing} END AS place FROM ({pairs}))"
+        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {listed}"
+        f" FROM ({rows})"
     )
 
 

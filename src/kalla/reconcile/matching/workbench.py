@@ -272,7 +272,10 @@ class Workbench:
         names = hand.fitting(schema, expected, int(self._memory * hand.ALONE))
         if len(names) < len(schema):
             return None
-        count, columns = hand.gather(expected, names, self.batches(rows))
+        with self.connection.cursor() as reading:
+            reading.execute("SET SESSION arrow_output_version = '1.5'")  # short decimals as words
+            batches = streamed(reading.sql(rows).to_arrow_reader(hand.IN_CACHE))
+            count, columns = hand.gather(expected, names, batches)
         if len(columns) < len(names) or count < hand.MANY:
             return None
         self._hands[side] = self._unlaid[side] = self._held(side, columns, len(names))

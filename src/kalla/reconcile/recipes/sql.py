@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.model import SIDES, Recipe, Side, opposite
 from kalla.reconcile.recipes.problems import Finding
 
 # What SQL of a user calls the two sources.
@@ -50,7 +50,7 @@ def key_places(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     problems = []
     for side in SIDES:
-        other: Side = "right" if side == "left" else "left"
+        other = opposite(side)
         theirs = {name.lower() for name in recipe.sources[other].primary_key}
         for number, name in enumerate(recipe.sources[side].primary_key):
             alias = f"{side}_{name}"

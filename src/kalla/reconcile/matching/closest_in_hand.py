@@ -1,0 +1,271 @@
+"""The closest rows, found among columns in hand: what `closest` finds by SQL, for rules that
+compare one whole number and windows. Where anything else matters, it is left to SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kalla.reconcile.matching import steps
+from kalla.reconcile.matching.conditions import Check
+from kalla.reconcile.matching.fates import Rids, numbers
+from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
+from kalla.reconcile.matching.steps import Measured
+from kalla.reconcile.matching.windows import Compared, Window, compared
+from kalla.reconcile.matching.workbench import Workbench, is_bare
+from kalla.reconcile.model import SIDES, Side, opposite
+from kalla.reconcile.plan import RulePlan
+
+Found = TypeVar("Found")
+
+_PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
+_IN_CACHE = 1 << 16
+_NOBODY = -1
+_FEW = 5  # others that are offered to a row on average: of more, rows alike are better ranked once
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Rows that are looking, each with its closest one by a rule, and which of its checks is the
+    first to fail."""
+
+    rule: RulePlan
+    place: int | None  # None: all hold
+    rids: Rids
+    others: Rids
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Rows that are looking (by their places, in order), and those that are offered to them."""
+
+    places: Rids
+    others: Rids
+
+
+class _Unknown(Exception):
+    """It cannot be told from what is in hand."""
+
+
+def search(bench: Workbench, side: Side, *, by_key: bool, by_value: bool) -> list[Seen] | None:
+    """Of every unmatched row that has a closest one: which it is, and by which rule."""
+    hands = {each: bench.hand(each) for each in SIDES}
+    order = _key_order(bench, opposite(side), hands[opposite(side)])
+    known = [compared(rule, hands) for rule in bench.plan.rules]
+    if not known or order is None or not all(map(_is_bare, bench.plan.rules)):
+        return None
+    rules = [each for each in known if each and not _has_nulls(each)]
+    if len(rules) < len(known):
+        return None
+    rids = np.sort(bench.column(f"SELECT rid FROM {side}_unmatched"))
+    looking = _Looking(side, rids, order, bench.plan.bounds.closest_candidates)
+    try:
+        return list(looking.found(bench.plan.rules, rules, by_key=by_key, by_value=by_value))
+    except _Unknown:
+        return None
+
+
+def table(bench: Workbench, side: Side, seen: Seen) -> pa.Table:
+    """What is to be known of both rows of each pair: rid, other, the values that fail as l and r,
+    and the other's primary key as p0…"""
+    other = opposite(side)
+    rids = {side: seen.rids, other: seen.others}
+    hands = {each: _there(bench.hand(each)) for each in SIDES}
+    found = {"rid": typed(seen.rids, pa.int64()), "other": typed(seen.others, pa.int64())}
+    if seen.place is not None:
+        check = seen.rule.checks[seen.place]
+        for each, letter in zip(SIDES, "lr", strict=True):
+            found[letter] = _there(hands[each].column(check.of(each).sql)).at(rids[each])
+    for part in range(len(bench.plan.sides[other].primary_key)):
+        found[f"p{part}"] = hands[other].columns[f"p{part}"].at(seen.others)
+    return pa.table(found)
+
+
+def _there(found: Found | None) -> Found:
+    if found is None:
+        raise TypeError("what was compared in hand is in hand")
+    return found
+
+
+def of_same_key(mine: Column, theirs: Column, rids: Rids) -> Rids | None:
+    """The rows of the other side that have the key of one of these; none if keys lie far apart."""
+    wanted = mine.units[rids]
+    if not len(wanted):
+        return np.empty(0, np.int64)
+    low, high = int(wanted.min()), int(wanted.max())
+    if high - low > _PLACES * len(theirs.units):
+        return None
+    marks = np.zeros(high - low + 1, np.bool_)
+    marks[wanted - low] = True
+    found = [np.empty(0, np.int64)]
+    for first in range(0, len(theirs.units), _IN_CACHE):
+        at = theirs.units[first : first + _IN_CACHE] - low
+        # None is below zero as a number without a sign; to clip the others is quicker than to ask.
+        marked = marks.take(at, mode="clip") & (at.view(np.uint64) < len(marks))
+        found.append(first + np.flatnonzero(marked))
+    others = np.concatenate(found)
+    return others if theirs.nulls is None else others[~theirs.nulls[others]]
+
+
+def measured(
+    check: Check, columns: Mapping[Side, Column], side: Side, rids: Rids
+) -> tuple[Measured, Measured]:
+    """All rows of the other side, and these of this side, by what a check compares; all known."""
+    other = opposite(side)
+    mine, theirs = columns[side].units[rids], columns[other].units
+    offered = None
+    if (nulls := columns[other].nulls) is not None:
+        offered = np.flatnonzero(~nulls)
+        theirs = theirs[offered]
+    negate = check.bound.negate if check.bound else None
+    return (
+        Measured(offered, -theirs if negate == other else theirs),
+        Measured(rids, -mine if negate == side else mine),
+    )
+
+
+def _is_bare(rule: RulePlan) -> bool:
+    return all(is_bare(rule, side) for side in SIDES)
+
+
+def _has_nulls(known: Compared) -> bool:
+    return any(column.nulls is not None for side in SIDES for column in known.columns(side))
+
+
+def _key_order(bench: Workbench, side: Side, hand: Hand | None) -> list[Units] | None:
+    """What keys are in order by, of every row."""
+    parts = [f"p{part}" for part in range(len(bench.plan.sides[side].primary_key))]
+    if hand is None or bench.ordinals[side] or any(part not in hand.columns for part in parts):
+        return None
+    return [hand.columns[part].units for part in parts]
+
+
+class _Looking:
+    """The unmatched rows of a side, and who is closest to each so far."""
+
+    def __init__(self, side: Side, rids: Rids, order: list[Units], bound: int) -> None:
+        self._side, self._other = side, opposite(side)
+        self._rids, self._order, self._bound = rids, order, bound
+        self._closest = np.full(len(rids), _NOBODY, np.int64)
+        self._satisfied = np.full(len(rids), _NOBODY, np.int64)
+        self._rule = np.zeros(len(rids), np.int64)
+
+    def found(
+        self,
+        rules: Sequence[RulePlan],
+        known: Sequence[Compared],
+        *,
+        by_key: bool,
+        by_value: bool,
+    ) -> Iterator[Seen]:
+        if by_key:
+            for number, each in enumerate(known):
+                self._take(number, each, self._of_same_key(each))
+        lonely = np.flatnonzero(self._closest == _NOBODY)
+        for number, (rule, each) in enumerate(zip(rules, known, strict=True)):
+            place = steps.searched(rule)
+            if by_value and len(lonely) and place is not None:
+                nearest = self._nearest(rule.checks[place], each.windows[place], lonely)
+                self._take(number, each, nearest)
+        for number, (rule, each) in enumerate(zip(rules, known, strict=True)):
+            chosen = np.flatnonzero((self._closest != _NOBODY) & (self._rule == number))
+            yield from self._failing(rule, each, self._rids[chosen], self._closest[chosen])
+
+    def _failing(self, rule: RulePlan, known: Compared, rids: Rids, others: Rids) -> Iterator[Seen]:
+        """By the first check that fails."""
+        for place in (*range(len(rule.checks)), None):
+            pairs = {self._side: rids, self._other: others}
+            if place is None:
+                fails = np.ones(len(rids), np.bool_)
+            elif place in known.windows:
+                window = known.windows[place]
+                fails = ~window.holds(window.delta(pairs))
+            else:
+                fails = ~known.same_key(pairs)
+            if fails.any():
+                yield Seen(rule, place, rids[fails], others[fails])
+                rids, others = rids[~fails], others[~fails]
+
+    def _of_same_key(self, known: Compared) -> _Pairs:
+        mine, theirs = known.key[self._side], known.key[self._other]
+        others = of_same_key(mine, theirs, self._rids)
+        if others is None:
+            raise _Unknown
+        keys = theirs.units[others]
+        order = np.argsort(keys, kind="stable")
+        keys, others = keys[order], others[order]
+        wanted = mine.units[self._rids]
+        looking = np.argsort(wanted, kind="stable")  # in order, they are found much sooner
+        wanted = wanted[looking]
+        first = np.searchsorted(keys, wanted)
+        counts = np.searchsorted(keys, wanted, "right") - first
+        return self._offered(looking, first, counts, others)
+
+    def _nearest(self, check: Check, window: Window, lonely: Rids) -> _Pairs:
+        """Those with the nearest value not above, and those with the nearest above."""
+        columns = window.columns
+        found = steps.next_to(*measured(check, columns, self._side, self._rids[lonely]))
+        # What is offered lies in the order of its steps.
+        step = numbers(found.offers.column("step").combine_chunks())
+        others = numbers(found.offers.column("rid").combine_chunks())
+        seekers, wanted = (
+            numbers(found.seekers.column(name).combine_chunks()) for name in ("seeker", "step")
+        )
+        first = np.searchsorted(step, np.arange(int(step.max(initial=0)) + 2))
+        counts = first[wanted + 1] - first[wanted]
+        places = np.searchsorted(self._rids, seekers)
+        return self._offered(places, first[wanted], counts, others)
+
+    def _offered(self, places: Rids, first: Rids, counts: Rids, others: Rids) -> _Pairs:
+        """To each of these, so many of the others from the first on. Too many are left to SQL."""
+        if counts.max(initial=0) > self._bound or counts.sum() > _FEW * len(places):
+            raise _Unknown
+        ends = np.cumsum(counts)
+        at = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+        pairs = _Pairs(np.repeat(places, counts), others[at + np.repeat(first, counts)])
+        order = np.argsort(pairs.places, kind="stable")
+        return _Pairs(pairs.places[order], pairs.others[order])
+
+    def _take(self, number: int, known: Compared, pairs: _Pairs) -> None:
+        """Of those that are offered the best: most conditions, least distance, first key; what
+        earlier rules have found stays, unless this satisfies more."""
+        rids = {self._side: self._rids[pairs.places], self._other: pairs.others}
+        satisfied = known.same_key(rids).astype(np.int64)
+        far = []
+        for window in known.windows.values():
+            delta = window.delta(rids)
+            satisfied += window.holds(delta)
+            far.append(np.abs(delta))
+        ranks = [-satisfied, *far, *(column[pairs.others] for column in self._order)]
+        best = _first(pairs.places, ranks)
+        places = pairs.places[best]
+        better = satisfied[best] > self._satisfied[places]
+        best, places = best[better], places[better]
+        self._closest[places] = pairs.others[best]
+        self._satisfied[places] = satisfied[best]
+        self._rule[places] = number
+
+
+def _first(places: Rids, ranks: Sequence[npt.NDArray[np.int64]]) -> Rids:
+    """Of those at the same place, which stand together, the one that comes first by its ranks."""
+    left = np.arange(len(places))
+    for rank in ranks:
+        starts = np.flatnonzero(_begins(places[left]))
+        if len(starts) == len(left):
+            break
+        lowest = np.minimum.reduceat(rank[left], starts)
+        counts = np.diff(starts, append=len(left))
+        left = left[rank[left] == np.repeat(lowest, counts)]
+    return left[_begins(places[left])]
+
+
+def _begins(places: Rids) -> Chosen:
+    begins = np.ones(len(places), np.bool_)
+    begins[1:] = places[1:] != places[:-1]
+    return begins
