@@ -45,7 +45,7 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
             assert unit == 2**57
             continue
         found_steps = steps.next_to(*rows)
-        seekers, offers = found_steps.seekers.to_pydict(), found_steps.offers.to_pydict()
+        seekers, offers = found_steps.wanted().to_pydict(), found_steps.offers().to_pydict()
         assert found_steps.most == max(Counter(offers["step"]).values(), default=0)
         found = {
             (seeker, rid)

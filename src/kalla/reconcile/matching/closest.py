@@ -151,9 +151,10 @@ def _nearest(
             or _measured(bench, rule, side, lonely, place)
         )
     )
-    bench.table("seekers", found.seekers)
-    bench.table("offers", found.offers)
-    rows = _admit(bench, rule, other, numbers(found.offers.column("rid").combine_chunks()))
+    seekers, offers = found.wanted(), found.offers()
+    bench.table("seekers", seekers)
+    bench.table("offers", offers)
+    rows = _admit(bench, rule, other, numbers(offers.column("rid").combine_chunks()))
     key, join = bench.keyed(other, "t", "t.rid")
     if found.most > (bound := bench.plan.bounds.closest_candidates):
         order = ", ".join(bench.key_order(other, "t"))
@@ -172,7 +173,7 @@ def _nearest(
         f"JOIN seekers n ON n.seeker = {own}.rid JOIN {near.offered} {their}"
         f" ON {their}.step = n.step"
     )
-    crowded = found.pairs > _FEW * len(found.seekers)
+    crowded = found.pairs > _FEW * len(seekers)
     _rank(bench, near, side, lonely, pairs, crowded=crowded)
     return near
 

@@ -5,7 +5,7 @@ compare one whole number and windows. Where anything else matters, it is left to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.conditions import Check
-from kalla.reconcile.matching.fates import Rids, numbers
+from kalla.reconcile.matching.fates import Rids
 from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
-from kalla.reconcile.matching.steps import Measured
+from kalla.reconcile.matching.steps import Measured, Steps
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side, opposite
@@ -43,7 +43,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Rows that are looking (by their places, in order), and those that are offered to them."""
+    """Rows that are looking, by their places, and those that are offered to them: of each, all
+    stand together."""
 
     places: Rids
     others: Rids
@@ -63,7 +64,7 @@ def search(bench: Workbench, side: Side, *, by_key: bool, by_value: bool) -> lis
     rules = [each for each in known if each and not _has_nulls(each)]
     if len(rules) < len(known):
         return None
-    rids = np.sort(bench.column(f"SELECT rid FROM {side}_unmatched"))
+    rids = bench.column(f"SELECT rid FROM {side}_unmatched")
     looking = _Looking(side, rids, order, bench.plan.bounds.closest_candidates)
     try:
         return list(looking.found(bench.plan.rules, rules, by_key=by_key, by_value=by_value))
@@ -198,39 +199,26 @@ class _Looking:
         if others is None:
             raise _Unknown
         keys = theirs.units[others]
-        order = np.argsort(keys, kind="stable")
+        order = np.argsort(keys)
         keys, others = keys[order], others[order]
         wanted = mine.units[self._rids]
-        looking = np.argsort(wanted, kind="stable")  # in order, they are found much sooner
+        looking = np.argsort(wanted)  # in order, they are found much sooner
         wanted = wanted[looking]
         first = np.searchsorted(keys, wanted)
         counts = np.searchsorted(keys, wanted, "right") - first
-        return self._offered(looking, first, counts, others)
+        return self._offered(Steps(looking, first, counts, others))
 
     def _nearest(self, check: Check, window: Window, lonely: Rids) -> _Pairs:
         """Those with the nearest value not above, and those with the nearest above."""
-        columns = window.columns
-        found = steps.next_to(*measured(check, columns, self._side, self._rids[lonely]))
-        # What is offered lies in the order of its steps.
-        step = numbers(found.offers.column("step").combine_chunks())
-        others = numbers(found.offers.column("rid").combine_chunks())
-        seekers, wanted = (
-            numbers(found.seekers.column(name).combine_chunks()) for name in ("seeker", "step")
-        )
-        first = np.searchsorted(step, np.arange(int(step.max(initial=0)) + 2))
-        counts = first[wanted + 1] - first[wanted]
-        places = np.searchsorted(self._rids, seekers)
-        return self._offered(places, first[wanted], counts, others)
+        there, looking = measured(check, window.columns, self._side, self._rids[lonely])
+        return self._offered(steps.next_to(there, replace(looking, rids=lonely)))
 
-    def _offered(self, places: Rids, first: Rids, counts: Rids, others: Rids) -> _Pairs:
-        """To each of these, so many of the others from the first on. Too many are left to SQL."""
-        if counts.max(initial=0) > self._bound or counts.sum() > _FEW * len(places):
+    def _offered(self, found: Steps) -> _Pairs:
+        """Too many are left to SQL."""
+        if found.most > self._bound or found.pairs > _FEW * len(found.seekers):
             raise _Unknown
-        ends = np.cumsum(counts)
-        at = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-        pairs = _Pairs(np.repeat(places, counts), others[at + np.repeat(first, counts)])
-        order = np.argsort(pairs.places, kind="stable")
-        return _Pairs(pairs.places[order], pairs.others[order])
+        at, which = steps.ranges(found.first, found.counts)
+        return _Pairs(found.seekers[which], found.standing[at])
 
     def _take(self, number: int, known: Compared, pairs: _Pairs) -> None:
         """Of those that are offered the best: most conditions, least distance, first key; what

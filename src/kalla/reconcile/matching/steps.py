@@ -24,13 +24,12 @@ Places = npt.NDArray[np.intp]
 # With more currencies than this, rows are not looked up currency by currency.
 MOST_CURRENCIES = 20
 
-_ODD = 0x9E3779B97F4A7C15
-_MOST_BITS = 22  # of a hash: what is marked by it stays in a cache
 _IN_CACHE = 1 << 16
 _CELL_BITS = 21
 _SAMPLE = 1 << 16
 _MANY = 0.25
 _WORD = 2.0**64
+_HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _EXACT = 2**52  # a double holds this and all whole numbers below
 
 
@@ -52,13 +51,41 @@ class Measured:
 
 @dataclass(frozen=True)
 class Steps:
-    """Who wants which step, and who stands on it: tables of (seeker, step) and (rid, step); how
-    many stand on one at most, and how many pairs of both there are."""
+    """A step is a value of a currency, and those who stand on it stand together. Who wants one has
+    two: the nearest not above, the nearest above; of one that there is not, nobody stands there."""
 
-    seekers: pa.Table
-    offers: pa.Table
-    most: int
-    pairs: int
+    seekers: Rids  # each twice
+    first: Places  # who stands on its step, among those that are standing
+    counts: Places
+    standing: Rids
+
+    @property
+    def most(self) -> int:
+        """How many stand on one step."""
+        return int(self.counts.max(initial=0))
+
+    @property
+    def pairs(self) -> int:
+        return int(self.counts.sum())
+
+    def wanted(self) -> pa.Table:
+        """As a table: seeker, step."""
+        there = self.counts > 0
+        return as_table({"seeker": self.seekers[there], "step": self.first[there]})
+
+    def offers(self) -> pa.Table:
+        """As a table: rid, step."""
+        there = self.counts > 0
+        first, one = np.unique(self.first[there], return_index=True)
+        at, places = ranges(first, self.counts[there][one])
+        return as_table({"rid": self.standing[at], "step": first[places]})
+
+
+def ranges(first: Places, counts: Places) -> tuple[Places, Places]:
+    """So many places from each first one on, and which of the ranges each is of."""
+    ends = np.cumsum(counts)
+    which = np.repeat(np.arange(len(counts)), counts)
+    return np.arange(len(which)) + (first - ends + counts)[which], which
 
 
 def searched(rule: RulePlan) -> int | None:
@@ -128,39 +155,45 @@ def in_sight(offered: Measured, wanted: Measured) -> Places:
 
 
 def next_to(offered: Measured, wanted: Measured) -> Steps:
-    """A step is a value of a currency; each wanted row has the nearest not above it, and the
-    nearest above. Values are comparable.
+    """Each wanted row has the nearest value of its currency not above its own, and the nearest
+    above. Values are comparable.
     """
     low, span, codes = _extent(offered, wanted)
     values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
     order = np.argsort(sought)
-    sought, seekers = sought[order], wanted.at(order)
-    rids = offered.rids
-    if (among := _in_cells(values, sought, span * codes)) is not None:
-        values, rids = values[among], offered.at(among)
-    ordered = np.sort(values)
-    above = np.searchsorted(ordered, sought, "right")
-    below = above - 1
-    near, who = [], []
-    for at, there in ((below, below >= 0), (above, above < len(ordered))):
-        found = ordered[at[there]]
-        if offered.codes is None:
-            same = np.ones(len(found), np.bool_)
-        else:  # the end of the line of another currency is not near
-            same = found // span == sought[there] // span
-        near.append(found[same])
-        who.append(seekers[there][same])
-    nearest = np.concatenate(near)
-    steps = _distinct(nearest)
-    places, step = _among(values, steps)
-    chosen = np.searchsorted(steps, nearest)
-    crowds = np.bincount(step, minlength=len(steps))
+    sought = sought[order]
+    among = _in_cells(values, sought, span * codes)
+    if not len(values):
+        return Steps(*(np.empty(0, np.int64) for _ in range(4)))
+    values, standing = _in_order(values if among is None else values[among])
+    if among is not None:
+        standing = among[standing]
+    above = np.searchsorted(values, sought, "right")
+    # The last one stands in for what is not there: it is not counted.
+    below, next_one = np.maximum(above - 1, 0), np.minimum(above, len(values) - 1)
+    first = np.stack([np.searchsorted(values, values[below]), above], axis=1)
+    last = np.stack([above, np.searchsorted(values, values[next_one], "right")], axis=1)
+    there = np.stack([above > 0, above < len(values)], axis=1)
+    if offered.codes is not None:  # the end of the line of another currency is not near
+        for way, near in enumerate((below, next_one)):
+            there[:, way] &= values[near] // span == sought // span
     return Steps(
-        as_table({"seeker": np.concatenate(who), "step": chosen}),
-        as_table({"rid": places if rids is None else rids[places], "step": step}),
-        int(crowds.max(initial=0)),
-        int(crowds[chosen].sum()),
+        np.repeat(wanted.at(order), 2),
+        first.ravel(),
+        np.where(there, last - first, 0).ravel(),
+        offered.at(standing),
     )
+
+
+def _in_order(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Places]:
+    """Sorted, and where each was."""
+    if values.dtype == np.uint32:  # numbers of 64 bits are sorted faster than places are
+        both = values.astype(np.uint64) << _BITS
+        both |= np.arange(len(values), dtype=np.uint64)
+        both.sort()
+        return (both >> _BITS).astype(np.uint32), (both & _HALF).astype(np.intp)
+    order = np.argsort(values)
+    return values[order], order
 
 
 def _extent(offered: Measured, wanted: Measured) -> tuple[int, int, int]:
@@ -224,12 +257,16 @@ def _marked(
 def _beside_some(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Places:
     if values.dtype != wanted.dtype:  # of one side some are too large
         values, wanted = values.astype(np.float64), wanted.astype(np.float64)
-    ordered, sought = np.sort(values), np.sort(wanted)
-    below = np.searchsorted(ordered, sought) - 1
-    above = np.searchsorted(ordered, sought, "right")
-    near = (ordered[below[below >= 0]], sought, ordered[above[above < len(ordered)]])
-    places, _ = _among(values, _distinct(np.concatenate(near)))
-    return places
+    ordered, places = _in_order(values)
+    if not len(ordered):
+        return places
+    below = np.maximum(np.searchsorted(ordered, wanted) - 1, 0)
+    above = np.minimum(np.searchsorted(ordered, wanted, "right"), len(ordered) - 1)
+    # From all that share the one value to all that share the other.
+    covered = np.zeros(len(ordered) + 1, np.int64)
+    np.add.at(covered, np.searchsorted(ordered, ordered[below]), 1)
+    np.add.at(covered, np.searchsorted(ordered, ordered[above], "right"), -1)
+    return places[np.cumsum(covered)[:-1] > 0]
 
 
 def _distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -238,33 +275,6 @@ def _distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return ordered[first]
-
-
-def _among(values: npt.NDArray[Any], some: npt.NDArray[Any]) -> tuple[Places, Places]:
-    """Where those values lie that are among some (sorted) ones, and which of these each is.
-
-    Most are passed over by a mark for the hash of each wanted one, without a search.
-    """
-    if not len(some):
-        return np.empty(0, np.intp), np.empty(0, np.intp)
-    width = 8 * some.itemsize
-    word: Any = np.uint64 if width == 64 else np.uint32
-    odd, bits = word(_ODD >> 64 - width), min(_MOST_BITS, len(some).bit_length() + 4)
-
-    def hashed(given: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.asarray((np.ascontiguousarray(given).view(word) * odd) >> word(width - bits))
-
-    marked = np.zeros(1 << bits, np.bool_)
-    marked[hashed(some)] = True
-    found = _marked(values, marked, hashed)
-    if width == 32 and len(values) < 2**32:  # numbers of 64 bits are sorted faster than places are
-        pairs = np.sort(values[found].astype(np.uint64) << np.uint64(32) | found.astype(np.uint64))
-        found = (pairs & np.uint64(2**32 - 1)).astype(np.intp)
-    else:
-        found = found[np.argsort(values[found])]
-    which = np.minimum(np.searchsorted(some, values[found]), len(some) - 1)
-    same = some[which] == values[found]
-    return found[same], which[same]
 
 
 def _units(column: pa.Array) -> npt.NDArray[Any]:
