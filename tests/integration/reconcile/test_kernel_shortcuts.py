@@ -354,17 +354,17 @@ def test_texts_are_trimmed_of_all_white_whatever_stands_at_their_ends() -> None:
 
 def test_a_row_settled_twice_fails_the_match() -> None:
     fates = Fates("left", 5)
-    fates.settle(np.array([1, 2]), "matched", 0)
+    fates.settle([np.array([1, 2])], "matched", 0)
     with pytest.raises(Permanent, match="1 left rows were matched more than once"):
-        fates.settle(np.array([2, 3]), "suggested", 1)
+        fates.settle([np.array([2, 3])], "suggested", 1)
     with pytest.raises(Permanent, match="more than once"):
-        Fates("left", 5).settle(np.array([4, 4]), "matched", 0)
+        Fates("left", 5).settle([np.array([4, 4])], "matched", 0)
 
 
 def test_amounts_of_many_digits_are_counted_exactly() -> None:
     amounts = [Decimal("-99999999999999999999999999999.999999999"), Decimal("0.000000001")] * 3
     fates = Fates("left", len(amounts))
-    fates.settle(np.array([0, 2, 4]), "matched", 3)
+    fates.settle([np.array([0, 2, 4])], "matched", 3)
     table = pa.table(
         {
             "rid": pa.array(range(len(amounts)), pa.int64()),

@@ -23,7 +23,7 @@ from kalla.reconcile.plan import RulePlan
 _ROWS = 1 << 18
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
-_CONFIDENCE, _POINT_IN_TIME = pa.decimal128(3, 2), pa.timestamp("us", "UTC")
+_CONFIDENCE, _POINT_IN_TIME = pa.decimal32(3, 2), pa.timestamp("us", "UTC")
 # Only keys are null somewhere in a dataset: in matches of many rows.
 _SCHEMA = pa.schema(
     [
@@ -40,8 +40,10 @@ _SCHEMA = pa.schema(
         pa.field("matched_at", _POINT_IN_TIME, nullable=False),
     ]
 )
-# What has few values. Ids and keys gain little by compression.
-_CODED = ["rule", "status", "cardinality", "differences", "confidence", "matched_at"]
+# Texts of which there are few. Numbers that are alike are as small once they are compressed, which
+# takes less time; ids and keys gain little by it, and flags are small.
+_CODED = ["rule", "status", "cardinality", "differences"]
+_PLAIN = {"match_id", "left_key", "right_key", "interchangeable", "fifo"}
 _CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], _CONFIDENCE)
 _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 _MARKS = ("", "i", "f")
@@ -70,8 +72,7 @@ def write(bench: Workbench, said: Said, pairs: pa.Table, path: Path) -> int | No
         block_of = _by_number
     alike = _alike(said, min(_ROWS, len(pairs)))
     total = 0
-    plain = set(schema.names) - set(_CODED)
-    with parquet.writer(path, schema, coded=_CODED, plain=plain, rows=_ROWS) as file:
+    with parquet.writer(path, schema, coded=_CODED, plain=_PLAIN, rows=_ROWS) as file:
         for first in range(0, len(pairs), _ROWS):
             block = block_of(bench, said, needed.slice(first, _ROWS).combine_chunks())
             file.write_table(_table(said, block, alike, schema), _ROWS)

@@ -21,7 +21,7 @@ Words = npt.NDArray[np.uint64]
 SETTLED = ("matched", "suggested")
 OPEN = ("ambiguous", "unmatched")
 _OPEN = 0
-_HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
+_HALF = np.uint64(2**32 - 1)
 _EXACT_ROWS = 2**21
 
 
@@ -36,15 +36,16 @@ class Fates:
     def rows(self) -> int:
         return len(self._codes)
 
-    def settle(self, rids: Rids, status: str, rule: int) -> None:
-        already = int(np.count_nonzero(self._codes))
+    def settle(self, parts: Iterable[Rids], status: str, rule: int) -> None:
+        """Rows leave, some of them at a time."""
+        due = int(np.count_nonzero(self._codes))
         code = 1 + SETTLED.index(status) + len(SETTLED) * rule
-        self._codes[rids] = code
-        now = int(np.count_nonzero(self._codes))
-        if now - already != len(rids):
+        for rids in parts:
+            self._codes[rids] = code
+            due += len(rids)
+        if twice := due - int(np.count_nonzero(self._codes)):
             raise Permanent(
-                f"conservation failed: {len(rids) - now + already:,} {self._side} rows were matched"
-                " more than once"
+                f"conservation failed: {twice:,} {self._side} rows were matched more than once"
             )
 
     def open(self) -> Rids:
@@ -67,10 +68,10 @@ class Fates:
         return np.asarray(rids[by_status])
 
     def count(
-        self, amounts: Iterable[tuple[Rids | slice, Words, Words]]
+        self, amounts: Iterable[tuple[Rids | slice, Words, Words | None]]
     ) -> dict[tuple[str, int], tuple[int, int]]:
         """Rows and the sum of their amounts, by status and rule, from some rows at a time: which
-        they are, and the low and the high word of each amount.
+        they are, and the low and the high word of each amount, if it has two.
 
         A sum is in units of the last place, as amounts are.
         """
@@ -83,7 +84,8 @@ class Fates:
             usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
             others = np.flatnonzero(codes != usual)
             counts = np.bincount(codes[others])
-            sums = sums_by_code(codes[others], low[others], high[others])
+            upper = _sign(low[others]) if high is None else high[others]
+            sums = sums_by_code(codes[others], low[others], upper)
             told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
             told[usual] = (len(codes) - len(others), _total(low, high) - sum(sums))
             for code, (rows, total) in told.items():
@@ -156,30 +158,34 @@ def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
 
 
-def _total(lows: Words, highs: Words) -> int:
-    """Of the two words of each."""
-    low, high = np.ascontiguousarray(lows).view(np.int64), highs.view(np.int64)
-    most = 2**63 // len(low) - 1
-    if -most <= int(low.min()) and int(low.max()) <= most and (high == low >> 63).all():
-        return int(low.sum())
-    return sums_by_code(np.zeros(len(low), np.uint16), lows, highs)[0]
+def _total(low: Words, high: Words | None) -> int:
+    """Of numbers of one or two words each."""
+    if high is None:
+        signed = low.view(np.int64)
+        return (int((signed >> np.int64(32)).sum()) << 32) + int((low & _HALF).sum())
+    return sums_by_code(np.zeros(len(low), np.uint16), low, high)[0]
+
+
+def _sign(low: Words) -> Words:
+    """The upper words of numbers that have one word."""
+    return (low.view(np.int64) >> np.int64(63)).view(np.uint64)
 
 
 def sums_by_code(codes: npt.NDArray[Any], lows: Words, highs: Words) -> list[int]:
     """Of signed numbers of two words each. Exact: a double holds the sum of two million numbers of
     32 bits."""
     sums = [0] * (int(codes.max()) + 1 if len(codes) else 0)
+    codes, lows, highs = codes.astype(np.intp), *map(np.ascontiguousarray, (lows, highs))
     for first in range(0, len(codes), _EXACT_ROWS):
         here, low, high = (each[first : first + _EXACT_ROWS] for each in (codes, lows, highs))
-        parts = (
-            low & _HALF,
-            low >> _BITS,
-            high & _HALF,
-            high.view(np.int64) >> _BITS.view(np.int64),
+        parts: tuple[npt.NDArray[Any], ...] = (
+            low.view(np.uint32)[0::2],
+            low.view(np.uint32)[1::2],
+            high.view(np.uint32)[0::2],
+            high.view(np.int32)[1::2],
         )
         for number, part in enumerate(parts):
-            if part.any():  # most amounts are short
-                summed = np.bincount(here, part)
-                for code in np.flatnonzero(summed):
-                    sums[code] += int(summed[code]) << (32 * number)
+            summed = np.bincount(here, part)
+            for code in np.flatnonzero(summed):
+                sums[code] += int(summed[code]) << (32 * number)
     return sums

@@ -39,12 +39,11 @@ class Column:
         """Whether its values are whole numbers."""
         return bool(pa.types.is_integer(self.kind))
 
-    def words(self) -> Iterator[tuple[slice, Words, Words]]:
-        """Some rows at a time, their values as numbers of two words, the low one first."""
+    def words(self) -> Iterator[tuple[slice, Words, None]]:
+        """Some rows at a time, their values as numbers of one word."""
         for first in range(0, len(self.units), IN_CACHE):
             rows = slice(first, first + IN_CACHE)
-            low = self.units[rows]
-            yield rows, low.view(np.uint64), (low >> 63).view(np.uint64)
+            yield rows, self.units[rows].view(np.uint64), None
 
     def at(self, rids: Rids | slice) -> pa.Array:
         """The values of some rows, as Arrow has them."""

@@ -28,16 +28,15 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
     if pairs is None:
         hot = _find_hot(bench, rule)
         pairs = _join(bench, rule, hot)
-    rids = _rids(pairs)
-    doubtful = _without_others(rids, [bench.fates[side].rows for side in SIDES])
+    doubtful = _doubtful(pairs, [bench.fates[side].rows for side in SIDES])
     if hot or doubtful.any():
+        rids = [np.concatenate([np.empty(0, np.int64), *each]) for each in _rids(pairs)]
         _set_aside(bench, rule, [each[doubtful] for each in rids], hot)
         solved = crowds.solve(bench, rule, _said(bench, rule))
         alone = pairs.filter(pa.array(~doubtful))
         alone = alone.select(solved.column_names).cast(solved.schema)
         pairs = pa.concat_tables([alone, solved])
-        rids = _rids(pairs)
-    for side, settled in zip(SIDES, rids, strict=True):
+    for side, settled in zip(SIDES, _rids(pairs), strict=True):
         bench.settle_rids(side, settled, "matched", rule.number)
     return pairs
 
@@ -113,21 +112,21 @@ def _said(bench: Workbench, rule: RulePlan) -> str:
     return ", ".join([*keys, *(f"{sql} AS d{place}" for place, sql in deltas if sql)])
 
 
-def _rids(pairs: pa.Table) -> list[Rids]:
-    return [
-        np.concatenate([np.empty(0, np.int64), *map(numbers, pairs.column(name).chunks)])
-        for name in ("lrid", "rrid")
-    ]
+def _rids(pairs: pa.Table) -> list[list[Rids]]:
+    """Of each side, where they lie."""
+    return [[numbers(each) for each in pairs.column(name).chunks] for name in ("lrid", "rrid")]
 
 
-def _without_others(rids: list[Rids], rows: list[int]) -> npt.NDArray[np.bool_]:
+def _doubtful(pairs: pa.Table, rows: list[int]) -> npt.NDArray[np.bool_]:
     """Which pairs have a row that is in another pair too: the others are a component each."""
-    doubtful = np.zeros(len(rids[0]), np.bool_)
-    for each, count in zip(rids, rows, strict=True):
+    doubtful = np.zeros(len(pairs), np.bool_)
+    for parts, count in zip(_rids(pairs), rows, strict=True):
         seen = np.zeros(count, np.bool_)
-        seen[each] = True
-        if np.count_nonzero(seen) < len(each):
-            doubtful |= np.bincount(each, minlength=count)[each] > 1
+        for rids in parts:
+            seen[rids] = True
+        if np.count_nonzero(seen) < len(pairs):
+            together = np.concatenate(parts)
+            doubtful |= np.bincount(together, minlength=count)[together] > 1
     return doubtful
 
 

@@ -8,7 +8,7 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -427,11 +427,11 @@ class Workbench:
 
     def settle(self, side: Side, rids: str, status: str, rule: int = 0) -> None:
         """These rows (a query of rids) leave; later rules do not see them."""
-        self.settle_rids(side, self.column(rids), status, rule)
+        self.settle_rids(side, [self.column(rids)], status, rule)
 
-    def settle_rids(self, side: Side, rids: Rids, status: str, rule: int) -> None:
-        if len(rids):
-            self.fates[side].settle(rids, status, rule)
+    def settle_rids(self, side: Side, parts: Sequence[Rids], status: str, rule: int) -> None:
+        if any(map(len, parts)):
+            self.fates[side].settle(parts, status, rule)
             self._stale[side] = True
             self._tallied.pop(side, None)
 
