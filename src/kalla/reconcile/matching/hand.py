@@ -77,8 +77,7 @@ class Hand:
 def fitting(schema: pa.Schema, rows: int, most: int) -> list[str]:
     """The columns that can be in hand; none where that would take more than so many bytes."""
     names = [field.name for field in schema if _is_word(field.type)]
-    size = rows * len(names) * np.dtype(np.int64).itemsize
-    return names if size <= most else []
+    return names if size(rows, names) <= most else []
 
 
 def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> dict[str, Column]:
@@ -90,15 +89,23 @@ def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> 
 
 
 def gather(
-    rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]
-) -> tuple[int, dict[str, Column]]:
+    rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch], most: int
+) -> tuple[int, dict[str, Column]] | None:
     """From batches of the named columns, some rows more or less than are expected: how many there
-    are, and each column. A rid is where a row came."""
+    are, and each column; nothing if they take more than so many bytes. A rid is where a row came.
+    """
     found, count = _Reading(names, rows), 0
     for batch in batches:
+        if size(count + len(batch), names) > most:
+            return None
         found.grow(count + len(batch))
         found.add(slice(count, count := count + len(batch)), batch.columns)
     return count, found.columns(count)
+
+
+def size(rows: int, names: Sequence[str]) -> int:
+    """How many bytes so many rows take."""
+    return rows * len(names) * np.dtype(np.int64).itemsize
 
 
 class _Reading:

@@ -269,13 +269,17 @@ class Workbench:
         if expected < hand.MANY:
             return None
         schema = self.arrow(f"{rows} LIMIT 0").schema
-        names = hand.fitting(schema, expected, int(self._memory * hand.ALONE))
+        most = int(self._memory * hand.ALONE)
+        names = hand.fitting(schema, expected, most)
         if len(names) < len(schema):
             return None
         with self.connection.cursor() as reading:
             reading.execute("SET SESSION arrow_output_version = '1.5'")  # short decimals as words
             batches = streamed(reading.sql(rows).to_arrow_reader(hand.IN_CACHE))
-            count, columns = hand.gather(expected, names, batches)
+            read = hand.gather(expected, names, batches, most)
+        if read is None:  # more rows came than a database has counted: they become a table
+            return None
+        count, columns = read
         if len(columns) < len(names) or count < hand.MANY:
             return None
         self._hands[side] = self._unlaid[side] = self._held(side, columns, len(names))
