@@ -119,3 +119,13 @@ SELECT id FROM left_src WHERE memo LIKE (SELECT max(translate(memo, 'ab', '%%'))
 SELECT l.id FROM left_src l JOIN (SELECT replace(memo, 'a', chr(37)) AS p FROM right_src) r ON l.memo LIKE r.p
 ---
 WITH a0 AS (SELECT id, memo AS m FROM left_src), `ſ1` AS (SELECT id, m || m AS m FROM a0), `ſ2` AS (SELECT id, m || m AS m FROM `S1`), `ſ3` AS (SELECT id, m || m AS m FROM `S2`), `ſ4` AS (SELECT id, m || m AS m FROM `S3`), `ſ5` AS (SELECT id, m || m AS m FROM `S4`), `ſ6` AS (SELECT id, m || m AS m FROM `S5`), `ſ7` AS (SELECT id, m || m AS m FROM `S6`), `ſ8` AS (SELECT id, m || m AS m FROM `S7`), `ſ9` AS (SELECT id, m || m AS m FROM `S8`), `ſ10` AS (SELECT id, m || m AS m FROM `S9`), `ſ11` AS (SELECT id, m || m AS m FROM `S10`), `ſ12` AS (SELECT id, m || m AS m FROM `S11`), `ſ13` AS (SELECT id, m || m AS m FROM `S12`), `ſ14` AS (SELECT id, m || m AS m FROM `S13`), `ſ15` AS (SELECT id, m || m AS m FROM `S14`) SELECT id FROM s15
+---
+SELECT id FROM left_src WHERE memo RLIKE '.*.*.*.*.*.*.*.*y'
+---
+SELECT id FROM left_src WHERE lpad(id, 60, 'a') RLIKE 'a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?aaaaaaaaaaaaaaaaaaaaaaaaaaaab'
+---
+SELECT split(memo, '.*.*.*.*x')[0] FROM left_src
+---
+SELECT regexp_count(memo, r'\s*\s*\s*\s*x') FROM left_src
+---
+SELECT id FROM left_src WHERE memo LIKE '%a%a%a%b'

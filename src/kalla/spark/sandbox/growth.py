@@ -1,4 +1,7 @@
-"""How long texts may become: joined with themselves again and again, they fill any memory.
+"""How long texts may become, and how often patterns may be tried on texts so long.
+
+Joined with themselves again and again, texts fill any memory; and on a long one, Java may look for
+a pattern for years, where no cancel reaches it.
 
 What counts is how many times as long as a text of the sources one may be; a join adds, a
 replacement multiplies, and a column of a WITH, a subquery or an alias has what it was made with.
@@ -11,19 +14,21 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox.functions import LENGTHS, SHORT
+from kalla.spark.sandbox import patterns, tries
+from kalla.spark.sandbox.functions import LENGTHS, PATTERNS, SHORT
 from kalla.spark.sandbox.names import folded
-from kalla.spark.sandbox.report import Report
+from kalla.spark.sandbox.report import Report, shown
 
 MOST: Final = 10_000
 _USUAL: Final = 100  # characters of a text
+_LONG: Final = 1_000  # characters of a text that some source has
 _ENOUGH: Final = 10**12  # further, nobody needs to count
 
 _Named = Mapping[str, int]
 
 
 def check(tree: exp.Expr, report: Report) -> None:
-    growth = _Growth()
+    growth = _Growth(report)
     growth.query(tree, {}, 1)
     if growth.most > MOST:
         report.add(
@@ -35,7 +40,8 @@ def check(tree: exp.Expr, report: Report) -> None:
 
 
 class _Growth:
-    def __init__(self) -> None:
+    def __init__(self, report: Report) -> None:
+        self._report = report
         self.most = 1
         self.where: exp.Expr | None = None
 
@@ -92,6 +98,7 @@ class _Growth:
         if isinstance(node, exp.Literal | exp.RawString):
             return 1 + len(node.name) // _USUAL
         parts = self._inside(node, tables, given, columns)
+        self._look_up(node, parts)
         if isinstance(node, exp.DPipe):
             return sum(parts)
         if not isinstance(node, exp.Anonymous):
@@ -100,7 +107,7 @@ class _Growth:
         if name in SHORT:
             return 1
         if name in LENGTHS:
-            return max([1000 // _USUAL, *parts])
+            return 1 + _characters(arguments) // _USUAL
         if name == "hex":
             return 2 * max(parts, default=1)
         if name in ("concat", "overlay"):
@@ -112,6 +119,49 @@ class _Growth:
         if name == "regexp_replace" and len(arguments) > 2:  # also before and after each letter
             return parts[0] * (1 + _length(arguments[2], parts[2]))
         return max(parts, default=1)
+
+    def _look_up(self, node: exp.Expr, parts: list[int]) -> None:
+        """Whether Spark would search too long, in a text so many times as long."""
+        length = max(_LONG, parts[0] * _USUAL) if parts else _LONG
+        if isinstance(node, exp.RegexpLike):
+            self._pattern(node.expression, length)
+        elif isinstance(node, exp.Like | exp.ILike):
+            count = tries.of_like(_percent_signs(node.expression), length)
+            self._tried("LIKE, by its %,", count, length, node,
+                        "make several of it, with AND between")  # fmt: skip
+        elif isinstance(node, exp.Anonymous) and len(node.expressions) > 1:
+            name = node.name.lower()
+            if name in PATTERNS:
+                self._pattern(node.expressions[PATTERNS[name]], length)
+
+    def _pattern(self, pattern: exp.Expr, length: int) -> None:
+        if not isinstance(pattern, exp.RawString | exp.Literal):
+            return  # `values` says so
+        try:
+            count = tries.of_pattern(patterns.read(pattern.name), length)
+        except patterns.Unreadable:
+            self._report.add(
+                f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
+                "repeats or chooses, or has what only Java would read",
+                pattern.parent,
+                value=pattern.name,
+                suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
+            )
+        else:
+            self._tried(f"the pattern {shown(pattern.name)}", count, length, pattern.parent,
+                        "let it begin with ^, and repeat classes that differ from what comes "
+                        "after them, such as [^-]*-")  # fmt: skip
+
+    def _tried(
+        self, what: str, count: int, length: int, node: exp.Expr | None, suggestion: str
+    ) -> None:
+        if count > tries.MOST:
+            self._report.add(
+                f"{what} may run without end: a text of {length:,} characters may be tried in "
+                f"{count:,} ways, at most {tries.MOST:,} are allowed",
+                node,
+                suggestion=suggestion,
+            )
 
     def _inside(
         self,
@@ -131,3 +181,22 @@ class _Growth:
 def _length(node: exp.Expr, grown: int) -> int:
     """In characters: of a text that is written out, or of any other."""
     return len(node.name) if isinstance(node, exp.Literal | exp.RawString) else grown * _USUAL
+
+
+def _characters(padding: list[exp.Expr]) -> int:
+    """That lpad and rpad make, or the most that `values` allows."""
+    length = padding[1] if len(padding) > 1 else None
+    return int(length.name) if length is not None and length.is_int else 1_000
+
+
+def _percent_signs(pattern: exp.Expr) -> int:
+    """That take a part of the text; one at the end takes whatever is left."""
+    texts = list(pattern.find_all(exp.Literal, exp.RawString))
+    last = pattern
+    while isinstance(last, exp.DPipe | exp.Paren) or (
+        isinstance(last, exp.Anonymous) and last.expressions
+    ):
+        parts = list(last.iter_expressions())
+        last = parts[-1]
+    ends = last in texts and last.name.endswith("%")
+    return sum(each.name.count("%") for each in texts) - ends

@@ -20,13 +20,11 @@ from kalla.spark.sandbox.functions import (
     WITH_UNIT,
 )
 from kalla.spark.sandbox.grammar import UNITS
-from kalla.spark.sandbox.patterns import may_run_away
 from kalla.spark.sandbox.report import Report, nearest, shown
 
 _LONGEST_PADDING: Final = 1_000
 _LONGEST_PATTERN: Final = 1_000
 _MOST_PLACES: Final = 38  # as many as a decimal of Spark has digits
-_MOST_PERCENT_SIGNS: Final = 5  # each one multiplies the work by the length of the text
 _KINDS: Final = "use Spark's functions of numbers, texts, dates, conditions and sums"
 _NUMBER: Final = re.compile(r"\d+\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
 
@@ -143,22 +141,11 @@ def _pattern(name: str, pattern: exp.Expr, report: Report) -> None:
     elif len(pattern.name) > _LONGEST_PATTERN:
         report.add(f"the pattern of {name} has more than {_LONGEST_PATTERN:,} characters", pattern,
                    value=pattern.name, suggestion="make several, with OR between")  # fmt: skip
-    elif may_run_away(pattern.name):
-        report.add(
-            f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
-            "repeats or chooses, or refers back to one",
-            pattern.parent,
-            value=pattern.name,
-            suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
-        )
 
 
 def _like(pattern: exp.Expr, report: Report, *, others: bool) -> None:
     """`others`: whether a column may hold a % that the SQL itself has put there."""
     texts = [each for each in pattern.find_all(exp.Literal, exp.RawString) if "%" in each.name]
-    if sum(each.name.count("%") for each in texts) > _MOST_PERCENT_SIGNS:
-        report.add(f"a pattern of LIKE may have {_MOST_PERCENT_SIGNS} % at most", pattern.parent,
-                   suggestion="make several of it, with AND between")  # fmt: skip
     if not all(each is pattern or _joins(each.parent) for each in texts) or (
         others and any(pattern.find_all(exp.Column, exp.Query))
     ):
