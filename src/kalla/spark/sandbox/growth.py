@@ -171,11 +171,9 @@ class _Growth:
         columns: _Named,
         but: exp.Expr | None = None,
     ) -> list[int]:
-        return [
-            self._value(each, tables, given, columns)
-            for each in node.iter_expressions()
-            if each is not but
-        ]
+        # Of a call its arguments alone: its name may stand in quotes, and is a node then.
+        inside = node.expressions if isinstance(node, exp.Anonymous) else node.iter_expressions()
+        return [self._value(each, tables, given, columns) for each in inside if each is not but]
 
 
 def _length(node: exp.Expr, grown: int) -> int:
