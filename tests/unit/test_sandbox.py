@@ -377,6 +377,24 @@ def test_a_pattern_that_may_run_for_years_is_refused(pattern: str) -> None:
     assert "may run without end" in told
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?=(.*))", "(?=(?<all>.*))", "(?=a(?:b|(c))?)", "(?<=(a{0,9}))", "((?=(.*)).)", "(?!(a))b"],
+)
+def test_a_group_found_beyond_a_match_makes_no_text_of_any_length(pattern: str) -> None:
+    for replacement in ("'$1'", "memo", "'x'"):
+        (told,) = problems(
+            f"SELECT regexp_replace(memo, r'{pattern}', {replacement}) FROM left_src"
+        )
+        assert "each match could bring in the whole text" in told
+    hold(f"SELECT regexp_extract(memo, r'{pattern}', 1) FROM left_src", KNOWN)
+
+
+@pytest.mark.parametrize("pattern", ["(?=[a-z])", r"(\d)(?=(?:\d{3})+$)", "(?<=[0-9])([a-z])"])
+def test_a_pattern_may_look_around_itself(pattern: str) -> None:
+    hold(f"SELECT regexp_replace(memo, r'{pattern}', '$0.') FROM left_src", KNOWN)
+
+
 @pytest.mark.parametrize("pattern", ["%a%a%b", "%a%b%c%", "a%b%c%d", "a%%%"])
 def test_like_may_have_so_many_signs(pattern: str) -> None:
     hold(f"SELECT id FROM left_src WHERE memo LIKE '{pattern}'", KNOWN)

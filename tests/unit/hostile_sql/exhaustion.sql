@@ -131,3 +131,5 @@ SELECT regexp_count(memo, r'\s*\s*\s*\s*x') FROM left_src
 SELECT id FROM left_src WHERE memo LIKE '%a%a%a%b'
 ---
 SELECT `replace`(`replace`(`replace`(`replace`(`replace`(memo, 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx'), 'x', 'xxxxxxxxxxxx') FROM left_src
+---
+SELECT regexp_replace(regexp_replace(memo, '(?=(.*))', '$1'), '(?=(.*))', '$1') FROM left_src

@@ -132,13 +132,14 @@ class _Growth:
         elif isinstance(node, exp.Anonymous) and len(node.expressions) > 1:
             name = node.name.lower()
             if name in PATTERNS:
-                self._pattern(node.expressions[PATTERNS[name]], length)
+                self._pattern(node.expressions[PATTERNS[name]], length, name)
 
-    def _pattern(self, pattern: exp.Expr, length: int) -> None:
+    def _pattern(self, pattern: exp.Expr, length: int, name: str = "RLIKE") -> None:
         if not isinstance(pattern, exp.RawString | exp.Literal):
             return  # `values` says so
         try:
-            count = tries.of_pattern(patterns.read(pattern.name), length)
+            found = patterns.read(pattern.name)
+            count = tries.of_pattern(found, length)
         except patterns.Unreadable:
             self._report.add(
                 f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
@@ -148,6 +149,15 @@ class _Growth:
                 suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
             )
         else:
+            if name == "regexp_replace" and patterns.looks_around_for_a_group(found):
+                # Otherwise all that a group has found is, in all, no longer than the text.
+                self._report.add(
+                    f"the pattern {shown(pattern.name)} of regexp_replace has a group that looks "
+                    "ahead or behind, so that each match could bring in the whole text",
+                    pattern.parent,
+                    value=pattern.name,
+                    suggestion="write (?:…) for a group in (?=…), (?!…), (?<=…) or (?<!…)",
+                )
             self._tried(f"the pattern {shown(pattern.name)}", count, length, pattern.parent,
                         "let it begin with ^, and repeat classes that differ from what comes "
                         "after them, such as [^-]*-")  # fmt: skip

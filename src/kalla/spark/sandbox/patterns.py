@@ -71,6 +71,26 @@ def read(pattern: str) -> Group:
     return Group(found)
 
 
+def looks_around_for_a_group(node: Node) -> bool:
+    """Whether a group is found beyond what matches, so that each match may give the whole text."""
+    if isinstance(node, Repeat):
+        return looks_around_for_a_group(node.body)
+    if not isinstance(node, Group):
+        return False
+    inside = [each for branch in node.branches for each in branch]
+    if node.takes_nothing:
+        return any(map(_captures, inside))
+    return any(map(looks_around_for_a_group, inside))
+
+
+def _captures(node: Node) -> bool:
+    if isinstance(node, Repeat):
+        return _captures(node.body)
+    if not isinstance(node, Group):
+        return False
+    return node.captures or any(_captures(each) for branch in node.branches for each in branch)
+
+
 def _of(text: str) -> Signs:
     signs = 0
     for each in text:
