@@ -414,6 +414,25 @@ def test_the_longer_a_text_is_made_the_less_may_be_tried_on_it(condition: str) -
     assert "a text of 100,100 characters" in told
 
 
+@pytest.mark.parametrize(
+    "name", ["levenshtein", "contains", "instr", "locate", "replace", "split_part", "btrim"]
+)
+def test_long_texts_are_not_searched_for_long_texts(name: str) -> None:
+    long = f"concat_ws('', {', '.join(['memo'] * 1_000)})"
+    more = {"replace": ", ''", "split_part": ", 1"}.get(name, "")
+    hold(f"SELECT {name}({long}, memo{more}), {name}(memo, {long}{more}) FROM left_src", KNOWN)
+    (told,) = problems(f"SELECT {name}({long}, {long}{more}) FROM left_src")
+    assert f"{name} may run without end" in told
+
+
+def test_long_texts_are_not_held_against_long_patterns() -> None:
+    long = f"concat_ws('', {', '.join(['memo'] * 1_000)})"
+    longer = " || ".join([long] * 4)
+    hold(f"SELECT id FROM left_src WHERE {longer} LIKE '%' || memo || '%'", KNOWN)
+    (told,) = problems(f"SELECT id FROM left_src WHERE {longer} LIKE '%' || {longer} || '%'")
+    assert "LIKE, by its %, may run without end" in told
+
+
 def test_a_refused_text_leaves_nothing_behind_for_the_next() -> None:
     problems("SELECT id FROM left_src START WITH id = 1 CONNECT BY PRIOR", UNKNOWN)
     hold("SELECT prior, start, connect FROM left_src", UNKNOWN)

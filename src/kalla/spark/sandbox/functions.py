@@ -78,6 +78,14 @@ PATTERNS: Final = dict.fromkeys(
     1,
 )
 
+# Those that look for the second text at every place of the first, or the other way round.
+SEARCHES: Final = _names(
+    """
+    btrim contains find_in_set instr levenshtein locate ltrim position replace rtrim split_part
+    substring_index trim
+    """
+)
+
 # Those that make a text of texts, whichever letters these have.
 MADE_OF_TEXTS: Final = _names(
     """

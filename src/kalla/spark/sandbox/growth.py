@@ -15,7 +15,7 @@ from typing import Final
 from sqlglot import exp
 
 from kalla.spark.sandbox import patterns, tries
-from kalla.spark.sandbox.functions import LENGTHS, PATTERNS, SHORT
+from kalla.spark.sandbox.functions import LENGTHS, PATTERNS, SEARCHES, SHORT
 from kalla.spark.sandbox.names import folded
 from kalla.spark.sandbox.report import Report, shown
 
@@ -126,13 +126,19 @@ class _Growth:
         if isinstance(node, exp.RegexpLike):
             self._pattern(node.expression, length)
         elif isinstance(node, exp.Like | exp.ILike):
-            count = tries.of_like(_percent_signs(node.expression), length)
+            # A long pattern takes long at each place.
+            times = parts[1] * _USUAL if parts[1] * _USUAL > _LONG else 1
+            count = times * tries.of_like(_percent_signs(node.expression), length)
             self._tried("LIKE, by its %,", count, length, node,
                         "make several of it, with AND between")  # fmt: skip
         elif isinstance(node, exp.Anonymous) and len(node.expressions) > 1:
             name = node.name.lower()
             if name in PATTERNS:
                 self._pattern(node.expressions[PATTERNS[name]], length, name)
+            elif name in SEARCHES:
+                one, other = map(_length, node.expressions[:2], parts[:2])
+                self._tried(name, one * other, max(one, other), node,
+                            "look for a shorter text, or in one")  # fmt: skip
 
     def _pattern(self, pattern: exp.Expr, length: int, name: str = "RLIKE") -> None:
         if not isinstance(pattern, exp.RawString | exp.Literal):
