@@ -76,7 +76,7 @@ SELECT id, round(amount, 2) AS a, round(amount, -2) AS b, bround(amount, 0) AS c
        format_number(amount, 2) AS d, format_number(amount, '#,##0.00') AS e, floor(amount, 1) AS f,
        replace(replace(replace(replace(lower(memo), 'ä', 'ae'), 'ö', 'oe'), 'ü', 'ue'), 'ß', 'ss')
        AS g, replace(memo, chr(10), ' ') AS h, '$' || '{' AS i, upper('eur') AS j,
-       to_timestamp('2024-01-30 10:00') AS k, CAST('10:00' AS STRING) AS l
+       to_timestamp('2024-01-30 10:00') AS k, date_format(booked, 'HH:mm') = '00:00' AS l
 FROM left_src WHERE upper(currency) = upper('eur') OR memo LIKE concat('50', '%')
 ---
 WITH l AS (SELECT id, concat(invoice, '-', currency) AS k FROM left_src),

@@ -129,3 +129,47 @@ SELECT TRY_CAST(' T10:00:00' AS TIMESTAMP) FROM left_src
 SELECT to_timestamp('10:' || '00') FROM left_src
 ---
 SELECT TIMESTAMP '10:00:00' FROM left_src
+---
+SELECT date_trunc('DAY', '10:00') FROM left_src
+---
+SELECT dateadd(DAY, 0, '10:00') FROM left_src
+---
+SELECT coalesce(nullif(booked, booked), '10:00') FROM left_src
+---
+SELECT CAST(if(TRUE, '10:00', 'x') AS TIMESTAMP) FROM left_src
+---
+SELECT id FROM left_src WHERE booked > '10:00'
+---
+SELECT id FROM left_src WHERE booked BETWEEN '9:00' AND '10:00:00'
+---
+SELECT id FROM left_src WHERE booked IN ('10:00')
+---
+SELECT id FROM left_src WHERE '10:00' <= (booked)
+---
+SELECT id FROM left_src WHERE '10:00' IN (SELECT paid FROM right_src)
+---
+SELECT CASE WHEN amount > 0 THEN booked ELSE '10:00' END FROM left_src
+---
+SELECT CASE booked WHEN '10:00' THEN 1 END FROM left_src
+---
+SELECT booked FROM left_src UNION ALL SELECT '10:00' FROM right_src
+---
+WITH t AS (SELECT id, CAST('10:00' AS STRING) AS x FROM left_src) SELECT CAST(x AS TIMESTAMP) FROM t
+---
+SELECT CAST('10:00:' || right(id, 1) AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(concat('10:', right(id, 1)) AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(string('T10:00') AS TIMESTAMP) FROM left_src
+---
+SELECT CAST('T10' AS TIMESTAMP) FROM left_src
+---
+SELECT extract(DAY FROM '10:00') FROM left_src
+---
+SELECT date_format('10:00', 'yyyy') FROM left_src
+---
+SELECT max('10:00') FROM left_src
+---
+SELECT lag(booked, 1, '10:00') OVER (ORDER BY id) FROM left_src
+---
+SELECT CAST(date_format(booked, '10:00') AS TIMESTAMP) FROM left_src

@@ -12,17 +12,16 @@ from sqlglot import exp
 
 from kalla.spark.sandbox.functions import INSTEAD, MADE_OF_TEXTS
 from kalla.spark.sandbox.report import Report, shown
+from kalla.spark.sandbox.uses import Use, becomes
 
 _BLANK: Final = r"[\s\x00-\x1f\x7f-\x9f]"
 _CLOCK: Final = re.compile(
     rf"{_BLANK}*(now|today|tomorrow|yesterday)({_BLANK}.*)?", re.IGNORECASE | re.DOTALL
 )
-# A time without its day is on the day of the run; as a text of its own it is fine.
-_NO_DAY: Final = re.compile(rf"{_BLANK}*T?\d+:.*", re.IGNORECASE | re.DOTALL)
-_POINTS: Final = {
-    exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ,
-}  # fmt: skip
-_TO_POINTS: Final = {"to_timestamp", "try_to_timestamp"}
+# A time without its day is on the day of the run. One of hours alone may as well be a tax code.
+_NO_DAY: Final = re.compile(rf"{_BLANK}*T?\d{{1,2}}:\d{{1,2}}(:.*|{_BLANK}*)", re.DOTALL)
+_HOURS: Final = re.compile(rf"{_BLANK}*T\d{{1,2}}{_BLANK}*")
+_BEGINS: Final = re.compile(rf"{_BLANK}*T?\d{{1,2}}:.*", re.DOTALL)
 _KEPT: Final = {"lcase", "lower", "ltrim", "rtrim", "trim", "ucase", "upper"}
 
 
@@ -30,11 +29,25 @@ def check(tree: exp.Expr, report: Report) -> None:
     for node in tree.walk():
         if _is_text(node) or _makes_text(node):
             _text(node, report)
-        elif (made := _made_a_point_in_time(node)) is not None:
-            text = constant(made)
-            if text is not None and _NO_DAY.fullmatch(text):
-                report.add(f"'{shown(text)}' has no day, so it would be on the day of the run",
-                           node, suggestion="write the day before it")  # fmt: skip
+            _time(node, report)
+
+
+def _time(node: exp.Expr, report: Report) -> None:
+    text = constant(node)
+    if text is None:
+        text = _joined_first(node)
+        no_day = text is not None and _BEGINS.fullmatch(text) and becomes(node) is not Use.TEXT
+    elif _HOURS.fullmatch(text):
+        no_day = becomes(node) is Use.POINT
+    else:
+        no_day = _NO_DAY.fullmatch(text) and becomes(node) is not Use.TEXT
+    if text is not None and no_day:
+        report.add(
+            f"'{shown(text)}' has no day, so as a point in time it would be on the day of the run",
+            node.parent if _is_text(node) else node,
+            value=text,
+            suggestion="write the day before it, or compare it with CAST(… AS STRING)",
+        )
 
 
 def _text(node: exp.Expr, report: Report) -> None:
@@ -91,11 +104,12 @@ def _makes_text(node: exp.Expr) -> bool:
     return isinstance(node, exp.DPipe) or called in MADE_OF_TEXTS
 
 
-def _made_a_point_in_time(node: exp.Expr) -> exp.Expr | None:
-    """What becomes one, where that is asked for."""
-    made: exp.Expr | None = None
-    if isinstance(node, exp.Cast | exp.TryCast):
-        made = node.this if node.to.this in _POINTS else None
-    elif isinstance(node, exp.Anonymous) and len(node.expressions) == 1:
-        made = node.expressions[0] if node.name.lower() in _TO_POINTS else None
-    return made
+def _joined_first(node: exp.Expr) -> str | None:
+    """The text that a joined one begins with."""
+    while isinstance(node, exp.DPipe | exp.Paren):
+        if (text := constant(node)) is not None:
+            return text
+        node = node.this
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "concat" and node.expressions:
+        return _joined_first(node.expressions[0])
+    return constant(node)
