@@ -89,3 +89,12 @@ def test_a_file_is_no_place_for_evidence(folder: Path, tmp_path: Path) -> None:
         claimed(str(folder), LOCAL, tmp_path),
     ):
         pass
+
+
+@pytest.mark.timeout(20)
+def test_where_no_folder_can_be_made_is_no_place_for_evidence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidInput, match=r"nowhere cannot be written to: No such file"),
+        claimed("/proc/nowhere", LOCAL, tmp_path),
+    ):
+        pass

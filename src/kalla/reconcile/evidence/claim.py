@@ -22,6 +22,7 @@ WORK = ".work-"  # begins the names of folders that a run works in
 _MARK = ".claim"
 _MARK_ON_S3 = "claim-"
 _FIELD = "--output"
+_MISSES = 100
 
 
 @contextmanager
@@ -68,14 +69,16 @@ def _claimed_here(folder: Path) -> Iterator[Path]:
 
 
 def _lock(mark: Path) -> int:
-    folder = mark.parent
+    folder, missed = mark.parent, 0
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(mark, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # whose run gave it back meanwhile
-            continue
         except OSError as error:
+            missed += 1
+            # A run may have given it back meanwhile; where it never is, no folder can be made.
+            if isinstance(error, FileNotFoundError) and missed < _MISSES:
+                continue
             raise _refused(f"{folder} cannot be written to: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
