@@ -134,6 +134,32 @@ def test_what_a_database_knows_of_itself_is_not_read(shelf: PostgresShelf) -> No
             shelf.connector(name).schema()
 
 
+def test_rows_that_a_policy_hides_are_an_error_unless_a_view_leaves_them_out(
+    shelf: PostgresShelf,
+) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4 PRIMARY KEY, tenant text);"
+        "INSERT INTO t SELECT n, CASE WHEN n % 2 = 0 THEN 'us' ELSE 'them' END"
+        " FROM generate_series(1, 10) n;"
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY;"
+        "CREATE POLICY ours ON t FOR SELECT USING (tenant = 'us');"
+        "CREATE VIEW ours AS SELECT * FROM t WHERE tenant = 'us'"
+    )
+    with shelf.clerk("GRANT SELECT ON t, ours TO {}") as clerk:
+        secured = replace(shelf.connector("t"), uri=clerk)
+        for ask in (
+            secured.estimate,
+            lambda: secured.split(2),
+            lambda: list(secured.read(Slice(0, 1))),
+        ):
+            with pytest.raises(InvalidInput, match=r"would hide rows .*BYPASSRLS, or read a view"):
+                ask()
+        view = replace(shelf.connector("ours"), uri=clerk)
+        assert len(read_all(view, view.split(2))) == 5
+        shelf.run(f"ALTER ROLE {urlsplit(clerk).username} BYPASSRLS")
+        assert len(read_all(secured, secured.split(2))) == 10
+
+
 def test_a_hurried_session_waits_for_no_lock(shelf: PostgresShelf) -> None:
     shelf.run("CREATE TABLE t (id int PRIMARY KEY)")
     hurried = replace(shelf.connector("t"), seconds=0.1)

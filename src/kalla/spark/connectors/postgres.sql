@@ -62,6 +62,8 @@ ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indexrelid;
 
 -- name: settings
 -- Only for this transaction: values as text look the same everywhere, and a long read may be long.
+-- A policy that would hide rows is an error, as it is to pg_dump: nobody would know of them.
 SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true),
+       set_config('row_security', 'off', true),
        set_config('statement_timeout', '0', true),
        set_config('idle_in_transaction_session_timeout', '0', true);

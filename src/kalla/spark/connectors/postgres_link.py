@@ -192,6 +192,10 @@ def _meaning(error: Exception, place: str) -> KallaError:
         return Unreadable(f"Postgres at {place} sent a value that cannot be read: {said}")
     if code is None and any(sign in said for sign in _REFUSED):
         return InvalidInput(Problem("uri", f"Postgres at {place} refuses: {said}"))
+    if "row-level security" in said:
+        hidden = f"Postgres at {place} would hide rows of the table without a word: {said}"
+        way_out = "give the user BYPASSRLS, or read a view of its owner's that says which are meant"
+        return InvalidInput(Problem("", f"{hidden}; {way_out}"))
     refused = isinstance(error, pa.ArrowException) and not any(sign in said for sign in _STOPPED)
     if not refused and (code is None or code.startswith(_AWAY)):
         return Unavailable(f"Postgres at {place} broke off: {said}")
