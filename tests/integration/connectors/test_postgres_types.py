@@ -62,7 +62,11 @@ def test_a_value_that_would_change_on_the_way_is_an_error_that_names_its_column(
         ("oid", "4294967295", pa.int64(), 2**32 - 1),
         ("int4[]", "'[5:6]={1,2}'", pa.list_(pa.int32()), [1, 2]),
         ("json", "'{\"b\":  1}'", pa.string(), '{"b":  1}'),
-        ("char(4)", "'ab'", pa.string(), "ab  "),
+        ("char(4)", "'ab'", pa.string(), "ab"),
+        ("char(4)", "' a b'", pa.string(), " a b"),
+        ("code", "'ab'", pa.string(), "ab"),
+        ("char(4)[]", "'[0:2]={ab,NULL,abcd}'", pa.list_(pa.string()), ["ab", None, "abcd"]),
+        ("mood[]", "'[0:0]={glad}'", pa.list_(pa.string()), ["glad"]),
     ],
 )  # fmt: skip
 def test_what_is_named_is_read_exactly(
@@ -70,7 +74,7 @@ def test_what_is_named_is_read_exactly(
 ) -> None:
     shelf.run(
         "CREATE TYPE mood AS ENUM ('glad'); CREATE DOMAIN amount AS numeric(10,2);"
-        "CREATE DOMAIN amounts AS numeric(6,1)[];"
+        "CREATE DOMAIN amounts AS numeric(6,1)[]; CREATE DOMAIN code AS char(4);"
         f"CREATE TABLE t (c {declared}); INSERT INTO t VALUES ({value})"
     )
     connector = shelf.connector("t")

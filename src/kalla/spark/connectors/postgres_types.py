@@ -65,14 +65,16 @@ class PostgresColumn:
 
     def expression(self, quoted: str) -> str:
         """What is selected, so that the driver hands over the type that `described` tells."""
-        if self.base in _AS_TEXT or self.kind == "e":
-            return f"{quoted}::text[]" if self.array else f"{quoted}::text"
+        # The driver refuses an array that does not start at 1; a slice of all of it does.
+        whole, dimension = (f"({quoted})[:]", "[]") if self.array else (quoted, "")
+        # Of char(n) the cast leaves out the blanks at the end, which are no part of the value.
+        if self.base in _AS_TEXT or self.base == "bpchar" or self.kind == "e":
+            return f"{whole}::text{dimension}"
         if self.base == "oid":  # unsigned; the driver would wrap it
-            return f"{quoted}::int8[]" if self.array else f"{quoted}::int8"
+            return f"{whole}::int8{dimension}"
         if self.base == "numeric" and not self.array:  # of which the driver would make text
             return f"pg_catalog.numeric_send({quoted})"
-        # The driver refuses an array that does not start at 1; a slice of all of it does.
-        return f"({quoted})[:]" if self.array else quoted
+        return whole
 
 
 def converted(values: pa.Array, column: ColumnType, read_as: pa.DataType) -> pa.Array:
