@@ -85,10 +85,12 @@ class PostgresShelf:
         finally:
             self.run(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
-    def cut(self) -> None:
+    def cut(self, doing: str = "COPY%") -> None:
+        """End the one session whose last statement is like this."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             ended = connection.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND query LIKE 'COPY%'"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE %s",
+                (doing,),
             ).fetchall()
         assert ended == [(True,)], "one reader was in the middle of it"

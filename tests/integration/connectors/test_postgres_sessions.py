@@ -15,7 +15,7 @@ from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.local import ports
 from kalla.spark.connectors.connector import Predicate, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
-from tests.integration.connectors.conformance import read_all, rows_of
+from tests.integration.connectors.conformance import Row, read_all, rows_of
 from tests.integration.connectors.postgres_shelf import PostgresShelf
 
 
@@ -74,6 +74,45 @@ def test_a_snapshot_that_has_ended_is_an_error_that_trying_again_does_not_mend(
         list(late.read(late.split(1)[0]))
     with pytest.raises(Permanent, match="has ended"):
         shelf.connector("t").at("'; DROP TABLE t; --").schema()
+
+
+def test_whose_snapshot_is_lost_may_try_again_with_a_new_one(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int4); INSERT INTO t VALUES (1)")
+    source = shelf.connector("t")
+
+    def read_while_held(*, lost: bool) -> list[Row]:
+        with source.held_snapshot() as snapshot:
+            if lost:
+                shelf.cut("%pg_export_snapshot%")
+            fixed = source.at(snapshot)
+            try:
+                return read_all(fixed, fixed.split(1))
+            except Permanent as error:  # of a task of Spark's
+                raise pickle.loads(pickle.dumps(error)) from None  # noqa: S301
+
+    with pytest.raises(Unavailable, match=r"snapshot .* has ended: .* must be read anew"):
+        read_while_held(lost=True)
+    assert read_while_held(lost=False) == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "limit", ["statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"]
+)
+def test_a_source_that_bounds_its_sessions_lets_a_read_take_its_time(
+    shelf: PostgresShelf, limit: str
+) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4); INSERT INTO t VALUES (1);"
+        "CREATE FUNCTION slowly() RETURNS int4 LANGUAGE sql"
+        " AS 'SELECT id FROM t, pg_sleep(0.5)';"
+        "CREATE VIEW slow AS SELECT slowly() AS id"
+    )
+    shelf.run(f"ALTER DATABASE {urlsplit(shelf.url).path[1:]} SET {limit} = '300ms'")
+    source = shelf.connector("slow")
+    with source.held_snapshot() as snapshot:
+        fixed = source.at(snapshot)
+        assert read_all(fixed, fixed.split(1)) == [(1,)]
+        assert read_all(fixed, fixed.split(1)) == [(1,)], "the snapshot is still held"
 
 
 def test_what_fails_while_a_snapshot_is_held_stays_what_it_is(shelf: PostgresShelf) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import duckdb
 import psycopg
 import pytest
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput, Permanent
+from kalla.errors import InvalidInput, Permanent, Unavailable
 from kalla.reconcile import plan
 from kalla.reconcile.matching import exchange
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -168,6 +169,23 @@ def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
             for row in batch.column("id").to_pylist()
         ]
     assert sorted(read) == list(range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("asked", [{}, {"consistency": "snapshot"}], ids=["direct", "asked"])
+def test_a_run_whose_snapshot_is_lost_is_tried_again(bank: str, asked: dict[str, Any]) -> None:
+    wanted = recipe(bank, {}, {"read": "direct", **asked})
+
+    def read() -> None:
+        with (
+            origins.connector(wanted.sources.right, "right", "UTC") as connector,
+            direct.open_input(connector, wanted, "right", LIMITS) as given,
+            duckdb.connect() as connection,
+        ):
+            PostgresShelf(bank).cut("%pg_export_snapshot%")
+            direct.fetch(connection, given, threads=2)
+
+    with pytest.raises(Unavailable, match="must be read anew"):
+        read()
 
 
 def test_a_source_that_refuses_a_snapshot_is_read_without_unless_it_was_asked_for(

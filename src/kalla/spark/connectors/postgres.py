@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg.rows import DictRow
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.spark.connectors import ranges
 from kalla.spark.connectors.connector import (
     ColumnType,
@@ -26,7 +26,7 @@ from kalla.spark.connectors.connector import (
     Slice,
     arrow_schema,
 )
-from kalla.spark.connectors.postgres_link import Link, parse
+from kalla.spark.connectors.postgres_link import Link, SnapshotEnded, parse
 from kalla.spark.connectors.postgres_table import Key, Table, look_up
 from kalla.spark.connectors.postgres_text import (
     CTID,
@@ -79,7 +79,10 @@ class PostgresConnector:
 
     @contextmanager
     def held_snapshot(self) -> Iterator[str]:
-        """A snapshot's id, for `at`: good in every process for as long as this is held."""
+        """A snapshot's id, for `at`: good in every process for as long as this is held.
+
+        Who holds it may try again, with a new one, where it has ended too early.
+        """
         with ExitStack() as opened:
             connection = opened.enter_context(self._link().rows())
             table = self._look_up(connection)
@@ -90,6 +93,8 @@ class PostgresConnector:
             held = opened.pop_all()
         try:
             yield snapshot
+        except SnapshotEnded as error:
+            raise Unavailable(f"{error}; all of it must be read anew") from None
         finally:  # what fails meanwhile elsewhere is no failure of this line
             held.close()
 

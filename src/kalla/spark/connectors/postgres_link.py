@@ -49,6 +49,10 @@ _AWAY = ("08", "53", "57", "58", "40", "25")
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
+class SnapshotEnded(Permanent):
+    """The session that held a snapshot is gone: no slice of it can be read any more."""
+
+
 class Link:
     """Opens sessions at one address, each a read-only transaction that sees one moment; with
     `seconds` no statement in it, and no wait for a lock, takes longer.
@@ -118,9 +122,9 @@ class Link:
         except (psycopg.Error, adbc_driver_manager.Error) as error:
             if error.sqlstate is None or error.sqlstate.startswith(_AWAY):
                 raise
-            raise Permanent(
-                f"the snapshot {self._snapshot} of Postgres at {self.place} has ended: "
-                "start the run again"
+            raise SnapshotEnded(
+                f"the snapshot {self._snapshot} of Postgres at {self.place} has ended: the session "
+                "that held it is gone"
             ) from None
 
     @contextmanager
