@@ -21,6 +21,7 @@ from kalla.reconcile.sources import origins
 from kalla.reconcile.sources.files import opened
 from kalla.reconcile.sources.scans import scan
 from kalla.storage import LOCAL, Storage
+from tests.integration.reconcile.test_sources_compressed import zstd
 
 ROWS = b"id,ref\n1,a\n2,b\n"
 READ = [("1", "a"), ("2", "b")]
@@ -40,13 +41,6 @@ def read(seen: Input, storage: Storage = LOCAL) -> list[tuple[Any, ...]]:
     with opened(storage) as connection:
         found = connection.execute(f"SELECT * FROM {scan(seen)}").fetchall()
     return sorted(found, key=str)
-
-
-def zstd(content: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(content)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def test_compressed_files_are_read_by_their_endings(tmp_path: Path) -> None:

@@ -12,9 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import BinaryIO, cast
-
-import pyarrow as pa
 
 from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds
@@ -22,6 +19,7 @@ from kalla.reconcile.complaints import names
 from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources import delta
+from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed, scan
 from kalla.storage import LOCAL, File, Storage
@@ -73,7 +71,7 @@ def seen(
     lines: int | None = None,
     bounds: Bounds | None = None,
 ) -> Input:
-    """These files as an input."""
+    """These files as an input; of a run, whose look has no bounds, compressed ones are whole."""
     given = Input(
         kind,
         tuple(each.url for each in files),
@@ -83,19 +81,14 @@ def seen(
         notes=notes,
         marks=tuple(each.mark for each in files),
     )
-    if kind == "csv":
-        return replace(given, types=dict.fromkeys(_header(csv, given.files, storage), "VARCHAR"))
+    if kind == "parquet":
+        return _of_parquet(given, storage, bounds)
+    columns = _header(csv, given.files, storage) if kind == "csv" else []
+    if bounds is None:
+        demand_whole(given.files, storage)
     if kind == "json":  # read as text, for a number in JSON would become a float
-        fields = _fields(given, storage, lines, bounds)
-        return replace(given, types=dict.fromkeys(fields, "VARCHAR"))
-    with opened(storage, bounds) as connection, readable(given.files):
-        options = "union_by_name=true, hive_partitioning=false"
-        described = connection.execute(
-            f"DESCRIBE FROM read_parquet({listed(given.files)}, {options})"
-        ).fetchall()
-        given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
-        rows = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
-    return replace(given, rows=int(rows[0][0]))
+        columns = _fields(given, storage, lines, bounds)
+    return replace(given, types=dict.fromkeys(columns, "VARCHAR"))
 
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
@@ -157,6 +150,17 @@ def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
     ):
         return csv
     return csv.model_copy(update={"delimiter": "\t"})
+
+
+def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
+    with opened(storage, bounds) as connection, readable(given.files):
+        options = "union_by_name=true, hive_partitioning=false"
+        described = connection.execute(
+            f"DESCRIBE FROM read_parquet({listed(given.files)}, {options})"
+        ).fetchall()
+        given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
+        rows = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
+    return replace(given, rows=int(rows[0][0]))
 
 
 def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | None) -> list[str]:
@@ -228,7 +232,7 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
     with storage.open(file) as raw:
         try:
             encoding = "utf-16-le" if csv.encoding == "utf-16" else csv.encoding
-            text = io.TextIOWrapper(_plain(raw, file), encoding=encoding, newline="")
+            text = io.TextIOWrapper(plain(raw, file), encoding=encoding, newline="")
             head = text.readline(_LONGEST_HEADER).removeprefix(_BYTE_ORDER_MARK)
             lines = csv_lines.reader(
                 chain([head], text), delimiter=csv.delimiter, quotechar=csv.quote
@@ -251,13 +255,6 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
         )
     return line if csv.header else [f"column{number}" for number in range(len(line))]
-
-
-def _plain(raw: BinaryIO, file: str) -> BinaryIO:
-    for ending, compression in COMPRESSIONS.items():
-        if file.lower().endswith(ending):
-            return cast(BinaryIO, pa.CompressedInputStream(raw, compression))
-    return raw
 
 
 def _wrong(message: str) -> InvalidInput:
