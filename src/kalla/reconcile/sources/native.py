@@ -19,9 +19,11 @@ from kalla.reconcile.complaints import names
 from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources import delta
+from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed, scan
+from kalla.reconcile.sources.schemas import common_types
 from kalla.storage import LOCAL, File, Storage
 
 _LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
@@ -154,13 +156,10 @@ def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
 
 def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     with opened(storage, bounds) as connection, readable(given.files):
-        options = "union_by_name=true, hive_partitioning=false"
-        described = connection.execute(
-            f"DESCRIBE FROM read_parquet({listed(given.files)}, {options})"
-        ).fetchall()
-        given = replace(given, types={str(name): str(type_) for name, type_, *_ in described})
-        rows = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
-    return replace(given, rows=int(rows[0][0]))
+        connection.execute("SET parquet_metadata_cache = true")  # one look at each footer is enough
+        given = replace(given, types=common_types(connection, given.files))
+        ((rows,),) = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
+    return replace(given, rows=int(rows))
 
 
 def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | None) -> list[str]:
@@ -197,7 +196,8 @@ def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | 
         raise _wrong(
             f"{whose} has numbers that a reader of JSON would round: write them as text, in quotes"
         )
-    return _apart(fields, whose)
+    demand_names(fields, whose)
+    return fields
 
 
 def _exact(number: str) -> str:
@@ -216,16 +216,8 @@ def _header(csv: Csv, files: Sequence[str], storage: Storage) -> list[str]:
     for file in files[1:]:
         if _first_line(csv, file, storage) != first:
             raise _wrong(f"{file} has other columns than {files[0]}")
-    return _apart(first, files[0])
-
-
-def _apart(columns: list[str], file: str) -> list[str]:
-    lowered = [name.lower() for name in columns]  # DuckDB does not tell them apart
-    if doubled := sorted({name for name in columns if lowered.count(name.lower()) > 1}):
-        raise _wrong(f"{file} has several columns {', '.join(doubled)}")
-    if "" in columns:
-        raise _wrong(f"{file} has a column without name")
-    return columns
+    demand_names(first, files[0])
+    return first
 
 
 def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:

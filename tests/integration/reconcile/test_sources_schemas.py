@@ -1,0 +1,162 @@
+"""Parquet files that are read as one: by types that hold all their values, or not at all."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kalla.errors import InvalidInput
+from kalla.reconcile.model import Source
+from kalla.reconcile.plan import Input
+from kalla.reconcile.sources import origins
+from kalla.reconcile.sources.files import opened
+from kalla.reconcile.sources.scans import reader
+from kalla.storage import LOCAL
+
+
+def write(path: Path, **columns: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def look(uri: Path) -> Input:
+    return origins.look(Source(uri=str(uri), primary_key=("id",)), "left")
+
+
+def amounts(seen: Input) -> list[Any]:
+    with opened(LOCAL) as connection:
+        found = connection.execute(f'SELECT "=amount" FROM {reader(seen)}').fetchall()
+    return [each for (each,) in found]
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+# Of each type some values, at its ends where it has any.
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "int8": (pa.int8(), [-(2**7), 2**7 - 1]),
+    "uint8": (pa.uint8(), [0, 2**8 - 1]),
+    "int16": (pa.int16(), [-(2**15), 2**15 - 1]),
+    "int32": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "uint32": (pa.uint32(), [0, 2**32 - 1]),
+    "int64": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "uint64": (pa.uint64(), [0, 2**64 - 1]),
+    "few digits": (pa.decimal128(10, 2), [Decimal("-99999999.99"), Decimal("0.01")]),
+    "a place more": (pa.decimal128(10, 3), [Decimal("9999999.999"), Decimal("0.001")]),
+    "no whole": (pa.decimal128(4, 4), [Decimal("0.9999")]),
+    "all digits": (pa.decimal128(38, 2), [Decimal("9" * 36 + ".99")]),
+    "all digits, more places": (pa.decimal128(38, 4), [Decimal("10.0051")]),
+    "half of them places": (pa.decimal128(38, 19), [Decimal("9" * 19 + "." + "9" * 19)]),
+    "float": (pa.float32(), [0.1]),
+    "double": (pa.float64(), [0.1, 1e300]),
+    "text": (pa.string(), ["a"]),
+    "date": (pa.date32(), [date(2026, 1, 1)]),
+    "milliseconds": (pa.timestamp("ms"), [NOON]),
+    "microseconds": (pa.timestamp("us"), [NOON]),
+    "nanoseconds": (pa.timestamp("ns"), [1_700_000_000_000_001_000]),
+    "zoned": (pa.timestamp("us", "UTC"), [NOON]),
+    "zoned nanoseconds": (pa.timestamp("ns", "UTC"), [1_700_000_000_000_001_000]),
+    "truth": (pa.bool_(), [True]),
+    "nothing": (pa.null(), [None]),
+}  # fmt: skip
+WHOLE = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
+AGREE = [
+    *combinations(WHOLE, 2),
+    *(("few digits", each) for each in ("a place more", "no whole", *WHOLE)),
+    *(("all digits", each) for each in ("few digits", *WHOLE)),
+    ("half of them places", "int64"),
+    *(("double", each) for each in ("int8", "uint8", "int16", "int32", "uint32")),
+    ("float", "int16"),
+    ("milliseconds", "microseconds"), ("microseconds", "nanoseconds"),
+    ("zoned", "zoned nanoseconds"),
+    *(("nothing", each) for each in ("int64", "all digits", "double", "text", "date", "zoned")),
+]  # fmt: skip
+APART = [
+    ("all digits", "all digits, more places"), ("all digits", "a place more"),
+    ("half of them places", "uint64"), ("double", "int64"), ("double", "few digits"),
+    ("double", "float"), ("float", "int32"), ("microseconds", "zoned"), ("nanoseconds", "zoned"),
+    ("date", "microseconds"), ("date", "int32"), ("text", "int64"), ("truth", "int8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", AGREE, ids=" and ".join)
+def test_types_that_one_type_holds_are_read_exactly(tmp_path: Path, pair: tuple[str, str]) -> None:
+    for names in (pair, pair[::-1]):
+        folder, wanted = tmp_path / names[0], []
+        for place, name in enumerate(names):
+            type_, values = TYPES[name]
+            amount = pa.array(values, type_)
+            write(folder / f"{place}.parquet", id=range(len(values)), amount=amount)
+            wanted += amount.to_pylist()
+        assert amounts(look(folder)) == wanted
+
+
+@pytest.mark.parametrize("pair", APART, ids=" and ".join)
+def test_types_that_no_type_holds_are_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+    for names in (pair, pair[::-1]):
+        for place, name in enumerate(names):
+            type_, values = TYPES[name]
+            amount = pa.array(values, type_)
+            write(tmp_path / f"{place}.parquet", id=range(len(values)), amount=amount)
+        with pytest.raises(InvalidInput, match=r"uri: amount is .*0\.parquet and .*1\.parquet"):
+            look(tmp_path)
+
+
+def test_what_is_refused_is_named_with_both_files_and_types(tmp_path: Path) -> None:
+    for name, places in (("a", 2), ("b", 2), ("c", 4)):
+        write(tmp_path / f"{name}.parquet", id=[1], amount=pa.array([1], pa.decimal128(38, places)))
+    wrong = r"amount is decimal\(38,2\) in .*a\.parquet and decimal\(38,4\) in .*c\.parquet"
+    with pytest.raises(InvalidInput, match=wrong):
+        look(tmp_path)
+
+
+def test_parts_of_a_column_agree_too(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1], of=[{"amount": [1]}])
+    write(tmp_path / "b.parquet", id=[1], of=[{"amount": [1], "more": 1}])
+    assert list(look(tmp_path).types) == ["id", "of"]
+    write(tmp_path / "b.parquet", id=[1], of=[{"amount": [1.5]}])
+    with pytest.raises(InvalidInput, match=r"of\.amount\.list\.element is bigint .* double"):
+        look(tmp_path)
+
+
+def test_decimals_of_more_digits_than_can_be_held_are_refused(tmp_path: Path) -> None:
+    amount = pa.array([Decimal("12345678901234567890.12")], pa.decimal256(40, 2))
+    write(tmp_path / "a.parquet", id=[1], amount=amount)
+    with pytest.raises(InvalidInput, match=r"a\.parquet has decimals of 40 digits in amount"):
+        look(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("columns", "wrong"),
+    [
+        (["id", "ID"], "has several columns ID, id"),
+        (["id", "id"], "has several columns id"),
+        (["id", ""], "has a column without name"),
+    ],
+)
+def test_columns_that_nobody_can_tell_apart_are_refused(
+    tmp_path: Path, columns: list[str], wrong: str
+) -> None:
+    table = pa.Table.from_arrays([pa.array([each]) for each in range(2)], columns)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(InvalidInput, match=rf"rows\.parquet {wrong}"):
+        look(tmp_path / "rows.parquet")
+
+
+def test_files_that_write_a_column_differently_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1], amount=[1])
+    write(tmp_path / "b.parquet", id=[2], Amount=[2])
+    with pytest.raises(InvalidInput, match=r"a\.parquet, .*b\.parquet .* columns Amount, amount"):
+        look(tmp_path)
+
+
+def test_a_column_that_only_some_files_have_is_null_in_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", id=[1], amount=[1])
+    write(tmp_path / "b.parquet", id=[2])
+    assert amounts(look(tmp_path)) == [1, None]
