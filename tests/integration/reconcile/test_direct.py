@@ -19,7 +19,7 @@ from kalla.reconcile import plan
 from kalla.reconcile.matching import exchange
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import direct, origins
+from kalla.reconcile.sources import direct, inspection, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
@@ -240,6 +240,28 @@ def test_a_column_that_cannot_be_read_is_in_nobodys_way_unless_it_is_named(bank:
         pytest.raises(InvalidInput, match="address: the type inet is not supported"),
     ):
         origins.columns_to_read(connector, named, "left")
+
+
+def test_columns_that_differ_by_case_alone_are_refused_wherever_a_table_is_looked_at(
+    bank: str,
+) -> None:
+    with psycopg.connect(bank) as connection:
+        connection.execute('ALTER TABLE payments ADD "Ref" text')
+    wanted = recipe(bank, {}, {})
+    problem = "table: payments has several columns Ref, ref"
+    with pytest.raises(InvalidInput, match=problem):
+        inspection.columns(wanted.sources.right)
+    assert problem in inspection.reach(wanted.sources.right).message
+    with pytest.raises(InvalidInput, match=f"sources.right.{problem}"):
+        origins.preview(wanted, "right")
+    with origins.connector(wanted.sources.right, "right", "UTC") as connector:
+        with pytest.raises(InvalidInput, match=problem):
+            origins.chunks(connector, wanted, "right", Path("unused"), LIMITS)
+        with (
+            pytest.raises(InvalidInput, match=problem),
+            direct.open_input(connector, wanted, "right", LIMITS),
+        ):
+            pass
 
 
 def test_a_source_may_bound_how_many_of_its_chunks_are_read_at_once(bank: str) -> None:

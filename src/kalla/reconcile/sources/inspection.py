@@ -22,6 +22,7 @@ from kalla.reconcile.model import COMPRESSIONS, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes.checking import columns_of, word_of
 from kalla.reconcile.sources import native
+from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.origins import Resolve, from_environment, is_staged, password_of
 from kalla.reconcile.sources.scans import scan
@@ -107,7 +108,7 @@ def columns(
     """The columns with their types in a word, and nothing else; of JSON by every line, for one may
     come late."""
     if is_staged(source):
-        found = _table(source, resolve, bounds).schema()
+        found = _schema(_table(source, resolve, bounds))
         return {each.name: _word_of_arrow(each) for each in found}
     return columns_of(source, storage=storage, bounds=bounds)
 
@@ -140,7 +141,7 @@ def reach(
     """Whether the source can be reached, or the sentence that says why not."""
     try:
         if is_staged(source):
-            columns = _table(source, resolve, bounds).schema()
+            columns = _schema(_table(source, resolve, bounds))
             return Reach(True, f"{source.table} can be read: it has {len(columns)} columns")
         seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
         files = f"{len(seen.files)} files" if len(seen.files) != 1 else "one file"
@@ -177,8 +178,15 @@ def _table(source: Source, resolve: Resolve, bounds: Bounds) -> PostgresConnecto
     return PostgresConnector(source.uri, source.table, password, seconds=bounds.seconds)
 
 
+def _schema(table: PostgresConnector) -> tuple[ColumnType, ...]:
+    found = table.schema()
+    with native.problems_at("", "table"):
+        demand_names([each.name for each in found], table.table)
+    return found
+
+
 def _inspect_table(table: PostgresConnector) -> Inspection:
-    schema, estimate, key = table.schema(), table.estimate(), table.primary_key()
+    schema, estimate, key = _schema(table), table.estimate(), table.primary_key()
     note = "declared by the table" if key else "the table declares no key, and no unique index"
     return Inspection(
         "postgres",
@@ -195,7 +203,7 @@ def _inspect_table(table: PostgresConnector) -> Inspection:
 
 
 def _first_of_table(table: PostgresConnector, rows: int) -> Preview:
-    names = [each.name for each in table.schema() if each.arrow is not None]
+    names = [each.name for each in _schema(table) if each.arrow is not None]
     found: list[tuple[Any, ...]] = []
     if names and rows > 0:
         for batch in table.read(Slice(0, 1), names):

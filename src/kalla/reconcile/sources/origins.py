@@ -20,6 +20,7 @@ from kalla.reconcile import plan
 from kalla.reconcile.model import DATABASES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
 from kalla.reconcile.sources import native
+from kalla.reconcile.sources.columns import demand_names
 from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
@@ -154,6 +155,8 @@ def columns_to_read(
     """
     wanted = plan.needed(recipe, side)
     known = {column.name: column for column in connector.schema()}
+    with native.problems_at(f"sources.{side}", "table"):
+        demand_names(list(known), connector.table)
     if wanted is None or not set(wanted) <= set(known):  # what is missing is told with all there is
         return None
     arrow_schema(tuple(known.values()), sorted(set(wanted)))  # says what of these cannot be read
