@@ -204,6 +204,20 @@ CONDITIONS = [
         expect(pair("L1", "R1", "3333"), pair("L2", "R2", "6667")),
     ),
     Case(
+        "of texts that are too long for a metric only the same are alike",
+        "by the named metric, default Jaro-Winkler",
+        recipe(rule(eq(), fuzzy("0.9", metric="damerau_levenshtein"))),
+        left("id ref note", ("L1", "a", "x" * 1001), ("L2", "b", "x" * 1001)),
+        right("id ref note", ("R1", "a", "x" * 1001), ("R2", "b", "x" * 1000)),
+        expect(
+            pair("L1", "R1", "0"),
+            *(
+                missed(*three, "unmatched", "fuzzy(note, rnote)", ("x" * 1001, "x" * 1000), "10000")
+                for three in (("left", "L2", "R2"), ("right", "R2", "L2"))
+            ),
+        ),
+    ),
+    Case(
         "the threshold is included, and what is below it says how unlike the texts are",
         CHECKS,
         recipe(rule(eq(), fuzzy("0.75", metric="levenshtein"))),

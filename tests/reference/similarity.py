@@ -5,10 +5,17 @@ from __future__ import annotations
 from fractions import Fraction
 
 WHOLE = 10_000
+LONGEST = 10_000
+SWAPS_LONGEST = 1_000
 
 
 def ten_thousandths(metric: str, one: str, other: str) -> int:
-    """The similarity as a whole number of ten-thousandths, halves to even."""
+    """The similarity as a whole number of ten-thousandths, halves to even.
+
+    Of texts longer than are compared by a metric, the same are alike and others are not at all.
+    """
+    if max(len(one), len(other)) > (SWAPS_LONGEST if metric == "damerau_levenshtein" else LONGEST):
+        return WHOLE if one == other else 0
     return round(METRICS[metric](one, other) * WHOLE)
 
 

@@ -37,3 +37,13 @@ def test_jaro_winkler_lifts_what_is_above_seven_tenths_by_jaro_and_nothing_else(
 def test_halves_are_rounded_to_even_however_a_float_has_them() -> None:
     one, other = "a" * 160, "a" * 53
     assert similarity("levenshtein", (one, other)) == [3312]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_of_texts_that_are_too_long_only_the_same_are_alike(metric: str) -> None:
+    most = 1_000 if metric == "damerau_levenshtein" else 10_000
+    whole, longer = "a" * most, "a" * (most + 1)
+    pairs = [(whole, whole[:-1] + "b"), (longer, longer), (longer, whole), ("ab", "ab")]
+    first, *others = similarity(metric, *pairs)
+    assert first > 9_900
+    assert others == [10_000, 0, 10_000]
