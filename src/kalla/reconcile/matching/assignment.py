@@ -7,16 +7,17 @@ the least total distance; what every optimal assignment has in common is certain
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
+
+from kalla.reconcile.matching.cycles import on_cycles
 
 Distance = tuple[int, ...]
 Verdict = Literal["matched", "unmatched", "ambiguous"]
 
-_SOURCE, _SINK = -1, -2
+_GOLDEN = 0x9E3779B1  # that part of 2^32 which the golden section is of one
 
 
 @dataclass(frozen=True)
@@ -37,210 +38,189 @@ class Solution:
 
 
 def solve(component: Component) -> Solution:
-    flow = _Flow(component)
-    flow.fill()
-    fixed = flow.fixed()
+    placing = _Placing(component)
+    placing.place_all()
+    moving = placing.moving()
     partners: dict[int, list[int]] = {node: [] for node in component.rows}
-    for left, right, _ in component.edges:
-        if flow.carried.get((left, right), 0):
-            partners[left].append(right)
-            partners[right].append(left)
+    for left, right in placing.pairs():
+        partners[left].append(right)
+        partners[right].append(left)
     verdicts: dict[int, Verdict] = {}
-    for node in component.rows:
-        others = partners[node]
-        if node in fixed and not others:
-            verdicts[node] = "unmatched"
-        elif (
-            node in fixed
-            and len(others) == 1
-            and others[0] in fixed
-            and len(partners[others[0]]) == 1
-        ):
-            verdicts[node] = "matched"
-        else:
+    for node, others in partners.items():
+        if node in moving or len(others) > 1:
             verdicts[node] = "ambiguous"
+        elif not others:
+            verdicts[node] = "unmatched"
+        elif others[0] in moving or len(partners[others[0]]) > 1:
+            verdicts[node] = "ambiguous"
+        else:
+            verdicts[node] = "matched"
     lefts = {edge[0] for edge in component.edges}
     pairs = [(left, partners[left][0]) for left in lefts if verdicts[left] == "matched"]
     return Solution(verdicts, tuple(sorted(pairs)))
 
 
-class _Flow:
-    """Successive shortest paths from a source over both sides to a sink, in whole numbers."""
+class _Placing:
+    """The rows of one left class after the other find their places: among right classes, or out of
+    the assignment, which costs more than all distances together.
+
+    Each goes by the cheapest way, on which it may push others from their places to other ones.
+    Prices make every step of a way cost nothing or more, and those of the assignment nothing: that
+    of a left class is what a place for it costs, that of a right one what there is off.
+    """
 
     def __init__(self, component: Component) -> None:
-        self.rows = component.rows
-        self.lefts = list(dict.fromkeys(edge[0] for edge in component.edges))
-        self.rights = list(dict.fromkeys(edge[1] for edge in component.edges))
-        self.costs = _single_costs(component)
-        self.neighbours: dict[int, list[int]] = {node: [] for node in component.rows}
+        left_of: dict[int, int] = {}
+        right_of: dict[int, int] = {}
         for left, right, _ in component.edges:
-            self.neighbours[left].append(right)
-            self.neighbours[right].append(left)
-        self.carried: dict[tuple[int, int], int] = {}
-        self.used = dict.fromkeys(component.rows, 0)
-        self.potential = dict.fromkeys(component.rows, 0) | {_SOURCE: 0, _SINK: 0}
+            left_of.setdefault(left, len(left_of))
+            right_of.setdefault(right, len(right_of))
+        self.lefts, self.rights = list(left_of), list(right_of)
+        costs, self.out = _single_costs(component)
+        self.ways: list[list[tuple[int, int]]] = [[] for _ in self.lefts]
+        for (left, right, _), cost in zip(component.edges, costs, strict=True):
+            self.ways[left_of[left]].append((right_of[right], cost))
+        self.waiting = [component.rows[left] for left in self.lefts]
+        self.room = [component.rows[right] for right in self.rights]
+        self.placed: list[dict[int, int]] = [{} for _ in self.rights]  # rows, by left class
+        self.left_out = [0] * len(self.lefts)
+        self.price = [0] * len(self.lefts)
+        self.off = [0] * len(self.rights)
 
-    def fill(self) -> None:
-        while self._approach():
-            self._augment()
+    def place_all(self) -> None:
+        # In the order of a chain, each would push all before it; spread evenly, few have neighbours
+        # until the last ones come. The result is the same.
+        for left in sorted(range(len(self.lefts)), key=lambda left: left * _GOLDEN % 2**32):
+            self.price[left] = min(
+                self.out, min(cost + self.off[right] for right, cost in self.ways[left])
+            )
+            while self.waiting[left]:
+                self._place(left)
 
-    def fixed(self) -> set[int]:
-        """The classes whose part is the same in every optimal assignment.
+    def pairs(self) -> list[tuple[int, int]]:
+        return [
+            (self.lefts[left], self.rights[right])
+            for right, placed in enumerate(self.placed)
+            for left in placed
+        ]
 
-        Another optimum differs from this one by cycles of no cost in the residual graph. A class is
-        free to move if it lies on such a cycle; there and back over one edge is none.
+    def moving(self) -> set[int]:
+        """The classes whose part is not the same in every optimal assignment.
+
+        Another optimum differs from this one by cycles of no cost, on which rows take the places of
+        others. One that is out takes the place of one that is in by way of the source; room is
+        given from one right class to another by way of the sink.
         """
-        self._settle_potentials()
-        level = {
-            node: [end for end, cost in self._residual(node) if self._reduced(node, end, cost) == 0]
-            for node in (*self.rows, _SOURCE, _SINK)
-        }
-        return {node for node in self.rows if not _on_cycle(node, level)}
+        split = len(self.lefts)
+        source = split + len(self.rights)
+        sink = source + 1
+        ends: list[list[int]] = [[] for _ in range(sink + 1)]
+        inside = [False] * split
+        for right, placed in enumerate(self.placed):
+            ends[split + right] += placed
+            for left in placed:
+                inside[left] = True
+            if self.room[right]:
+                ends[split + right].append(sink)
+            if placed and not self.off[right]:
+                ends[sink].append(split + right)
+        for left, ways in enumerate(self.ways):
+            price = self.price[left]
+            ends[left] = [split + right for right, cost in ways if cost + self.off[right] == price]
+            if self.left_out[left]:
+                ends[source].append(left)
+            if inside[left] and price == self.out:
+                ends[left].append(source)
+        names = self.lefts + self.rights
+        return {names[node] for node in on_cycles(ends) if node < source}
 
-    def _residual(self, node: int) -> Iterator[tuple[int, int]]:
-        """Where flow can still go from a node, or be taken back to, and what that costs."""
-        if node == _SOURCE:
-            for left in self.lefts:
-                if self.used[left] < self.rows[left]:
-                    yield left, 0
-        elif node == _SINK:
-            for right in self.rights:
-                if self.used[right]:
-                    yield right, 0
-        elif self._is_left(node):
-            for right in self.neighbours[node]:
-                yield right, self.costs[node, right]
-            if self.used[node]:
-                yield _SOURCE, 0
+    def _place(self, start: int) -> None:
+        """As many rows of a left class as its cheapest way carries, after a search by Dijkstra."""
+        far = {start: 0}
+        pushed_by: dict[int, int] = {}  # left classes, by which right one's place was wanted
+        near: dict[int, int] = {}
+        wanted_by: dict[int, int] = {}
+        heap: list[tuple[int, int]] = []
+        done: dict[int, int] = {}
+        best, last, is_out = self.out - self.price[start], start, True
+        reached = [start]
+        distance = 0
+        while True:
+            for left in reached:
+                base = distance - self.price[left]
+                if base + self.out < best:
+                    best, last, is_out = base + self.out, left, True
+                for right, cost in self.ways[left]:
+                    further = base + cost + self.off[right]
+                    if further < best and further < near.get(right, best):
+                        near[right] = further
+                        wanted_by[right] = left
+                        if self.room[right]:
+                            best, last, is_out = further, right, False
+                        else:
+                            heapq.heappush(heap, (further, right))
+            while heap and heap[0][1] in done:
+                heapq.heappop(heap)
+            if not heap or heap[0][0] >= best:
+                break
+            distance, right = heapq.heappop(heap)
+            done[right] = distance
+            reached = [left for left in self.placed[right] if left not in far]
+            for left in reached:
+                far[left] = distance
+                pushed_by[left] = right
+        for left, distance in far.items():
+            self.price[left] += best - distance
+        for right, distance in done.items():
+            self.off[right] += best - distance
+        self._push(start, last, is_out, pushed_by, wanted_by)
+
+    def _push(
+        self,
+        start: int,
+        last: int,
+        is_out: bool,
+        pushed_by: Mapping[int, int],
+        wanted_by: Mapping[int, int],
+    ) -> None:
+        """Rows along the way that ends with a left class that goes out, or a right one."""
+        steps: list[tuple[int, int, int]] = []  # a left class from one right one to another
+        count = self.waiting[start]
+        if is_out:
+            left, right = last, -1
         else:
-            for left in self.neighbours[node]:
-                if self.carried.get((left, node), 0):
-                    yield left, -self.costs[left, node]
-            if self.used[node] < self.rows[node]:
-                yield _SINK, 0
-
-    def _is_left(self, node: int) -> bool:
-        neighbours = self.neighbours[node]
-        return bool(neighbours) and (node, neighbours[0]) in self.costs
-
-    def _reduced(self, start: int, end: int, cost: int) -> int:
-        return cost + self.potential[start] - self.potential[end]
-
-    def _approach(self) -> bool:
-        """Dijkstra over reduced costs: afterwards the cheapest ways to the sink cost nothing."""
-        reached = {_SOURCE: 0}
-        done: set[int] = set()
-        heap = [(0, _SOURCE)]
-        while heap:
-            far, node = heapq.heappop(heap)
-            if node in done:
-                continue
-            done.add(node)
-            if node == _SINK:  # what is left in the heap is no nearer
-                break
-            for end, cost in self._residual(node):
-                further = far + self._reduced(node, end, cost)
-                if end not in done and further < reached.get(end, further + 1):
-                    reached[end] = further
-                    heapq.heappush(heap, (further, end))
-        if _SINK not in reached:
-            return False
-        # All others would rise by as much as the sink; that changes no difference between them.
-        furthest = reached[_SINK]
-        for node in done:
-            self.potential[node] -= furthest - reached[node]
-        return True
-
-    def _augment(self) -> None:
-        """As much as ways that cost nothing carry: many at once, for a search is dear."""
-        closed: set[int] = set()
-        for left in self.lefts:
-            while self.used[left] < self.rows[left] and not self._reduced(_SOURCE, left, 0):
-                path = self._free_way(left, closed)
-                if not path:
-                    break
-                self._push(path)
-                closed.difference_update(path)
-
-    def _free_way(self, left: int, closed: set[int]) -> list[int]:
-        """From a left class to a right one that has room, by way of nodes that are not closed.
-
-        Closes what leads nowhere.
-        """
-        path = [left]
-        ways = [self._residual(left)]
-        closed.add(left)
-        while path:
-            node = path[-1]
-            for end, cost in ways[-1]:
-                if end in closed or end == _SOURCE or self._reduced(node, end, cost):
-                    continue
-                if end == _SINK:
-                    return path
-                closed.add(end)
-                path.append(end)
-                ways.append(self._residual(end))
-                break
-            else:
-                path.pop()
-                ways.pop()
-        return []
-
-    def _push(self, path: Sequence[int]) -> None:
-        first, last = path[0], path[-1]
-        room = min(self.rows[first] - self.used[first], self.rows[last] - self.used[last])
-        steps = list(pairwise(path))
-        for start, end in steps:
-            if not self._is_left(start):
-                room = min(room, self.carried[end, start])
-        self.used[first] += room
-        self.used[last] += room
-        for start, end in steps:
-            if self._is_left(start):
-                self.carried[start, end] = self.carried.get((start, end), 0) + room
-            else:
-                self.carried[end, start] -= room
-
-    def _settle_potentials(self) -> None:
-        """Make every reduced cost at least zero, also for nodes that no search reached last."""
-        queue = deque(self.potential)
-        waiting = set(queue)
-        while queue:
-            node = queue.popleft()
-            waiting.discard(node)
-            for end, cost in self._residual(node):
-                if self._reduced(node, end, cost) < 0:
-                    self.potential[end] = self.potential[node] + cost
-                    if end not in waiting:
-                        waiting.add(end)
-                        queue.append(end)
+            left, right = wanted_by[last], last
+            count = min(count, self.room[last])
+        while left != start:
+            place = pushed_by[left]
+            count = min(count, self.placed[place][left])
+            steps.append((left, place, right))
+            left, right = wanted_by[place], place
+        steps.append((start, -1, right))
+        self.waiting[start] -= count
+        if is_out:
+            self.left_out[last] += count
+        else:
+            self.room[last] -= count
+        for left, before, after in steps:
+            if before >= 0:
+                self.placed[before][left] -= count
+                if not self.placed[before][left]:
+                    del self.placed[before][left]
+            if after >= 0:
+                self.placed[after][left] = self.placed[after].get(left, 0) + count
 
 
-def _single_costs(component: Component) -> dict[tuple[int, int], int]:
-    """Each distance as one whole number whose sums compare as the tuples' sums do."""
+def _single_costs(component: Component) -> tuple[list[int], int]:
+    """Each distance as one whole number whose sums compare as the tuples' sums do, and one that is
+    more than any such sum."""
     most = sum(component.rows.values())
     width = len(component.edges[0][2]) if component.edges else 0
     bases = [most * max(edge[2][place] for edge in component.edges) + 1 for place in range(width)]
-    costs = {}
-    for left, right, distance in component.edges:
+    costs = []
+    for _, _, distance in component.edges:
         cost = 0
         for place in range(width):
             cost = cost * bases[place] + distance[place]
-        costs[left, right] = cost
-    return costs
-
-
-def _on_cycle(node: int, level: Mapping[int, Sequence[int]]) -> bool:
-    """Whether a cycle of at least three nodes leads through this one."""
-    for first in level[node]:
-        seen = {first}
-        queue = deque(end for end in level[first] if end != node)
-        seen.update(queue)
-        while queue:
-            for end in level[queue.popleft()]:
-                if end == node:
-                    return True
-                if end not in seen:
-                    seen.add(end)
-                    queue.append(end)
-    return False
+        costs.append(cost)
+    return costs, math.prod(bases)
