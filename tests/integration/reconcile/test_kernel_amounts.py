@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ import pytest
 from kalla.errors import Permanent
 from kalla.reconcile import complaints, kernel, plan
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching import pairs
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 
 
 def match(folder: Path, types: dict[Side, str], rows: dict[Side, list[str]], **how: Any) -> Facts:
-    """One row of each side for each amount, which a number of its own brings together."""
+    """One row of each side for each amount, which a number of its own brings together, or it is
+    the key itself where nothing is said of how it is compared."""
     inputs: dict[Side, Input] = {}
     for side in SIDES:
         kind: pa.DataType = pa.float64() if types[side] == "DOUBLE" else pa.string()
@@ -39,6 +42,8 @@ def match(folder: Path, types: dict[Side, str], rows: dict[Side, list[str]], **h
         {"left": "id", "op": "eq", "right": "id"},
         {"left": "amount", "op": "tolerance", "right": "amount"} | how,
     ]
+    if not how:
+        conditions = [{"left": "amount", "op": "eq", "right": "amount"}]
     recipe = Recipe.model_validate(
         {
             "name": "test",
@@ -101,6 +106,21 @@ def test_a_float_of_more_places_than_amounts_have_is_counted_and_not_rounded(
     ((column, kind, rows, examples),) = facts.sides["left"].loaded.unreadable
     assert (column, kind, rows) == ("amount", "number", 3)
     assert examples == ("0.1234567891", "1.0000000000000002", "1e-10")
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("DECIMAL(20,0)", "VARCHAR"), ("DECIMAL(38,2)", "DECIMAL(38,5)"), ("VARCHAR", "VARCHAR")],
+)
+def test_keys_of_many_digits_are_found_whatever_places_each_side_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str
+) -> None:
+    """Also where they share a bucket with keys that are not joined row by row."""
+    monkeypatch.setattr(pairs, "_BUCKET_PAIRS", 0)
+    chance = random.Random(1)
+    keys = [str(chance.randrange(10**19, 10**20)) for _ in range(3_000)]
+    facts = match(tmp_path, {"left": left, "right": right}, {"left": keys, "right": keys})
+    assert facts.sides["left"].states["matched"].rows == len(keys)
 
 
 def test_a_sum_of_too_many_digits_is_told_in_one_sentence(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import parcels, values
+from kalla.reconcile.matching import parcels
 from kalla.reconcile.matching.fates import as_column
-from kalla.reconcile.matching.phrases import key_part
+from kalla.reconcile.matching.phrases import hashable, key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
@@ -78,19 +78,9 @@ class Key:
         """The same number for rows of equal key, whichever side they are of; null without a key."""
         place = SIDES.index(side)
         ordered = sorted(self.pairs, key=lambda pair: (pair[0].sql, pair[1].sql))
-        parts = [_hashable(*pair)[place] for pair in ordered]
+        parts = [hashable(*pair)[place] for pair in ordered]
         whole = " AND ".join(f"{pair[place].sql} IS NOT NULL" for pair in ordered)
         return f"CASE WHEN {whole} THEN hash({', '.join(parts)}) END"
-
-
-def _hashable(left: Value, right: Value) -> tuple[str, str]:
-    """Both as one type, for equal values of different types have different hashes."""
-    if left.kind == right.kind and left.scale == right.scale:
-        if left.kind != "number":
-            return left.sql, right.sql
-        exact = values.amount_type(left.scale) if left.scale else "HUGEINT"
-        return f"CAST({left.sql} AS {exact})", f"CAST({right.sql} AS {exact})"
-    return values.shown(left), values.shown(right)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from kalla.reconcile.matching import addressed, crowds
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
-from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key
+from kalla.reconcile.matching.phrases import conjunction, hashable, key_columns, same_key
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -47,14 +49,9 @@ def _find_hot(bench: Workbench, rule: RulePlan) -> str:
         return "true"
     if any(_is_primary(bench, rule, side) for side in SIDES):
         return ""
-    # Equal numbers of different types have different hashes, but are the same as doubles.
-    numbers_of = {f"v{place}" for place in rule.key if rule.checks[place].left.kind == "number"}
-    parts = [
-        f"CAST({name} AS DOUBLE)" if name in numbers_of else name for name in key_columns(rule)
-    ]
     rows_in = sum(bench.fates[side].rows for side in SIDES)
     bits = min(_MOST_BITS, 1 + rows_in.bit_length())
-    bucket = f"(hash({', '.join(parts)}) >> {64 - bits})"
+    bucket = f"(hash({', '.join(_hashable_key(rule))}) >> {64 - bits})"
     counts = []
     for rows in (bench.admit(rule, side) for side in SIDES):
         count = np.zeros(1 << bits, np.int64)
@@ -70,6 +67,17 @@ def _find_hot(bench: Workbench, rule: RulePlan) -> str:
         return ""
     bench.table("hot_buckets", pa.table({"bucket": hot}))
     return f"{bucket} IN (SELECT bucket FROM hot_buckets)"
+
+
+def _hashable_key(rule: RulePlan) -> list[str]:
+    """The key's columns, so that what is equal has one hash: they are of one kind on both sides."""
+    parts = {
+        f"v{place}": hashable(
+            *(replace(rule.checks[place].of(side), sql=f"v{place}") for side in SIDES)
+        )[0]
+        for place in rule.key
+    }
+    return [parts.get(name, name) for name in key_columns(rule)]
 
 
 def _is_primary(bench: Workbench, rule: RulePlan, side: Side) -> bool:

@@ -34,6 +34,21 @@ def value_columns(rule: RulePlan) -> list[str]:
     return found + [name for name in key_columns(rule) if name not in found]
 
 
+def hashable(left: Value, right: Value) -> tuple[str, str]:
+    """Both as one type, for equal values of different types have different hashes.
+
+    Numbers stay exact: as floats, those of different scales differ by how DuckDB makes them.
+    """
+    if left.kind == right.kind == "number":
+        scale = max(left.scale, right.scale)
+        exact = values.amount_type(scale) if scale else "HUGEINT"
+        # What has no place among so many places has no equal.
+        return f"TRY_CAST({left.sql} AS {exact})", f"TRY_CAST({right.sql} AS {exact})"
+    if left.kind == right.kind:
+        return left.sql, right.sql
+    return values.shown(left), values.shown(right)
+
+
 def unscaled(sql: str, scale: int) -> str:
     """A decimal as a whole number of its last place."""
     if scale == 0:
