@@ -10,9 +10,9 @@ import duckdb
 import pytest
 
 from kalla.errors import InvalidInput
+from kalla.reconcile.matching.filters import conjunction
 from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.model import Csv, Filter
-from kalla.reconcile.plan import conjunction
 from kalla.spark.connectors.connector import Predicate
 from kalla.spark.connectors.postgres_text import predicate_condition
 from kalla.spark.connectors.postgres_types import PostgresColumn

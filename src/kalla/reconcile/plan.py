@@ -6,26 +6,22 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.matching import values
+from kalla.reconcile.matching import filters, values
 from kalla.reconcile.matching.conditions import EXACT, Bound, Check, compile_condition
-from kalla.reconcile.matching.values import Columns, Value, held, literal
+from kalla.reconcile.matching.values import Columns, Value
 from kalla.reconcile.model import (
     SIDES,
     Bounds,
     Cardinality,
     Csv,
-    Filter,
     Recipe,
     Rule,
-    Scalar,
     Side,
     Source,
 )
-from kalla.reconcile.recipes.notation import plain
 from kalla.reconcile.recipes.sql import held_sql
 from kalla.spark.connectors.connector import Connector, Slice
 
@@ -215,7 +211,7 @@ def _side(
         tuple(values.value(columns, name) for name in source.primary_key),
         tuple(name for name in given.types if name in names),
         amount,
-        None if given.filtered else conjunction(source.filters, columns),
+        None if given.filtered else filters.conjunction(source.filters, columns),
         tuple(
             (*read, next(iter(failing.values())), " OR ".join(failing))
             for read, failing in sorted(readings.items())
@@ -261,7 +257,10 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         rule.cardinality,
         checks,
         currency,
-        (conjunction(rule.left_filters, columns[0]), conjunction(rule.right_filters, columns[1])),
+        (
+            filters.conjunction(rule.left_filters, columns[0]),
+            filters.conjunction(rule.right_filters, columns[1]),
+        ),
         rule.ties == "first_in_first_out",
         (
             _order(columns[0], rule.left_order),
@@ -313,78 +312,6 @@ def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] |
     room = 38 - max(each.scale for each in found)
     left, right = (values.wide(values.narrow(each, room)) for each in found)
     return left, right
-
-
-def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
-    """Filters as one expression over a row; a null passes `is_null` alone."""
-    parts = [_filter(each, columns) for each in filters]
-    return " AND ".join(f"coalesce({part}, false)" for part in parts) or None
-
-
-def _filter(each: Filter, columns: Columns) -> str:
-    column = values.value(columns, each.column)
-    if each.op == "is_null":
-        return f"{held(each.column)} IS NULL"
-    if each.op == "not_null":
-        return f"{held(each.column)} IS NOT NULL"
-    if each.op in ("in", "not_in"):
-        given = each.value if isinstance(each.value, tuple) else (each.value,)
-        listed: dict[str, list[str]] = {}
-        for value in given:
-            if value is not None:
-                sql, one = _against(column, value, columns)
-                listed.setdefault(sql, []).append(one)
-        word, joint = ("IN", " OR ") if each.op == "in" else ("NOT IN", " AND ")
-        return joint.join(f"{sql} {word} ({', '.join(some)})" for sql, some in listed.items())
-    if isinstance(each.value, tuple) or each.value is None:
-        raise InvalidInput(Problem(each.column, f"the filter {each.op} needs one value"))
-    if each.op in ("contains", "startswith", "endswith"):
-        name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
-        return f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
-    signs = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-    sql, one = _against(column, each.value, columns)
-    return f"{sql} {signs[each.op]} {one}"
-
-
-def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
-    """The column read as what it is compared with, and the literal."""
-    if isinstance(given, bool) or column.kind == "boolean":
-        return values.as_text(column).sql, literal(str(given).lower())
-    if isinstance(given, int | Decimal) or column.kind == "number":
-        number = values.as_number(column, columns)
-        text, places = _number(given, number.scale)
-        return values.narrow(number, 38 - max(number.scale, places)).sql, text
-    if isinstance(given, str) and (column.kind != "text" or columns.csv.date_format):
-        # JSON has no dates: a text that is one is, where the column has dates.
-        found = plain(given.strip())
-        given = found if isinstance(found, date) else given
-    if isinstance(given, datetime):
-        moment = literal(str(given))
-        if given.tzinfo is None:
-            moment = f"timezone({literal(columns.time_zone)}, TIMESTAMP {moment})"
-        else:
-            moment = f"TIMESTAMPTZ {moment}"
-        return values.as_timestamp(column, columns).sql, moment
-    if isinstance(given, date):
-        return values.as_date(column, columns).sql, f"DATE {literal(str(given))}"
-    if column.kind != "text":
-        raise InvalidInput(Problem("filters", f"{given!r} is no date"))
-    return column.sql, literal(given)
-
-
-def _number(given: Scalar, scale: int) -> tuple[str, int]:
-    """A number to compare with a column of so many places, and how many it has itself."""
-    try:
-        number = Decimal(str(given))
-    except InvalidOperation:
-        number = Decimal("nan")
-    if not number.is_finite():
-        raise InvalidInput(Problem("filters", f"{given!r} is no number"))
-    text = format(number, "f")
-    whole, _, part = text.lstrip("-0").partition(".")
-    if len(whole) + max(len(part), scale) > 38:
-        raise InvalidInput(Problem("filters", f"{given!r} has too many digits to compare with"))
-    return text, len(part)
 
 
 def _named(recipe: Recipe, side: Side) -> tuple[str, ...]:
