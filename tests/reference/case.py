@@ -107,6 +107,7 @@ def recipe(
     *rules: Rule,
     keys: str = "id",
     currency: str | None = None,
+    amount: str | None = None,
     time_zone: str = "UTC",
     bounds: Bounds | None = None,
     csv: Csv | None = None,
@@ -118,12 +119,14 @@ def recipe(
             left=Source(
                 uri="left.csv",
                 primary_key=tuple(keys.split()),
+                amount=amount,
                 currency=currency,
                 csv=csv or Csv(),
             ),
             right=Source(
                 uri="right.csv",
                 primary_key=tuple(f"r{each}" for each in keys.split()),
+                amount=f"r{amount}" if amount else None,
                 currency=f"r{currency}" if currency else None,
                 csv=csv or Csv(),
             ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tests.reference.case import (
     Case,
     alone,
+    compare,
     eq,
     expect,
+    group,
     left,
     missed,
     pair,
@@ -20,6 +22,7 @@ KEY = recipe(rule(eq()))
 EXACT = "Amounts are decimals; comparisons are exact; a tolerance includes its bound"
 PERCENT = "a percentage is of the absolute left value"
 CURRENCY = "currency(cur, rcur)"
+ONE_CURRENCY = "With a currency column, amounts compare only within one currency."
 
 ROWS = [
     Case(
@@ -172,7 +175,7 @@ AMOUNTS = [
     ),
     Case(
         "amounts of two currencies do not compare",
-        "With a currency column, amounts compare only within one currency.",
+        ONE_CURRENCY,
         recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
         left("id ref amount cur", ("L1", "a", "5", "EUR"), ("L2", "a", "5", "USD")),
         right("id ref amount cur", ("R1", "a", "5", "USD"), ("R2", "a", "5", "SEK")),
@@ -184,7 +187,7 @@ AMOUNTS = [
     ),
     Case(
         "a row without a currency has none in common",
-        "With a currency column, amounts compare only within one currency.",
+        ONE_CURRENCY,
         recipe(rule(eq(), tolerance(absolute="0")), currency="cur"),
         left("id ref amount cur", ("L1", "a", "5", None)),
         right("id ref amount cur", ("R1", "a", "5", None)),
@@ -194,8 +197,68 @@ AMOUNTS = [
         ),
     ),
     Case(
+        "equal amounts of two currencies are not equal",
+        ONE_CURRENCY,
+        recipe(rule(eq(), eq("amount")), currency="cur", amount="amount"),
+        left("id ref amount cur", ("L1", "a", "100", "EUR"), ("L2", "b", "7", "SEK")),
+        right("id ref amount cur", ("R1", "a", "100", "JPY"), ("R2", "b", "7", "SEK")),
+        expect(
+            pair("L2", "R2"),
+            missed("left", "L1", "R1", "unmatched", CURRENCY, ("EUR", "JPY"), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "JPY"), None),
+        ),
+    ),
+    Case(
+        "an amount is not at least another of a different currency",
+        ONE_CURRENCY,
+        recipe(rule(eq(), compare("gte", "amount")), currency="cur", amount="amount"),
+        left("id ref amount cur", ("L1", "a", "100", "EUR"), ("L2", "b", "7", "SEK")),
+        right("id ref amount cur", ("R1", "a", "1", "JPY"), ("R2", "b", "6", "SEK")),
+        expect(
+            pair("L2", "R2", "0"),
+            missed("left", "L1", "R1", "unmatched", CURRENCY, ("EUR", "JPY"), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "JPY"), None),
+        ),
+    ),
+    Case(
+        "what one rule has within a tolerance is an amount to another rule",
+        ONE_CURRENCY,
+        recipe(
+            rule(eq("ref"), eq("qty", "ramount"), name="r"),
+            rule(eq("ref"), tolerance("qty", "ramount", absolute="1"), name="s"),
+            currency="cur",
+        ),
+        left("id ref qty cur", ("L1", "a", 100, "EUR")),
+        right("id ref amount cur", ("R1", "a", "100", "JPY")),
+        expect(
+            missed("left", "L1", "R1", "unmatched", CURRENCY, ("EUR", "JPY"), None, "r s"),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "JPY"), None, "r s"),
+        ),
+    ),
+    Case(
+        "sums are of one currency, with a tolerance or without",
+        ONE_CURRENCY,
+        recipe(
+            rule(eq(), cardinality="1:N", left_sum="amount", right_sum="ramount"), currency="cur"
+        ),
+        left("id ref amount cur", ("L1", "a", "100", "EUR"), ("L2", "b", "7", "SEK")),
+        right(
+            "id ref amount cur",
+            ("R1", "a", "60", "USD"),
+            ("R2", "a", "40", "JPY"),
+            ("R3", "b", "3", "SEK"),
+            ("R4", "b", "4", "SEK"),
+        ),
+        expect(
+            group("L2", "R3 R4", "1:N"),
+            missed("left", "L1", "R1", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R1", "L1", "unmatched", CURRENCY, ("EUR", "USD"), None),
+            missed("right", "R2", "L1", "unmatched", CURRENCY, ("EUR", "JPY"), None),
+        ),
+    ),
+    Case(
         "a currency is no business of a rule without amounts",
-        "With a currency column, amounts compare only within one currency.",
+        ONE_CURRENCY,
         recipe(rule(eq()), currency="cur"),
         left("id ref cur", ("L1", "a", "EUR")),
         right("id ref cur", ("R1", "a", "USD")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from kalla.reconcile.model import Condition, DateWindow, Equal, Rule
+from kalla.reconcile.model import Condition, DateWindow, Equal, Rule, Tolerance
 from tests.reference.evidence import Fate, Unmatched
 from tests.reference.lens import Lens
 from tests.reference.rows import Row, in_key_order
@@ -62,13 +62,18 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
 
 
 def conditions(lens: Lens, rule: Rule) -> list[tuple[str, Condition]]:
-    """In order and by name; before the amounts, that these are of one currency."""
-    named: list[tuple[str, Condition]] = []
-    for each in rule.conditions:
-        if each is rule.tolerance:
-            named += [("currency", same) for same in lens.currency(rule)]
-        named.append((each.op, each))
-    return named
+    """In order and by name; before what the nearest rows are looked for by, else before all, that
+    amounts are of one currency."""
+    named: list[tuple[str, Condition]] = [(each.op, each) for each in rule.conditions]
+    found = searched(rule)
+    place = 0 if found is None else rule.conditions.index(found)
+    return [*named[:place], *(("currency", same) for same in lens.currency(rule)), *named[place:]]
+
+
+def searched(rule: Rule) -> Tolerance | DateWindow | None:
+    """The amount that the nearest rows are looked for by, else the date."""
+    windows = (each for each in rule.conditions if isinstance(each, DateWindow))
+    return rule.tolerance or next(windows, None)
 
 
 def difference(lens: Lens, failing: Condition, pair: Candidate) -> str | None:
@@ -113,18 +118,18 @@ def same_key(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Ro
 
 
 def nearest(lens: Lens, rule: Rule, row: Row, others: Sequence[Row]) -> list[Row]:
-    """The rows with the nearest amount not above the row's, and those with the nearest above."""
-    tolerance = rule.tolerance
-    window = next((each for each in rule.conditions if isinstance(each, DateWindow)), None)
-    if tolerance is not None:
-        same = [
-            other
-            for other in others
-            if all(lens.holds(each, *in_order(row, other)) for each in lens.currency(rule))
-        ]
-        return around(lens, row, same, lambda each: lens.amount(tolerance, each))
-    if window is not None:
-        return around(lens, row, others, lambda each: _in_time(lens, window, each))
+    """Of the same currency, the rows with the nearest amount (or date) not above the row's, and
+    those with the nearest above."""
+    same = [
+        other
+        for other in others
+        if all(lens.holds(each, *in_order(row, other)) for each in lens.currency(rule))
+    ]
+    match searched(rule):
+        case Tolerance() as tolerance:
+            return around(lens, row, same, lambda each: lens.amount(tolerance, each))
+        case DateWindow() as window:
+            return around(lens, row, same, lambda each: _in_time(lens, window, each))
     return []
 
 

@@ -91,14 +91,25 @@ class Lens:
         return number
 
     def equalities(self, rule: Rule) -> tuple[Equal, ...]:
-        """The rule's key, and the currency where the rule compares amounts."""
+        """The rule's key, and the currency where the rule is about amounts."""
         return (*rule.key, *self.currency(rule))
 
     def currency(self, rule: Rule) -> tuple[Equal, ...]:
         left, right = self.recipe.sources.left.currency, self.recipe.sources.right.currency
-        if rule.tolerance is None or left is None or right is None:
+        if left is None or right is None or not any(self._is_of_amounts(rule, s) for s in SIDES):
             return ()
         return (Equal(left=left, right=right),)
+
+    def _is_of_amounts(self, rule: Rule, side: Side) -> bool:
+        """Whether a rule compares or sums a column of amounts: the source's own, or one that some
+        rule has within a tolerance, or sums."""
+        touched = [rule.left_sum if side == "left" else rule.right_sum]
+        touched += [each.column(side) for each in rule.conditions]
+        amounts = [self.recipe.sources[side].amount]
+        for other in self.recipe.rules:
+            amounts += [other.left_sum if side == "left" else other.right_sum]
+            amounts += [e.column(side) for e in other.conditions if isinstance(e, Tolerance)]
+        return any(each is not None and each in amounts for each in touched)
 
     def key(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
         """The values that must be equal; none when one is null, for null equals nothing. Of moments

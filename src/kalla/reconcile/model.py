@@ -179,6 +179,10 @@ class Rule(Part):
     def filters(self, side: Side) -> tuple[Filter, ...]:
         return self.left_filters if side == "left" else self.right_filters
 
+    def summed(self, side: Side) -> str | None:
+        """The column that it names as the sum of a group."""
+        return self.left_sum if side == "left" else self.right_sum
+
 
 class Csv(Part):
     """How a CSV file is written."""
@@ -263,3 +267,17 @@ class Recipe(Part):
             for index, rule in enumerate(self.rules, 1)
         ]
         return tuple(self.rules[index - 1] for _, index in sorted(places))
+
+    def amounts(self, side: Side) -> set[str]:
+        """The columns of a side that hold amounts: its own, those within a tolerance or summed."""
+        named = {self.sources[side].amount, *(rule.summed(side) for rule in self.rules)}
+        conditions = (each for rule in self.rules for each in rule.conditions)
+        named |= {each.column(side) for each in conditions if isinstance(each, Tolerance)}
+        return {name for name in named if name is not None}
+
+    def compares_amounts(self, rule: Rule) -> bool:
+        """Whether a condition or a sum of a rule is of amounts, whatever it does with them."""
+        return any(
+            self.amounts(side) & {rule.summed(side), *(c.column(side) for c in rule.conditions)}
+            for side in SIDES
+        )

@@ -235,13 +235,6 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         compile_condition(condition, place, columns, f"{field}.conditions[{place}]")
         for place, condition in enumerate(rule.conditions)
     )
-    left, right = recipe.sources.left, recipe.sources.right
-    currency = None
-    if rule.tolerance and left.currency and right.currency:
-        currency = (
-            values.as_text(values.value(columns[0], left.currency)),
-            values.as_text(values.value(columns[1], right.currency)),
-        )
     sums = sum_check = sum_bound = None
     if rule.cardinality != "1:1":
         sums = _sums(rule, columns)
@@ -256,7 +249,7 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         rule.name,
         rule.cardinality,
         checks,
-        currency,
+        _currency(rule, recipe, columns),
         (
             filters.conjunction(rule.left_filters, columns[0]),
             filters.conjunction(rule.right_filters, columns[1]),
@@ -270,6 +263,19 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         sum_check,
         sum_bound,
         rule.subset == "confirm",
+    )
+
+
+def _currency(
+    rule: Rule, recipe: Recipe, columns: tuple[Columns, Columns]
+) -> tuple[Value, Value] | None:
+    """What amounts that a rule compares must have in common, where both sides name one."""
+    left, right = recipe.sources.left.currency, recipe.sources.right.currency
+    if left is None or right is None or not recipe.compares_amounts(rule):
+        return None
+    return (
+        values.as_text(values.value(columns[0], left)),
+        values.as_text(values.value(columns[1], right)),
     )
 
 
@@ -300,7 +306,8 @@ def _order(columns: Columns, name: str | None) -> Value | None:
 def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] | None:
     """The summed column of each side: named, or that of the tolerance."""
     found = []
-    for side, name, given in zip(SIDES, (rule.left_sum, rule.right_sum), columns, strict=True):
+    for side, given in zip(SIDES, columns, strict=True):
+        name = rule.summed(side)
         if name is None and rule.tolerance is None:
             return None
         if name is None and rule.tolerance is not None:
@@ -324,13 +331,10 @@ def _named(recipe: Recipe, side: Side) -> tuple[str, ...]:
 
 def _columns_used(recipe: Recipe, side: Side) -> list[str]:
     names: list[str | None] = []
-    source = recipe.sources[side]
     for rule in recipe.rules:
         names += [condition.column(side) for condition in rule.conditions]
         names += [each.column for each in rule.filters(side)]
-        names += [rule.left_order, rule.left_sum] if side == "left" else []
-        names += [rule.right_order, rule.right_sum] if side == "right" else []
-        names += [source.currency] if rule.tolerance else []
+        names += [rule.left_order if side == "left" else rule.right_order, rule.summed(side)]
     return [name for name in names if name is not None]
 
 
