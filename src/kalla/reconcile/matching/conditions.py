@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from kalla.reconcile.matching import values
-from kalla.reconcile.matching.values import DAY, Columns, Kind, Value
+from kalla.reconcile.matching import times, values
+from kalla.reconcile.matching.times import DAY
+from kalla.reconcile.matching.values import Columns, Kind, Value
 from kalla.reconcile.model import (
     SIDES,
     Comparison,
@@ -132,14 +133,14 @@ def compile_condition(
         if left.kind != "moment":
             return check
         coarse = values.as_date(days[0], columns[0]), values.as_date(days[1], columns[1])
-        same = f"{values.between_moments(lv, rv, left.zone)} = 0"
+        same = f"{times.between(lv, rv, left.zone)} = 0"
         return replace(check, holds=same, coarse=coarse)
     if isinstance(condition, Comparison):
         left, right = values.meet(left, right, columns, field)
         sign = _SIGNS[condition.op]
         holds = f"{lv} {sign} {rv}"
         if left.kind == "moment":
-            holds = f"0 {sign} {values.between_moments(lv, rv, left.zone)}"
+            holds = f"0 {sign} {times.between(lv, rv, left.zone)}"
         elif left.kind == "text" and condition.op != "ne":
             holds = values.in_order(lv, rv, sign, columns)
         return Check(label, left, right, holds, "0", "'0'")
@@ -240,7 +241,7 @@ def _date_window(
     if left.kind == right.kind == "timestamp":
         difference = f"(epoch_us({pair[1]}) - epoch_us({pair[0]}))"
     elif left.kind == "moment":
-        difference = values.between_moments(*pair, left.zone)
+        difference = times.between(*pair, left.zone)
         # Wider by two days, for a date's midnight is not the time that it is held against.
         low = f"{pair[0]} - {2 * (before + 2) * DAY}"
         high = f"{pair[0]} + {2 * (after + 2) * DAY}"

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.matching import times
+from kalla.reconcile.matching.literals import literal as literal  # which is asked for here
 from kalla.reconcile.model import Csv, DatePart, Derivation, Regex
 
-# A moment is a text's date or point in time, or the timestamp that it meets, as a whole number:
-# twice the microseconds since 1970 (of a date: of its midnight in the recipe's time zone), and one
-# more for a date. A duration is microseconds.
 Kind = Literal["text", "number", "date", "timestamp", "boolean", "moment", "duration"]
 
 # Amounts in text and in floats are read with so many places; more digits than that are no amount.
 PLACES = 9
 _DIGITS = 38 - PLACES - 1  # before the point, so that the difference of two has a place
-DAY = 86_400_000_000  # microseconds
 
 _WHITE = "".join(
     chr(code)
@@ -38,11 +36,6 @@ _WHOLE = WHOLE_64 | {"UBIGINT"}
 _UNWRITABLE = {"HUGEINT", "UHUGEINT"}
 _NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATETIME"}
 _TEXT = {"VARCHAR", "UUID", "JSON", "ENUM"}
-_DATE = r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}"
-_WHITES = r"\s*"
-_UNZONED = _DATE + r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?)?" + _WHITES
-_TIME_OF_DAY = re.compile(r"%-?[HIMSfgnpXc]")
-_ZONE = re.compile(r"%[zZ]")
 
 
 @dataclass(frozen=True)
@@ -74,10 +67,6 @@ def quote(name: str) -> str:
 def held(column: str) -> str:
     """A column of a source as the workbench names it, so that none takes a name of its own."""
     return quote(f"={column}")
-
-
-def literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def enum(texts: Iterable[str]) -> str:
@@ -115,7 +104,7 @@ def meet(
         written = columns[0 if left.kind == "text" else 1].csv.date_format
         if written is None:
             return as_moment(left, columns[0]), as_moment(right, columns[1])
-        if _has_time(written):
+        if times.has_time(written):
             return as_timestamp(left, columns[0]), as_timestamp(right, columns[1])
     if kinds <= {"text", "date", "timestamp"}:
         return as_date(left, columns[0]), as_date(right, columns[1])
@@ -147,15 +136,15 @@ def as_date(given: Value, columns: Columns) -> Value:
     if given.kind == "date":
         return given
     if given.kind == "timestamp":
-        return replace(given, sql=_day_of(given.sql, columns.time_zone), kind="date")
+        return replace(given, sql=times.day_of(given.sql, columns.time_zone), kind="date")
     if given.kind != "text":
         raise InvalidInput(Problem("", f"a {given.kind} is no date"))
-    plain = _plain_date(given.sql, columns)
-    moment = _day_of(_instant(given.sql, columns), columns.time_zone)
+    plain = times.plain_date(given.sql, columns)
+    moment = times.day_of(times.instant(given.sql, columns), columns.time_zone)
     if columns.csv.date_format:
-        sql = moment if _has_time(columns.csv.date_format) else plain
+        sql = moment if times.has_time(columns.csv.date_format) else plain
     else:
-        sql = f"(CASE WHEN {_is_plain(given.sql)} THEN {plain} ELSE {moment} END)"
+        sql = f"(CASE WHEN {times.is_plain(given.sql)} THEN {plain} ELSE {moment} END)"
     return Value(sql, "date", 0, given.sql, given.column)
 
 
@@ -164,29 +153,20 @@ def as_timestamp(given: Value, columns: Columns) -> Value:
         return given
     if given.kind != "text":
         raise InvalidInput(Problem("", f"a {given.kind} is no point in time"))
-    return Value(_instant(given.sql, columns), "timestamp", 0, given.sql, given.column)
+    return Value(times.instant(given.sql, columns), "timestamp", 0, given.sql, given.column)
 
 
 def as_moment(given: Value, columns: Columns) -> Value:
     zone = columns.time_zone
     if given.kind == "timestamp":
-        return replace(given, sql=_code(given.sql), kind="moment", zone=zone)
-    midnight = _placed(f"CAST({_plain_date(given.sql, columns)} AS TIMESTAMP)", zone)
-    plain, timed = f"({_code(midnight)} + 1)", _code(_instant(given.sql, columns))
+        return replace(given, sql=times.code(given.sql), kind="moment", zone=zone)
+    midnight = times.placed(f"CAST({times.plain_date(given.sql, columns)} AS TIMESTAMP)", zone)
+    plain, timed = f"({times.code(midnight)} + 1)", times.code(times.instant(given.sql, columns))
     if columns.csv.date_format:
-        sql = timed if _has_time(columns.csv.date_format) else plain
+        sql = timed if times.has_time(columns.csv.date_format) else plain
     else:
-        sql = f"(CASE WHEN {_is_plain(given.sql)} THEN {plain} ELSE {timed} END)"
+        sql = f"(CASE WHEN {times.is_plain(given.sql)} THEN {plain} ELSE {timed} END)"
     return Value(sql, "moment", 0, given.sql, given.column, zone)
-
-
-def between_moments(left: str, right: str, zone: str) -> str:
-    """Microseconds from one to the other: of whole days where one of them is a date."""
-    first, last = (_day_of(_instant_of(each), zone) for each in (left, right))
-    return (
-        f"(CASE WHEN ({left} | {right}) & 1 = 1 THEN ({last} - {first}) * {DAY}"
-        f" ELSE ({right} - {left}) // 2 END)"
-    )
 
 
 def in_order(left: str, right: str, sign: str, columns: tuple[Columns, Columns]) -> str:
@@ -194,7 +174,7 @@ def in_order(left: str, right: str, sign: str, columns: tuple[Columns, Columns])
     texts = [(Value(sql, "text"), side) for sql, side in zip((left, right), columns, strict=True)]
     numbers = [as_number(*each).sql for each in texts]
     moments = [as_moment(*each).sql for each in texts]
-    between = between_moments(moments[0], moments[1], columns[0].time_zone)
+    between = times.between(moments[0], moments[1], columns[0].time_zone)
     return (
         f"(CASE WHEN {_are_known(numbers)} THEN {numbers[0]} {sign} {numbers[1]}"
         f" WHEN {_are_known(moments)} THEN 0 {sign} {between} ELSE {left} {sign} {right} END)"
@@ -251,11 +231,11 @@ def shown(given: Value, sql: str | None = None) -> str:
             f" ELSE strftime({moment}, '%Y-%m-%dT%H:%M:%S.%fZ') END"
         )
     if given.kind == "moment":
-        day, instant = _day_of(_instant_of(sql), given.zone), Value("", "timestamp")
-        timed = shown(instant, _instant_of(sql))
+        day, instant = times.day_of(times.instant_of(sql), given.zone), Value("", "timestamp")
+        timed = shown(instant, times.instant_of(sql))
         return f"CASE WHEN {sql} & 1 = 1 THEN CAST({day} AS VARCHAR) ELSE {timed} END"
     if given.kind == "duration":
-        return _duration(sql)
+        return times.duration(sql)
     return f"CAST({sql} AS VARCHAR)"
 
 
@@ -288,7 +268,7 @@ def _raw(columns: Columns, column: str) -> Value:
     if kind == "TIMESTAMP WITH TIME ZONE":
         return Value(sql, "timestamp")
     if kind in _NAIVE:
-        return Value(_placed(f"CAST({sql} AS TIMESTAMP)", columns.time_zone), "timestamp")
+        return Value(times.placed(f"CAST({sql} AS TIMESTAMP)", columns.time_zone), "timestamp")
     if kind == "BOOLEAN":
         return Value(sql, "boolean")
     raise InvalidInput(
@@ -296,77 +276,8 @@ def _raw(columns: Columns, column: str) -> Value:
     )
 
 
-def _has_time(date_format: str) -> bool:
-    """Whether what is written so has a time of day."""
-    return bool(_TIME_OF_DAY.search(date_format.replace("%%", "")))
-
-
-def _is_plain(text: str) -> str:
-    """Whether a text is shaped like a date without a time."""
-    return f"regexp_full_match({text}, {literal(_DATE + _WHITES)})"
-
-
-def _plain_date(text: str, columns: Columns) -> str:
-    if columns.csv.date_format:
-        return f"CAST({_parsed(text, columns.csv.date_format)} AS DATE)"
-    return f"TRY_CAST({text} AS DATE)"
-
-
-def _instant(text: str, columns: Columns) -> str:
-    """The point in time that a text is; one that tells no zone is of the recipe's."""
-    zone, written = columns.time_zone, columns.csv.date_format
-    if written:
-        parsed = _parsed(text, written)
-        return parsed if _ZONE.search(written.replace("%%", "")) else _placed(parsed, zone)
-    zoned = f"TRY_CAST({text} AS TIMESTAMPTZ)"
-    if zone == "UTC":  # as DuckDB has it by itself
-        return zoned
-    unzoned = f"regexp_full_match({text}, {literal(_UNZONED)})"
-    placed = _placed(f"TRY_CAST({text} AS TIMESTAMP)", zone)
-    return f"(CASE WHEN {unzoned} THEN {placed} ELSE {zoned} END)"
-
-
-def _parsed(text: str, date_format: str) -> str:
-    return f"try_strptime({text}, {literal(date_format)})"
-
-
-def _placed(timestamp: str, zone: str) -> str:
-    return f"timezone({literal(zone)}, {timestamp})"
-
-
-def _day_of(instant: str, zone: str) -> str:
-    return f"CAST(timezone({literal(zone)}, {instant}) AS DATE)"
-
-
-def _code(instant: str) -> str:
-    """The moment of a point in time; one too far away to be counted twice is none."""
-    return f"TRY(epoch_us({instant}) * 2)"
-
-
-def _instant_of(moment: str) -> str:
-    return f"make_timestamptz(({moment} - ({moment} & 1)) // 2)"
-
-
 def _are_known(both: list[str]) -> str:
     return f"{both[0]} IS NOT NULL AND {both[1]} IS NOT NULL"
-
-
-def _duration(sql: str) -> str:
-    """Such as `-1d 2h 0.5s`: exact, which a fraction of a day is not."""
-    size = f"abs({sql})"
-    parts = [(f"{size} // {DAY}", "d"), (f"{size} // 3600000000 % 24", "h")]
-    parts.append((f"{size} // 60000000 % 60", "m"))
-    said = [f"CASE WHEN {count} > 0 THEN concat({count}, '{unit}') END" for count, unit in parts]
-    part = f"rtrim(printf('.%06d', {size} % 1000000), '.0')"
-    said.append(
-        f"CASE WHEN {size} % 60000000 > 0"
-        f" THEN concat({size} // 1000000 % 60, CASE WHEN {size} % 1000000 > 0 THEN {part} END, 's')"
-        " END"
-    )
-    return (
-        f"CASE WHEN {sql} = 0 THEN '0' ELSE"
-        f" concat(CASE WHEN {sql} < 0 THEN '-' END, concat_ws(' ', {', '.join(said)})) END"
-    )
 
 
 def _unrounded(number: str, text: str, near: str) -> str:
