@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from kalla.reconcile.recipes.notation import number, plain
-from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean, shown
+from kalla.reconcile.recipes.problems import MOST_PROBLEMS, Finding, Path, did_you_mean, shown
 
 # A dollar sign is doubled where `${` itself is meant.
 _USE = re.compile(r"\$\$(?=\{)|\$\{(?P<name>[^{}]*)\}|\$\{")
@@ -17,6 +17,7 @@ _COMMENT = re.compile(r"--|/\*|\*/")
 _BEYOND_A_VALUE = re.compile(rf"['\"`;\\\x00-\x1f]|{_COMMENT.pattern}")
 _TOLD = {"number": "a number", "date": "a date", "text": "text"}
 _REMEDIES = {"number": "such as 0.01", "date": "such as 2026-01-31", "text": "put it in quotes"}
+_MOST_SUGGESTED = 20
 
 
 @dataclass
@@ -59,11 +60,9 @@ class _Filling:
 
     def declare(self) -> None:
         for name in sorted(self.given.keys() - self.declared.keys()):
-            self.findings.append(
-                Finding(("parameters", name), "is given a value but is not declared",
-                        self.given[name], did_you_mean(name, self.declared)
-                        or f"declare it: parameters: {{{name}: {{type: text}}}}")
-            )  # fmt: skip
+            self._find(("parameters", name), "is given a value but is not declared",
+                       self.given[name], self._near(name)
+                       or f"declare it: parameters: {{{shown(name)}: {{type: text}}}}")  # fmt: skip
         for name, parameter in self.declared.items():
             fields = parameter if isinstance(parameter, dict) else {"type": None}
             kind = fields.get("type", "text")
@@ -80,7 +79,7 @@ class _Filling:
         found = _typed(kind, value)
         if found is None:
             self.faulty.add(name)
-            self.findings.append(Finding(path, f"must be {_TOLD[kind]}", value, _REMEDIES[kind]))
+            self._find(path, f"must be {_TOLD[kind]}", value, _REMEDIES[kind])
         else:
             self.values[name] = found
 
@@ -122,12 +121,20 @@ class _Filling:
             suggestion = f"pass --set {name}=VALUE, or give it a default"
         else:
             message, value = f"uses the parameter `{shown(name)}`, which is not declared", item
-            suggestion = did_you_mean(name, self.declared) or f"declare {shown(name)}"
+            suggestion = self._near(name) or f"declare {shown(name)}"
         self.unfilled.add(path)
         told.add(name)
         if name not in self.faulty:
-            self.findings.append(Finding(path, message, value, suggestion))
+            self._find(path, message, value, suggestion)
         return use[0]
+
+    def _find(self, path: Path, message: str, value: object, suggestion: str) -> None:
+        if len(self.findings) <= MOST_PROBLEMS:  # one more says that there are more
+            self.findings.append(Finding(path, message, value, suggestion))
+
+    def _near(self, name: str) -> str:
+        """For the first few: to seek each of many among many takes long."""
+        return did_you_mean(name, self.declared) if len(self.findings) < _MOST_SUGGESTED else ""
 
 
 def _makes_comment(use: re.Match[str], text: str) -> bool:

@@ -10,12 +10,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from difflib import get_close_matches
+from itertools import islice
+
+from rapidfuzz import fuzz, process
 
 from kalla.errors import Problem
 from kalla.redaction import scrub_value
 
 Path = tuple[str | int, ...]
+
+MOST_PROBLEMS = 200  # of a recipe: nobody reads on
 
 _LONGEST_WORD = 100
 _LONGEST_VALUE = 200
@@ -69,7 +73,10 @@ def nearest(word: object, known: Collection[str]) -> str | None:
     if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return None
     by_lower_case = {each.lower(): each for each in known}
-    found = get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.6)
+    # Not difflib's: of a thousand columns that takes a second for each word.
+    found = process.extractOne(
+        word.lower(), list(by_lower_case), scorer=fuzz.ratio, score_cutoff=60
+    )
     return by_lower_case[found[0]] if found else None
 
 
@@ -77,9 +84,9 @@ def did_you_mean(word: object, known: Collection[str]) -> str:
     """The nearest known word, or those there are when none is near."""
     if found := nearest(word, known):
         return f"did you mean {found}?"
-    names = list(known)
-    more = f" and {len(names) - _MOST_WORDS:,} more" if len(names) > _MOST_WORDS else ""
-    return f"known: {', '.join(names[:_MOST_WORDS])}{more}" if names else ""
+    names = [shown(each) for each in islice(known, _MOST_WORDS)]
+    more = f" and {len(known) - _MOST_WORDS:,} more" if len(known) > _MOST_WORDS else ""
+    return f"known: {', '.join(names)}{more}" if names else ""
 
 
 def shown(value: object) -> str:

@@ -17,12 +17,11 @@ from kalla.errors import InvalidInput
 from kalla.reconcile.model import Recipe, Side, Source
 from kalla.reconcile.recipes import checking, notation, older, parameters, salvage, sql, structure
 from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem
+from kalla.reconcile.recipes.problems import MOST_PROBLEMS, Finding, Path, RecipeProblem
 from kalla.reconcile.recipes.salvage import Salvage
 
 __all__ = ["Look", "RecipeProblem", "json_schema", "read", "read_source", "write", "write_source"]
 
-_MOST_PROBLEMS = 200
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # The columns of these sides of a recipe, as far as they can be found.
@@ -64,7 +63,7 @@ def read(
     except ValidationError as error:
         structural = structure.findings(error, filled.document)
     for each in chain(structural, structure.out_of_place(filled.document)):
-        if len(told) > _MOST_PROBLEMS:
+        if len(told) > MOST_PROBLEMS:
             raise _invalid(told)  # a suggestion costs time, and nobody reads on
         faults.append(each.path)
         if each.path not in filled.unfilled:
@@ -129,16 +128,16 @@ def _judge(
     Where something is wrong already, nothing is said of what it is in, or of what is in it.
     """
     spoiled = {place(path) for path in faults}
+    around = {path[:length] for path in spoiled for length in range(len(path) + 1)}
     # A field that nobody knows may have been meant to say what matches.
     unsaid = {("rules",), ("match_sql",)} if any(len(path) == 1 for path in faults) else set()
     seen = columns(found.recipe, found.readable) if columns else {}
     for each in checking.findings(found.recipe, seen, found.altered):
-        if len(told) > _MOST_PROBLEMS:
+        if len(told) > MOST_PROBLEMS:
             break
         there = place(each.path)
-        above = any(other[: len(there)] == there for other in spoiled)
         within = any(there[:length] in spoiled for length in range(1, len(there) + 1))
-        if not above and not within and each.path not in unsaid:
+        if there not in around and not within and each.path not in unsaid:
             _tell(each, there, told)
     return [each.told() for each in sql.findings(found.recipe, seen, keys=not faults)]
 
@@ -170,11 +169,11 @@ def _tell(finding: Finding, place: Path, told: dict[Path, Finding]) -> None:
 
 
 def _invalid(told: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ()) -> InvalidInput:
-    problems = [each.told(place) for place, each in list(told.items())[:_MOST_PROBLEMS]]
+    problems = [each.told(place) for place, each in list(told.items())[:MOST_PROBLEMS]]
     problems += others
-    if len(told) > _MOST_PROBLEMS:
+    if len(told) > MOST_PROBLEMS:
         problems.append(
-            RecipeProblem("", f"there are more problems; these are the first {_MOST_PROBLEMS}")
+            RecipeProblem("", f"there are more problems; these are the first {MOST_PROBLEMS}")
         )
     return InvalidInput(*problems)
 
