@@ -10,7 +10,7 @@ import pytest
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.model import Recipe, Side
-from kalla.reconcile.recipes import parameters, reading
+from kalla.reconcile.recipes import notation, parameters, reading
 from kalla.reconcile.recipes.problems import did_you_mean
 
 pytestmark = pytest.mark.timeout(15)
@@ -71,3 +71,21 @@ def test_many_places_that_are_wrong_already_are_passed_over_at_once() -> None:
 
 def test_names_that_are_listed_are_cut() -> None:
     assert len(did_you_mean("z", ["a" * 100_000, "b" * 100_000])) < 1000
+
+
+@pytest.mark.parametrize("use", ["${x}", "${x}${x}"], ids=["whole", "part"])
+def test_what_parameters_make_of_a_recipe_is_bounded(use: str) -> None:
+    """5 GB of 290 KB: before it is made, and wherever it is used."""
+    filled = parameters.fill(
+        {"parameters": {"x": {"default": "é" * 50_000}}, "name": [use * 10] * 2000}, {}
+    )
+    (told,) = filled.findings
+    assert told.message.startswith("grows by its parameters to more than")
+    whole = parameters.fill(
+        {"parameters": {"x": {"default": "a" * 90_000}}, "name": [use] * 20}, {}
+    )
+    assert len(whole.findings) == 1
+    for found in (filled, whole):
+        size = len(json.dumps(found.document["name"], ensure_ascii=False).encode())
+        assert size < 2 * notation.LARGEST_BYTES
+        assert set(found.unfilled) > {told.path for told in found.findings}

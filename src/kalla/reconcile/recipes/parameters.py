@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 
-from kalla.reconcile.recipes.notation import number, plain
+from kalla.reconcile.recipes.notation import LARGEST_BYTES, number, plain
 from kalla.reconcile.recipes.problems import MOST_PROBLEMS, Finding, Path, did_you_mean, shown
 
 # A dollar sign is doubled where `${` itself is meant.
@@ -27,6 +27,7 @@ class Filled:
     document: dict[str, object]
     findings: list[Finding] = field(default_factory=list)
     unfilled: set[Path] = field(default_factory=set)
+    grown: int = 0  # by so many bytes at the most
 
 
 def fill(document: Mapping[str, object], given: Mapping[str, str]) -> Filled:
@@ -42,6 +43,7 @@ def fill(document: Mapping[str, object], given: Mapping[str, str]) -> Filled:
         },
         filling.findings,
         filling.unfilled,
+        filling.grown,
     )
 
 
@@ -57,6 +59,7 @@ class _Filling:
         self.faulty: set[str] = set()
         self.findings: list[Finding] = []
         self.unfilled: set[Path] = set()
+        self.grown = 0
 
     def declare(self) -> None:
         for name in sorted(self.given.keys() - self.declared.keys()):
@@ -92,7 +95,8 @@ class _Filling:
             return item
         whole = _USE.fullmatch(item)
         if whole and whole["name"] in self.values and path != ("match_sql",):
-            return self.values[whole["name"]]
+            value = self.values[whole["name"]]
+            return value if self._fits(_said(value), path) else item
         told: set[str | None] = set()
         return _USE.sub(lambda use: self._text(use, item, path, told), item)
 
@@ -104,6 +108,8 @@ class _Filling:
             return use[0]
         if name in self.values:
             text = _said(self.values[name])
+            if not self._fits(text, path):
+                return use[0]
             if path != ("match_sql",):
                 return text
             if isinstance(self.values[name], int | Decimal) and _makes_comment(use, text):
@@ -127,6 +133,17 @@ class _Filling:
         if name not in self.faulty:
             self._find(path, message, value, suggestion)
         return use[0]
+
+    def _fits(self, text: str, path: Path) -> bool:
+        """A long value that is used often would make more of a recipe than any memory holds."""
+        if self.grown <= LARGEST_BYTES:
+            self.grown += len(text.encode("utf-8", "surrogatepass"))
+            if self.grown <= LARGEST_BYTES:
+                return True
+            self._find(path, f"grows by its parameters to more than {LARGEST_BYTES:,} bytes", None,
+                       "use long values once, or keep them in a source")  # fmt: skip
+        self.unfilled.add(path)
+        return False
 
     def _find(self, path: Path, message: str, value: object, suggestion: str) -> None:
         if len(self.findings) <= MOST_PROBLEMS:  # one more says that there are more
