@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.handlers import first_jobs
 from kalla.reconcile.model import Recipe, Side
 from kalla.reconcile.recipes import notation, parameters, reading
 from kalla.reconcile.recipes.problems import did_you_mean
+from kalla.settings import Settings
 
 pytestmark = pytest.mark.timeout(15)
 
@@ -89,3 +91,22 @@ def test_what_parameters_make_of_a_recipe_is_bounded(use: str) -> None:
         size = len(json.dumps(found.document["name"], ensure_ascii=False).encode())
         assert size < 2 * notation.LARGEST_BYTES
         assert set(found.unfilled) > {told.path for told in found.findings}
+
+
+def test_a_recipe_is_no_larger_than_a_job_carries() -> None:
+    """Written out, a list of short values is several times as long as in one line."""
+
+    def recipe(values: int) -> str:
+        long = {"column": "c", "op": "in", "value": ["a"] * values}
+        found = document()
+        found["sources"]["left"] = {**found["sources"]["left"], "filters": [long]}
+        return json.dumps(found)
+
+    with pytest.raises(InvalidInput) as caught:
+        reading.read(recipe(45_000))
+    (told,) = caught.value.problems
+    assert told.field == ""
+    assert "a run carries 250,000 at the most" in told.message
+    carried = first_jobs(reading.read(recipe(20_000)))[0][0].payload
+    size = len(json.dumps(carried, ensure_ascii=False).encode())
+    assert 200_000 < size < Settings().limits.payload_bytes

@@ -71,6 +71,25 @@ async def test_what_cannot_be_looked_at_is_no_refusal(site: Site, files: Path) -
 
 
 @pytest.mark.usefixtures("files")
+async def test_a_recipe_that_no_job_carries_is_refused_wherever_it_is_judged(site: Site) -> None:
+    long = recipe()
+    values = {"column": "ref", "op": "in", "value": ["a"] * 40_000}
+    long["sources"]["left"] |= {"filters": [values]}
+    async with site.client("operator") as client:
+        checked = await client.post("/api/recipes/validate", json=long)
+        submitted = await client.post("/api/runs", json={"recipe": long})
+        saved = await client.post("/api/recipes", json=long)
+    told = [each["message"] for each in checked.json()["problems"]]
+    assert len(told) == 1
+    assert told[0].startswith("the document ")
+    assert "250,000" in told[0]
+    for answer in (submitted, saved):
+        assert answer.status_code == 422, answer.text
+        assert [each["field"] for each in answer.json()["errors"]] == [""]
+        assert told[0] in answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("files")
 async def test_while_others_are_looked_at_a_recipe_is_saved_without(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.library import admission, destinations, drafts
 from kalla.reconcile.library.admission import UNSTORABLE, Known, SourceDocument, source_problems
 from kalla.reconcile.model import Recipe
-from kalla.reconcile.recipes import notation
+from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.recipes.reading import Look
 from kalla.redaction import secrets_in
 from kalla.secrets import valid_name
@@ -98,7 +98,9 @@ async def prepare(
     """
 
     def prepared() -> Recipe:
-        return admission.admit(drafts.ready(text, known, given, uris, columns), known)
+        recipe = admission.admit(drafts.ready(text, known, given, uris, columns), known)
+        reading.refuse_large(recipe)  # what is registered may be long
+        return recipe
 
     return await asyncio.to_thread(prepared)
 

@@ -28,7 +28,7 @@ from yaml.events import (
 from kalla.errors import InvalidInput
 from kalla.reconcile.recipes.problems import Finding, Path
 
-LARGEST_BYTES = 1_000_000
+LARGEST_BYTES = 250_000  # a job carries a recipe: `limits.payload_bytes` is 262,144
 DEEPEST = 32
 
 _LONGEST_NUMBER = 100

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -20,8 +21,20 @@ from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import MOST_PROBLEMS, Finding, Path, RecipeProblem
 from kalla.reconcile.recipes.salvage import Salvage
 
-__all__ = ["Look", "RecipeProblem", "json_schema", "read", "read_source", "write", "write_source"]
+__all__ = [
+    "Look",
+    "RecipeProblem",
+    "json_schema",
+    "read",
+    "read_source",
+    "refuse_large",
+    "write",
+    "write_source",
+]
 
+# How many bytes a sign of a text has at the most, once it is written out: in a list of short values
+# each has a line of its own.
+_MOST_SPREAD = 12
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # The columns of these sides of a recipe, as far as they can be found.
@@ -75,6 +88,8 @@ def read(
     of_sql = [] if found is None else _judge(found, faults, modern.place, columns, told)
     if recipe is None or told or of_sql:
         raise _invalid(told, of_sql)
+    if (len(text) + filled.grown) * _MOST_SPREAD > notation.LARGEST_BYTES:
+        refuse_large(recipe)
     return recipe
 
 
@@ -88,6 +103,21 @@ def write(recipe: Recipe) -> str:
     return notation.write(
         {key: item if key == "parameters" else _writable(item) for key, item in document.items()}
     )
+
+
+def refuse_large(recipe: Recipe) -> None:
+    """A run's jobs carry the recipe as it is written, as a text in JSON."""
+    written = write(recipe.model_copy(update={"parameters": {}}))
+    size = len(json.dumps(written, ensure_ascii=False).encode())
+    if size > notation.LARGEST_BYTES:
+        raise InvalidInput(
+            RecipeProblem(
+                "",
+                f"the document has {size:,} bytes when parameters and sources are written out, and "
+                f"a run carries {notation.LARGEST_BYTES:,} at the most",
+                suggestion="keep long lists of values in a source",
+            )
+        )
 
 
 def write_source(source: Source) -> str:
