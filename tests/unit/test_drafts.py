@@ -57,13 +57,14 @@ def test_amounts_keep_every_digit() -> None:
         b'{"recipe": "x", "parameters": []}',
         b'{"recipe": "x", "parameters": {"a": {}}}',
         b'{"recipe": "x", "parameters": {"a": null}}',
+        b'{"recipe": "x", "parameters": {"a": true}}',
         b'{"recipe": ',
         b"{" * 1000,
         b'{"a": ' * 100_000,
         b'{"recipe": "\xff\xfe"}',
         b'{"recipe": "' + b"x" * 1_100_000 + b'"}',
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_body_that_makes_no_sense_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated
@@ -21,7 +20,7 @@ from kalla.reconcile.library.entries import RecipeVersion
 from kalla.reconcile.library.looking import Look, patiently
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import recipe_hash
-from kalla.reconcile.recipes import notation, reading
+from kalla.reconcile.recipes import reading
 from kalla.reconcile.store import Callback, NewReconciliation, RunDetail, RunPage
 from kalla.storage import Storage, is_s3
 from kalla.web.access import GuardedRoute, needs
@@ -47,7 +46,7 @@ class RunSubmission(BaseModel):
     )
     recipe_id: Text | None = Field(None, max_length=200, description="or one that is saved")
     version: int | None = Field(None, ge=1, description="of the saved one; the latest unless said")
-    parameters: dict[Text, Text | int | float | bool] = Field({}, max_length=100)
+    parameters: dict[Text, Text | int | float] = Field({}, max_length=100)
     left: Text | None = Field(None, max_length=2000, description="another left source")
     right: Text | None = Field(None, max_length=2000, description="another right source")
     callback_url: Text | None = Field(
@@ -68,11 +67,11 @@ async def submit_run(
 ) -> RunDetail:
     """Validate the recipe and start a run of it, all in one transaction."""
     connection = command.connection
-    exact = await asyncio.to_thread(_exactly, await request.body())
+    sent = await asyncio.to_thread(drafts.submitted, await request.body())
     saved = await _saved(connection, asked)
-    text = saved.text if saved else exact.recipe or ""
+    text = saved.text if saved else sent.text
     known = await entries.known_sources(connection)
-    filling = (text, known, exact.parameters, _uris(asked))
+    filling = (text, known, sent.given, _uris(asked))
     async with patiently(connection):
         seen = await Look.of(parts.settings).wanted(partial(drafts.ready, *filling), known)
         recipe = await entries.prepare(*filling, seen)
@@ -153,32 +152,6 @@ async def import_run(
     run_id = await store.adopt(command.connection, made, recipe, command.caller.name)
     response.headers["Location"] = f"/api/runs/{run_id}"
     return await store.get(command.connection, run_id)
-
-
-@dataclass(frozen=True)
-class _Exact:
-    """What floats would not keep: every digit of the amounts in a body."""
-
-    recipe: str | None
-    parameters: dict[str, str]
-
-
-def _exactly(body: bytes) -> _Exact:
-    # Who reads JSON may take UTF-16 for it as well: what is not UTF-8 is refused by our parser.
-    document = notation.parse(body.decode("utf-8", "surrogateescape")).value
-    if not isinstance(document, dict):
-        return _Exact(None, {})
-    recipe, given = document.get("recipe"), document.get("parameters")
-    return _Exact(
-        recipe if isinstance(recipe, str) or recipe is None else notation.write(recipe),
-        {str(name): _as_text(value) for name, value in given.items()}
-        if isinstance(given, dict)
-        else {},
-    )
-
-
-def _as_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def _saved(connection: Connection, asked: RunSubmission) -> RecipeVersion | None:

@@ -277,9 +277,9 @@ async def test_recipes_are_never_read_on_the_event_loop(
     read_by: set[int] = set()
     parse, write = notation.parse, notation.write
 
-    def watched_parse(text: str) -> notation.Parsed:
+    def watched_parse(text: str, *largest: int) -> notation.Parsed:
         read_by.add(threading.get_ident())
-        return parse(text)
+        return parse(text, *largest)
 
     def watched_write(value: Any) -> str:
         read_by.add(threading.get_ident())

@@ -159,3 +159,28 @@ async def test_a_body_that_is_not_utf_8_is_refused(site: Site, encoding: str) ->
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"]
     assert await runs(site) == 0
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (json.dumps({"recipe": recipe()})[:-2] + ', "name": "other"}}', "recipe.name"),
+        (json.dumps({"recipe": recipe(), "parameters": {"a": True}}), "parameters.a"),
+    ],
+    ids=["a name given twice", "true for a text"],
+)
+async def test_a_body_is_refused_alike_where_it_is_checked_and_where_it_is_run(
+    site: Site, body: str, field: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with site.client("operator") as client:
+        checked = await client.post("/api/recipes/validate", content=body, headers=headers)
+        answer = await client.post("/api/runs", content=body, headers=headers)
+    (told,) = checked.json()["problems"]
+    assert told["path"] == field
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"] == [
+        {"field": field, "message": f"{told['message']} ({told['suggestion']})"}
+    ]
+    assert await runs(site) == 0

@@ -26,6 +26,7 @@ from kalla.redaction import scrub_value
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
 _LONGEST_SLUG = 80
+_LARGEST_BODY = 4 * notation.LARGEST_BYTES  # a text in JSON is longer than the text
 _REFERENCE = "source://"
 
 
@@ -76,17 +77,19 @@ def sent(body: bytes) -> Sent:
     text = body.decode("utf-8", "surrogateescape")
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
         return Sent(normal(text), _NOTHING)
-    parsed = notation.parse(text)
+    parsed = notation.parse(text, _LARGEST_BODY)
     fields = parsed.value
     if not isinstance(fields, dict) or not {"recipe"} <= fields.keys() <= {"recipe", "parameters"}:
         return Sent(normal(text), _NOTHING)
-    if parsed.findings:
-        raise InvalidInput(*(each.told() for each in parsed.findings))
-    recipe = fields["recipe"]
-    return Sent(
-        normal(recipe if isinstance(recipe, str) else notation.write(recipe)),
-        _values(fields.get("parameters", {})),
-    )
+    return _unwrapped(parsed)
+
+
+def submitted(body: bytes) -> Sent:
+    """What the fields recipe and parameters of a JSON body hold, with every digit of the amounts;
+    the text is empty where there is no recipe.
+    """
+    # Who reads JSON may take UTF-16 for it as well: what is not UTF-8 is refused by our parser.
+    return _unwrapped(notation.parse(body.decode("utf-8", "surrogateescape"), _LARGEST_BODY))
 
 
 def judge(
@@ -171,6 +174,17 @@ def _told(problems: Iterable[Problem]) -> tuple[RecipeProblem, ...]:
     return tuple(RecipeProblem.of(each) for each in problems)
 
 
+def _unwrapped(parsed: notation.Parsed) -> Sent:
+    if parsed.findings:
+        raise InvalidInput(*(each.told() for each in parsed.findings))
+    fields = parsed.value if isinstance(parsed.value, dict) else {}
+    recipe = fields.get("recipe", "")
+    return Sent(
+        normal(recipe if isinstance(recipe, str) else notation.write(recipe)),
+        _values(fields.get("parameters", {})),
+    )
+
+
 def _values(given: object) -> dict[str, str]:
     if not isinstance(given, dict):
         raise InvalidInput(
@@ -182,23 +196,20 @@ def _values(given: object) -> dict[str, str]:
             )
         )
     wrong = [
-        name
+        RecipeProblem(f"parameters.{name}", *_fault(value, scrub_value(value, name)))
         for name, value in given.items()
         if value is None or isinstance(value, dict | list | bool)
     ]
     if wrong:
-        raise InvalidInput(
-            *(
-                RecipeProblem(
-                    f"parameters.{name}",
-                    "must be one value",
-                    scrub_value(given[name], name),
-                    "such as 0.01",
-                )
-                for name in wrong
-            )
-        )
+        raise InvalidInput(*wrong)
     return {name: str(value) for name, value in given.items()}
+
+
+def _fault(value: object, told: object) -> tuple[str, object, str]:
+    if isinstance(value, bool):
+        word = "true" if value else "false"
+        return "must not be true or false", told, f'put it in quotes if it is a text: "{word}"'
+    return "must be one value", told, "such as 0.01"
 
 
 def _unfilled(text: str, given: Mapping[str, str]) -> _Unfilled:

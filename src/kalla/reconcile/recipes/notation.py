@@ -61,13 +61,13 @@ class Parsed:
     findings: tuple[Finding, ...] = ()
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str, largest: int = LARGEST_BYTES) -> Parsed:
     """The values of one YAML or JSON document. Raises InvalidInput when there are none."""
     text = text.removeprefix("\ufeff")
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > LARGEST_BYTES:
+    if size > largest:
         raise _refused(
-            f"is larger than {LARGEST_BYTES:,} bytes",
+            f"is larger than {largest:,} bytes",
             "put the rows into a source, not into the recipe",
         )
     if broken := _HALF_CHARACTER.search(text):
