@@ -240,7 +240,11 @@ def test_a_rule_without_a_key_is_bounded_otherwise_or_for_few_rows(
     assert [each.field for each in caught.value.problems] == ["rules[0].conditions"]
 
 
-@pytest.mark.parametrize("zone", ["Europe/Pariss", "", "/etc/passwd", "../UTC", "Europe", "a\0b"])
+@pytest.mark.parametrize(
+    "zone",
+    ["Europe/Pariss", "", "/etc/passwd", "../UTC", "Europe", "a\0b", "localtime", "posixrules",
+     "posix/Europe/Paris", "right/Europe/Paris"],
+)  # fmt: skip
 def test_a_time_zone_exists(zone: str) -> None:
     assert list(told(recipe(time_zone=zone))) == ["time_zone"]
 
@@ -248,7 +252,32 @@ def test_a_time_zone_exists(zone: str) -> None:
 def test_the_nearest_time_zone_is_suggested() -> None:
     (problem,) = check(recipe(time_zone="europe/pariss"))
     assert problem.suggestion == "did you mean Europe/Paris?"
+    (problem,) = check(recipe(time_zone="posix/Europe/Paris"))
+    assert problem.suggestion == "did you mean Europe/Paris?"
     assert check(recipe(time_zone="America/Argentina/Buenos_Aires")) == []
+
+
+@pytest.mark.parametrize(
+    ("date_format", "suggestion"),
+    [
+        ("%Q", "such as %d.%m.%Y"),
+        ("%d.%m.%", "such as %d.%m.%Y"),
+        ("", "such as %d.%m.%Y"),
+        ("foo", "such as %d.%m.%Y"),
+        ("100%%", "such as %d.%m.%Y"),
+        ("dd.MM.yyyy", "did you mean %d.%m.%Y?"),
+        ("dd/mm/yy", "did you mean %d/%m/%y?"),
+        ("YYYY-MM-DD HH:mm:ss", "did you mean %Y-%m-%d %H:%M:%S?"),
+        ("%d.%m.%Y", None),
+        ("%-d %b %y, %H:%M %z", None),
+    ],
+)
+def test_a_format_of_dates_is_one_that_the_engine_knows(
+    date_format: str, suggestion: str | None
+) -> None:
+    found = check(with_source(csv={"date_format": date_format}))
+    assert [each.suggestion for each in found] == ([suggestion] if suggestion else [])
+    assert {each.field for each in found} <= {"sources.left.csv.date_format"}
 
 
 def test_a_primary_key_names_each_column_once() -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Context, Decimal
-from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
-
-import duckdb
 
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.model import (
@@ -31,7 +27,7 @@ from kalla.reconcile.model import (
     Text,
     Tolerance,
 )
-from kalla.reconcile.recipes import fitting
+from kalla.reconcile.recipes import engine, fitting
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
@@ -129,7 +125,7 @@ def _whole(recipe: Recipe) -> Iterator[Finding]:
                       "write SELECT … FROM left_src l JOIN right_src r ON …")  # fmt: skip
     yield from _repeats([rule.name for rule in recipe.rules], ("rules",), "name")
     if not _is_time_zone(recipe.time_zone):
-        near = nearest(recipe.time_zone, available_timezones())
+        near = nearest(recipe.time_zone, available_timezones() - {"localtime"})
         yield Finding(("time_zone",), "is not a time zone", recipe.time_zone,
                       f"did you mean {near}?" if near else "such as Europe/Paris")  # fmt: skip
     left, right = recipe.sources.left.currency, recipe.sources.right.currency
@@ -144,7 +140,7 @@ def _is_time_zone(name: str) -> bool:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return False
-    return bool(name)
+    return bool(name) and engine.knows_time_zone(name)
 
 
 def _repeats(names: list[str], path: Path, field: str | None = None) -> Iterator[Finding]:
@@ -158,6 +154,7 @@ def _repeats(names: list[str], path: Path, field: str | None = None) -> Iterator
 
 def _source(source: Source, path: Path) -> Iterator[Finding]:
     yield from _uri(source, path)
+    yield from _date_format(source.csv.date_format, (*path, "csv", "date_format"))
     yield from _repeats(list(source.primary_key), (*path, "primary_key"))
     yield from _filters(source.filters, (*path, "filters"))
 
@@ -191,6 +188,13 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
                       suggestion="such as public.invoices")  # fmt: skip
     elif scheme == "source" and not uri.removeprefix("source://").strip("/"):
         yield Finding(place, "names no source", uri, "write source://NAME")
+
+
+def _date_format(given: str | None, path: Path) -> Iterator[Finding]:
+    if given is not None and (reason := engine.date_format_fault(given)):
+        meant = engine.meant_date_format(given)
+        yield Finding(path, f"is no format of dates: {reason}", given,
+                      f"did you mean {meant}?" if meant else "such as %d.%m.%Y")  # fmt: skip
 
 
 def _scheme(uri: str) -> str | None:
@@ -357,31 +361,6 @@ def _expression(pattern: str, path: Path) -> Iterator[Finding]:
     elif _LOOKS_BACK.search(pattern):
         yield Finding(path, "refers back to a group, which these expressions cannot", pattern,
                       "write the repeated part out")  # fmt: skip
-    elif reason := _fault(pattern):
+    elif reason := engine.expression_fault(pattern):
         yield Finding(path, f"is not a regular expression: {reason}", pattern,
                       "a backslash before a sign takes it as it is")  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _fault(pattern: str) -> str:
-    """Why an expression does not compile, by the engine that will run it and by Python's.
-
-    Python's counts its groups, so that both must understand it.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            re.compile(pattern)
-        with _engine().cursor() as cursor:
-            cursor.execute("SELECT regexp_extract('', $1, 0)", [pattern]).fetchall()
-    except (re.error, RecursionError, OverflowError, Warning) as error:
-        return str(error).splitlines()[0]
-    except duckdb.Error as error:
-        return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
-    return ""
-
-
-@cache
-def _engine() -> duckdb.DuckDBPyConnection:
-    """One for all expressions, because opening it takes longer than asking it."""
-    return duckdb.connect(config={"threads": 1})

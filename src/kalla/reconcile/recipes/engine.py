@@ -1,0 +1,74 @@
+"""What DuckDB understands of a recipe: expressions, formats of dates, time zones.
+
+A run asks it too late: what it does not know fails there, or is null in every row.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from functools import cache, lru_cache
+
+import duckdb
+
+_SPECIFIER = re.compile(r"%[^%]")
+# As other tools write them, the longest first.
+_WRITTEN_OTHERWISE = {
+    "yyyy": "%Y", "YYYY": "%Y", "yy": "%y", "YY": "%y", "MM": "%m", "dd": "%d", "DD": "%d",
+    "HH": "%H", "ss": "%S",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def expression_fault(pattern: str) -> str:
+    """Why an expression does not compile, by the engine that will run it and by Python's.
+
+    Python's counts its groups, so that both must understand it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(pattern)
+    except (re.error, RecursionError, OverflowError, Warning) as error:
+        return str(error).splitlines()[0]
+    return _refusal("SELECT regexp_extract('', $1, 0)", pattern)
+
+
+@lru_cache(maxsize=1024)
+def date_format_fault(date_format: str) -> str:
+    """Why no date can be read by a format."""
+    if fault := _refusal("SELECT try_strptime('', $1)", date_format):
+        return fault.rpartition(": ")[2]
+    is_fixed = not _SPECIFIER.search(date_format.replace("%%", ""))
+    return "it says nowhere what a day, a month or a year is" if is_fixed else ""
+
+
+def meant_date_format(date_format: str) -> str | None:
+    """The format that `dd.MM.yyyy` was meant to be."""
+    if "%" in date_format:
+        return None
+    # `mm` are minutes, but months to who writes neither hours nor other months.
+    has_time = "HH" in date_format or "MM" in date_format
+    words = _WRITTEN_OTHERWISE | {"mm": "%M" if has_time else "%m"}
+    meant = re.sub("|".join(words), lambda found: words[found[0]], date_format)
+    return meant if meant.count("%") > 1 else None
+
+
+@lru_cache(maxsize=1024)
+def knows_time_zone(name: str) -> bool:
+    return not _refusal("SELECT timezone($1, TIMESTAMP '2000-01-01')", name)
+
+
+def _refusal(sql: str, value: str) -> str:
+    try:
+        with _connection().cursor() as cursor:
+            cursor.execute(sql, [value]).fetchall()
+    except duckdb.Error as error:
+        return str(error).splitlines()[0].removeprefix("Invalid Input Error: ")
+    return ""
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """One for all questions, because opening it takes longer than asking it."""
+    return duckdb.connect(config={"threads": 1})
