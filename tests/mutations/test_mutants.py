@@ -11,6 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from tests.mutations.mutant import BROKEN, Bench, Mutant, Verdict
+from tests.mutations.of_absences import ABSENCES
 from tests.mutations.of_claims import CLAIMS
 from tests.mutations.of_input import INPUT
 from tests.mutations.of_jobs import JOBS
@@ -19,7 +20,7 @@ from tests.mutations.of_runs import RUNS
 from tests.mutations.of_worker import WORKER
 from tests.servers import PostgresServer
 
-MUTANTS = (*CLAIMS, *JOBS, *RUNS, *LEASES, *INPUT, *WORKER)
+MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER)
 # One for each trap with the other tests; all of them take minutes and have a target of their own.
 JUDGED = (
     MUTANTS

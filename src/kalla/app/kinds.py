@@ -32,7 +32,8 @@ def kinds(settings: Settings, spark: SparkSessions) -> Kinds:
             Kind("stage_plan", "stage", StagePlan(ground), AskedSide),
             Kind("stage_chunk", "stage", StageChunk(ground), AskedChunk),
             Kind("exec", "exec", Exec(ground), Asked),
-            Kind("callback", "stage", Callback(vault.resolve), Call),
+            # Its attempts say how long an address may be away.
+            Kind("callback", "stage", Callback(vault.resolve), Call, patient=False),
             Kind("tidy", "stage", Tidy(settings), Tidied),
             Kind("compact", "compact", Compact(settings, spark), Compaction),
             Kind("retain", "compact", Retain(settings, spark), Leftovers),

@@ -61,7 +61,7 @@ class Attempt(BaseModel):
     """An attempt that did not complete."""
 
     fence: int
-    ending: Literal["failed", "lost", "overran", "handed back", "cancelled"]
+    ending: Literal["failed", "lost", "overran", "handed back", "put off", "cancelled"]
     worker: str | None
     claimed_at: datetime | None
     ended_at: datetime

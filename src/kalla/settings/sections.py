@@ -78,6 +78,9 @@ class JobPolicy(Section):
         2, ge=0, description="wait before the second attempt; doubles each time"
     )
     backoff_limit_seconds: float = Field(300, ge=0, description="the longest wait between attempts")
+    unavailable_seconds: float = Field(
+        300, ge=0, description="a server that is away counts as a failure after so long"
+    )
 
 
 class Reaper(Section):

@@ -20,6 +20,8 @@ from kalla.work.kinds import Kinds
 
 sql = load("kalla.work", "jobs.sql")
 
+LONGEST_PAUSE = 30.0  # seconds, before what was away is asked for again
+
 _LONGEST_ERROR = 8_000
 
 
@@ -120,23 +122,31 @@ async def fail(
     """Count a failure; the last one ends the job, and with it the run it belongs to."""
     if job.run_id is not None:
         await runs.lock(connection, job.run_id)
-    error = _clip(scrub(error))
-    cursor = await connection.execute(
-        sql.fail,
-        {
-            "job_id": job.job_id,
-            "fence": job.fence,
-            "error": error,
-            "traceback": _storable(scrub(traceback)[-_LONGEST_ERROR:]),
-            "permanent": permanent,
-        },
-    )
+    ended = _ended(job, error, traceback)
+    cursor = await connection.execute(sql.fail, ended | {"permanent": permanent})
     row = await cursor.fetchone()
     if row is None:
         raise Lost(f"job {job.job_id} is no longer held under fence {job.fence}")
     if row["status"] == "failed" and job.run_id is not None:
-        await runs.end_locked(connection, job.run_id, "failed", f"job {job.job_id} failed: {error}")
+        reason = f"job {job.job_id} failed: {ended['error']}"
+        await runs.end_locked(connection, job.run_id, "failed", reason)
     return row["status"], Woken([row["queue"]] if row["status"] == "pending" and row["due"] else [])
+
+
+async def put_off(
+    connection: Connection, job: Job, error: str, traceback: str, patience: float
+) -> bool:
+    """What the job needs is away: let it wait without counting a failure.
+
+    False if that has lasted `patience` seconds, or the claim is no longer ours: `fail` tells.
+    """
+    if job.run_id is not None:
+        await runs.lock(connection, job.run_id)  # first of all: `fail` may follow
+    ended = _ended(job, error, traceback)
+    cursor = await connection.execute(
+        sql.put_off, ended | {"patience": patience, "longest": LONGEST_PAUSE}
+    )
+    return await cursor.fetchone() is not None
 
 
 async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
@@ -270,6 +280,15 @@ async def sweep(connection: Connection, seconds: float, limit: int = 1000) -> in
 
 def _claims(jobs: Sequence[Job]) -> dict[str, Any]:
     return {"jobs": [job.job_id for job in jobs], "fences": [job.fence for job in jobs]}
+
+
+def _ended(job: Job, error: str, traceback: str) -> dict[str, Any]:
+    return {
+        "job_id": job.job_id,
+        "fence": job.fence,
+        "error": _clip(scrub(error)),
+        "traceback": _storable(scrub(traceback)[-_LONGEST_ERROR:]),
+    }
 
 
 def _storable(text: str) -> str:

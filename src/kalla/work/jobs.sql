@@ -131,6 +131,7 @@ SELECT status FROM kalla.jobs WHERE job_id = %(job_id)s AND fence = %(fence)s;
 WITH ended AS (
     UPDATE kalla.jobs
     SET failures = failures + 1, heartbeat_at = NULL, error = %(error)s, traceback = %(traceback)s,
+        away_since = NULL,
         status = CASE WHEN %(permanent)s OR failures + 1 >= max_attempts THEN 'failed' ELSE 'pending' END,
         finished_at = CASE WHEN %(permanent)s OR failures + 1 >= max_attempts THEN kalla.clock() END,
         due = backoff_seconds = 0,
@@ -148,6 +149,33 @@ noted AS (
     SELECT job_id, fence, 'failed', worker, claimed_at, %(error)s FROM ended
 )
 SELECT status, queue, due FROM ended;
+
+-- name: put_off
+-- What the job needs is away, which is no failure of its own: it waits, and longer the longer that
+-- lasts. Trap 7: past `patience` nothing is changed here, and the answer counts as a failure; so
+-- the attempts end a job that breaks what it needs. The next absence begins with its own patience.
+WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
+returned AS (
+    UPDATE kalla.jobs
+    SET status = 'pending', due = false, heartbeat_at = NULL, error = %(error)s,
+        traceback = %(traceback)s, away_since = coalesce(away_since, moment.now),
+        run_after = moment.now + make_interval(secs =>
+            least(backoff_limit_seconds, %(longest)s, greatest(
+                backoff_seconds, extract(epoch FROM moment.now - away_since)::double precision))
+            * (0.5 + 0.5 * random())),
+        dedupe_key = CASE WHEN NOT EXISTS (
+            SELECT FROM kalla.jobs other
+            WHERE other.dedupe_key = jobs.dedupe_key AND other.status = 'pending') THEN dedupe_key END
+    FROM moment
+    WHERE job_id = %(job_id)s AND fence = %(fence)s AND status = 'claimed'
+      AND (away_since IS NULL OR moment.now < away_since + make_interval(secs => %(patience)s))
+    RETURNING job_id, fence, worker, claimed_at
+),
+noted AS (
+    INSERT INTO kalla.attempts (job_id, fence, ending, worker, claimed_at, error)
+    SELECT job_id, fence, 'put off', worker, claimed_at, %(error)s FROM returned
+)
+SELECT job_id FROM returned;
 
 -- name: hand_back
 -- A drain is no failure: the job waits again at once, and its next claim raises the fence further.
@@ -207,7 +235,7 @@ gone AS MATERIALIZED (
 returned AS (
     UPDATE kalla.jobs
     SET status = 'pending', failures = failures + 1, due = true, run_after = moment.now,
-        heartbeat_at = NULL, dedupe_key = CASE WHEN gone.keeps_key THEN dedupe_key END,
+        heartbeat_at = NULL, away_since = NULL, dedupe_key = CASE WHEN gone.keeps_key THEN dedupe_key END,
         error = CASE WHEN gone.silent
             THEN format('no heartbeat from worker %%s for %%s s', worker, timeout_seconds)
             ELSE format('ran longer than %%s s on worker %%s', max_runtime_seconds, worker) END
@@ -322,7 +350,7 @@ WHERE status = 'cancelled' AND stopped_at IS NULL
 -- For a job outside any run. The fence keeps counting: no number is ever issued twice.
 UPDATE kalla.jobs
 SET status = 'pending', failures = 0, due = true, run_after = kalla.clock(), finished_at = NULL,
-    stopped_at = NULL, error = NULL, traceback = NULL, progress = NULL,
+    stopped_at = NULL, away_since = NULL, error = NULL, traceback = NULL, progress = NULL,
     dedupe_key = CASE WHEN NOT EXISTS (
         SELECT FROM kalla.jobs other
         WHERE other.dedupe_key = jobs.dedupe_key AND other.status = 'pending') THEN dedupe_key END

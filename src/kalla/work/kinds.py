@@ -32,6 +32,8 @@ class Kind:
     payload: builtins.type[BaseModel] | None = None
     # By itself, by a person. The jobs of a room come from the room, which has checked what they do.
     submittable: bool = False
+    # Waits for what is away without counting it; else each such answer is a failed attempt.
+    patient: bool = True
 
 
 class Kinds:
@@ -64,6 +66,12 @@ class Kinds:
 
     def handler(self, job_type: str) -> Handler:
         return self._kinds[job_type].handler
+
+    def patience(self, job_type: str) -> float:
+        """How many seconds something may be away before that counts as a failed attempt."""
+        if not self._kinds[job_type].patient:
+            return 0.0
+        return self._settings.policy(job_type).unavailable_seconds
 
     def rows(self, jobs: Sequence[NewJob], in_run: bool = False) -> list[dict[str, Any]]:
         """The rows to insert, with each type's policy filled in; or every problem at once."""

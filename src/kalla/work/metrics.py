@@ -25,6 +25,12 @@ class Metrics:
         self.failed = Counter(
             "kalla_worker_jobs_failed_total", "Attempts that failed", ["type"], registry=registry
         )
+        self.put_off = Counter(
+            "kalla_worker_jobs_put_off_total",
+            "Attempts that found a server away",
+            ["type"],
+            registry=registry,
+        )
         self.lost = Counter(
             "kalla_worker_jobs_lost_total", "Claims lost while running", ["type"], registry=registry
         )

@@ -86,7 +86,7 @@ RETURNING run_id;
 -- name: revive_jobs
 UPDATE kalla.jobs
 SET status = 'pending', failures = 0, due = true, run_after = kalla.clock(), finished_at = NULL,
-    stopped_at = NULL, error = NULL, traceback = NULL, progress = NULL
+    stopped_at = NULL, away_since = NULL, error = NULL, traceback = NULL, progress = NULL
 WHERE run_id = %(run_id)s AND status IN ('failed', 'cancelled')
 RETURNING queue;
 

@@ -249,7 +249,7 @@ READ = "SELECT " + ", ".join(
             model_rows.JobRow,
             "job_id, type, queue, priority, max_attempts, due, run_id, gate, opened_by,"
             " dedupe_key, running_key, status, fence, failures, stopped_at IS NOT NULL AS stopped,"
-            + _seconds("run_after", "claimed_at", "heartbeat_at", "finished_at"),
+            + _seconds("run_after", "claimed_at", "heartbeat_at", "finished_at", "away_since"),
             "jobs",
         ),
         _table(model_rows.AttemptRow, "job_id, fence, ending", "attempts"),

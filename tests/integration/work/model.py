@@ -12,6 +12,7 @@ from dataclasses import replace
 from kalla.errors import Conflict, Lost
 from kalla.work.intake import Woken
 from kalla.work.job import NewJob
+from kalla.work.jobs import LONGEST_PAUSE
 from tests.integration.work.model_rows import (
     AttemptRow,
     Claim,
@@ -143,6 +144,7 @@ def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, 
         row,
         status="failed" if ended else "pending",
         failures=row.failures + 1,
+        away_since=None,
         heartbeat_at=None,
         finished_at=view.now if ended else None,
         due=whole == 0,
@@ -155,11 +157,28 @@ def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, 
     return row.status, Woken([row.queue] if not ended and row.due else [])
 
 
+def put_off(view: View, claim: Claim, patience: float, waits: float) -> bool:
+    row = view.held(claim)
+    if row is None:
+        return False
+    if row.run_id is not None:
+        view.lock(view.run(row.run_id))
+    since = view.now if row.away_since is None else row.away_since
+    if row.away_since is not None and view.now >= since + patience:
+        return False
+    _note(view, row, "put off")
+    least, most = (BACKOFF, BACKOFF_LIMIT) if row.type == "flaky" else (0.0, LONGEST_PAUSE)
+    whole = min(max(least, view.now - since), most)
+    assert whole / 2 - 1e-6 <= waits <= whole + 1e-6
+    _return(view, row, row.failures, round(view.now + waits, 6), away_since=since)
+    return True
+
+
 def hand_back(view: View, claims: Sequence[Claim]) -> Woken:
     held = {row.job_id: row for row in filter(None, map(view.held, claims))}
     for _, row in sorted(held.items()):
         _note(view, row, "handed back")
-        _return(view, row, row.failures)
+        _return(view, row, row.failures, away_since=row.away_since)
     return Woken(row.queue for row in held.values())
 
 
@@ -257,6 +276,7 @@ def _anew(row: JobRow, now: float) -> JobRow:
         run_after=now,
         finished_at=None,
         stopped=False,
+        away_since=None,
     )
 
 
@@ -278,17 +298,25 @@ def _ending(view: View, row: JobRow) -> str:
     return "overran" if row.claimed_at < view.now - MAX_RUNTIME else ""
 
 
-def _return(view: View, row: JobRow, failures: int) -> None:
+def _return(
+    view: View,
+    row: JobRow,
+    failures: int,
+    run_after: float | None = None,
+    away_since: float | None = None,
+) -> None:
+    """It waits: at once, or until `run_after`."""
     key = None if _waiting_for(view, row.dedupe_key) else row.dedupe_key
     view.put(
         replace(
             row,
             status="pending",
-            due=True,
-            run_after=view.now,
+            due=run_after is None,
+            run_after=view.now if run_after is None else run_after,
             heartbeat_at=None,
             failures=failures,
             dedupe_key=key,
+            away_since=away_since,
         )
     )
 

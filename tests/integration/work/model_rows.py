@@ -35,6 +35,7 @@ class JobRow:
     heartbeat_at: float | None = None
     finished_at: float | None = None
     stopped: bool = False
+    away_since: float | None = None
 
     @property
     def key(self) -> Key:

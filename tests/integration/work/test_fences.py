@@ -53,6 +53,11 @@ async def _fail_for_good(connection: Connection, job: Job) -> bool:
     return not await is_lost(fail(connection, job, permanent=True))
 
 
+async def _put_off(connection: Connection, job: Job) -> bool:
+    async with connection.transaction():
+        return await jobs.put_off(connection, job, "it is away", "", 3600)
+
+
 async def _hand_back(connection: Connection, job: Job) -> bool:
     return bool(await jobs.hand_back(connection, [job]))
 
@@ -67,6 +72,7 @@ WRITES: dict[str, Write] = {
     "complete plainly": _complete_plain,
     "fail": _fail,
     "fail for good": _fail_for_good,
+    "put off": _put_off,
     "hand back": _hand_back,
     "heartbeat": beats,
     "end as exhausted": _end_exhausted,

@@ -21,6 +21,7 @@ Leave = tuple[int, bool]
 
 TTL = 15.0
 TOTAL_TIMEOUT = 100.0
+PATIENT = 15.0  # seconds that something may be away
 PLAN = NewJob("plan", gate="staged")
 SHAPES: list[tuple[list[NewJob], dict[str, list[NewJob]]]] = [
     ([PLAN], {"staged": [NewJob("match")]}),
@@ -130,16 +131,24 @@ class Jobs(Mirrored):
 
         async def act(connection: Connection) -> Any:
             ended = await jobs.fail(connection, job, "it broke", permanent=permanent)
-            (row,) = await rows(
-                connection,
-                "SELECT extract(epoch FROM run_after - kalla.clock())::double precision AS waits"
-                " FROM kalla.jobs WHERE job_id = %s",
-                job.job_id,
-            )
-            chance[0] = row["waits"]
+            chance[0] = await waits(connection, job)
             return ended
 
         self.both(leave, act, lambda view: model.fail(view, name(job), permanent, chance[0]))
+
+    @precondition(lambda self: self.claims)
+    @rule(leave=LEAVE, pick=PICK, seconds=st.sampled_from([0, 0, 16]))
+    def put_off(self, leave: Leave, pick: int, seconds: int) -> None:
+        (job,) = self.picked([pick])
+        chance = [0.0]
+
+        async def act(connection: Connection) -> bool:
+            done = await jobs.put_off(connection, job, "it is away", "", PATIENT)
+            chance[0] = await waits(connection, job)
+            return done
+
+        self.jump(seconds)
+        self.both(leave, act, lambda view: model.put_off(view, name(job), PATIENT, chance[0]))
 
     @precondition(lambda self: self.claims)
     @rule(leave=LEAVE, picks=st.lists(PICK, min_size=1, max_size=3))
@@ -350,6 +359,17 @@ class Leases(Mirrored):
 
         seat = (lease.resource, lease.slot, lease.epoch)
         self.both(leave, act, lambda view: model_leases.release(view, holder, seat))
+
+
+async def waits(connection: Connection, job: Job) -> float:
+    """What chance made of its pause, in seconds."""
+    found = await rows(
+        connection,
+        "SELECT extract(epoch FROM run_after - kalla.clock())::double precision AS waits"
+        " FROM kalla.jobs WHERE job_id = %s",
+        job.job_id,
+    )
+    return found[0]["waits"] if found else 0.0
 
 
 def name(job: Job) -> Claim:

@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from kalla import logs
 from kalla.database import AWAY, TOO_LARGE, Connection, Database
-from kalla.errors import InvalidInput, InvalidSettings, KallaError, Lost, Permanent
+from kalla.errors import (
+    InvalidInput,
+    InvalidSettings,
+    KallaError,
+    Lost,
+    Permanent,
+    Unavailable,
+)
 from kalla.redaction import scrub
 from kalla.work import jobs as job_store
 from kalla.work.duty import Duty, end, trouble_with_postgres
@@ -131,15 +138,24 @@ class Settling(Duty):
             sentence = str(error)
         lines = "".join(traceback.format_exception(error))
         permanent = _is_lasting(error)
+        patience = self._kinds.patience(job.type) if isinstance(error, Unavailable) else 0.0
+
+        async def act(connection: Connection) -> tuple[str, Woken]:
+            if patience and await job_store.put_off(connection, job, sentence, lines, patience):
+                return "put off", Woken()
+            return await job_store.fail(connection, job, sentence, lines, permanent)
+
         try:
-            status, woken = await self._insisting(
-                lambda connection: job_store.fail(connection, job, sentence, lines, permanent)
-            )
+            status, woken = await self._insisting(act)
         except Lost:
             self._lost(held)
         else:
-            self._metrics.failed.labels(job.type).inc()
-            _log.warning("job attempt failed", **_names(held), status=status, error=sentence)
+            if status == "put off":
+                self._metrics.put_off.labels(job.type).inc()
+                _log.warning("job put off", **_names(held), error=sentence)
+            else:
+                self._metrics.failed.labels(job.type).inc()
+                _log.warning("job attempt failed", **_names(held), status=status, error=sentence)
             await self._wake.nudge(woken)
             if status == "failed" and job.run_id is not None:
                 await self._wake.alarm()
