@@ -24,13 +24,15 @@ from kalla.reconcile.matching import (
     components,
     currencies,
     groups,
+    loading,
     pairs,
     suggestions,
 )
 from kalla.reconcile.matching.components import PairFacts
 from kalla.reconcile.matching.fates import SETTLED
+from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.matching.suggestions import Suggestion
-from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
+from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.sources import direct
@@ -143,7 +145,7 @@ def _load(bench: Workbench, headway: Headway) -> dict[Side, Loaded]:
     """Both sides at the same time: what is counted of each uses a single core."""
 
     def load(own: Workbench, side: Side) -> Loaded:
-        loaded = own.load(side)
+        loaded = loading.load(own, side)
         headway.made("load", 1 / len(SIDES))
         return loaded
 

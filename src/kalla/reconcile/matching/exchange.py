@@ -20,11 +20,12 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import parcels
+from kalla.reconcile.matching import loading, parcels
 from kalla.reconcile.matching.fates import as_column
+from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.matching.phrases import hashable, key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
-from kalla.reconcile.matching.workbench import Loaded, Resources, Workbench
+from kalla.reconcile.matching.workbench import Resources, Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct
@@ -167,7 +168,7 @@ def spread(
         np.save(own / _KEYS, np.sort(hashes))
         nulls = " OR ".join(f"{each} IS NULL" for each in named)
         (null_keys,) = bench.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
-        loaded = bench.count(side)
+        loaded = loading.count(bench, side)
     finally:
         bench.close()
     return Spread(side, str(own), loaded, bool(null_keys))
@@ -311,7 +312,7 @@ def number(
     try:
         if part.input.connector is not None:
             direct.fetch(bench.connection, part.input, resources.threads)
-        loaded = bench.load(side)
+        loaded = loading.load(bench, side)
         columns = ", ".join(kept(plan, side))
         path = _own(folder) / "ordinals.parquet"
         bench.run(

@@ -10,7 +10,7 @@ from kalla.reconcile.evidence.writing import Written
 from kalla.reconcile.kernel import STATES, RuleFacts, Tally
 from kalla.reconcile.matching import currencies, suggestions
 from kalla.reconcile.matching.exchange import Spread
-from kalla.reconcile.matching.workbench import Loaded
+from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 

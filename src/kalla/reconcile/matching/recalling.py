@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kalla.reconcile.matching import loading
 from kalla.reconcile.matching.exchange import Ordinals, key_of_source
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.matching.workbench import Workbench
@@ -16,7 +17,7 @@ def restore(
     bench: Workbench, side: Side, kept_columns: Sequence[str], ordinals: Ordinals | None
 ) -> None:
     """A side's rows and their states, as they were when they were written."""
-    bench.load(side, whole=False)
+    loading.load(bench, side, whole=False)
     bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
     if "kalla:rule" in bench.plan.sides[side].columns:
         _restore_states(bench, side)

@@ -8,9 +8,9 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from duckdb.func import PythonUDFType
 
-from kalla.reconcile import complaints
-from kalla.reconcile.matching import currencies, hand, ordinals, similarity, values
+from kalla.reconcile.matching import hand, similarity, values
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.fates import (
     OPEN,
@@ -40,7 +39,6 @@ from kalla.reconcile.matching.phrases import conjunction, key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan, room
-from kalla.reconcile.sources.scans import reader
 from kalla.storage import LOCAL, Storage
 
 _IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
@@ -54,19 +52,6 @@ class Resources:
     threads: int
     temp: Path
     storage: Storage = LOCAL
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What was read of one side."""
-
-    rows: int
-    filtered: int
-    amount: Decimal | None
-    filtered_amount: Decimal | None
-    doubled_keys: int  # rows whose key is not unique, or null
-    unreadable: tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
-    filtered_currencies: Mapping[str, Decimal] = field(default_factory=dict)
 
 
 class Workbench:
@@ -174,20 +159,13 @@ class Workbench:
 
     # Reading
 
-    def load(self, side: Side, *, whole: bool = True) -> Loaded:
-        """Read a side; one that is not `whole` says nothing of keys that occur twice."""
-        plan = self.plan.sides[side]
-        keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
-        columns = [held(name) for name in plan.columns if held(name) not in _key_names(plan)]
-        source = f"{reader(plan.input)} {f'WHERE {plan.filters}' if plan.filters else ''}"
-        rows = f"SELECT {', '.join(keys + columns)} FROM {source}"
-        try:
-            read = self._read_into_hand(side, rows)
-            if read is None:
-                self.run(f"CREATE TABLE {side}_held AS {rows}")
-                self._show(side, "rowid AS rid, ")
-        except duckdb.Error as error:
-            raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
+    def read(self, side: Side, rows: str) -> None:
+        """Hold the rows of a side (a query of p0… and its columns), in hand or as a table."""
+        read = self._read_into_hand(side, rows)
+        if read is None:
+            self.run(f"CREATE TABLE {side}_held AS {rows}")
+            self._show(side, "rowid AS rid, ")
+            (read,) = self.row(f"SELECT count(*) FROM {side}_held")
         for name, extra in (
             (
                 "ambiguous",
@@ -196,13 +174,7 @@ class Workbench:
             ("ordinals", "ordinal BIGINT"),
         ):
             self.run(f"CREATE TABLE {side}_{name} (rid BIGINT, {extra})")
-        if read is None:
-            (read,) = self.row(f"SELECT count(*) FROM {side}_held")
         self.fates[side] = Fates(side, read)
-        loaded = self.count(side)
-        if whole:
-            loaded = replace(loaded, doubled_keys=ordinals.number(self, plan, source))
-        return loaded
 
     def _show(self, side: Side, rid: str = "") -> None:
         every = _every_column(self.plan.sides[side])
@@ -217,32 +189,9 @@ class Workbench:
                 self._show(side)
         return f"{side}_rows"
 
-    def count(self, side: Side) -> Loaded:
-        """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
-        plan = self.plan.sides[side]
-        amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
-        filtered, filtered_amount, by_currency = 0, None, currencies.Sums()
-        if plan.filters:
-            left_out = f"{reader(plan.input)} WHERE NOT ({plan.filters})"
-            filtered, filtered_amount = self.row(f"SELECT count(*), {amount} FROM {left_out}")
-            by_currency = currencies.of_rows(self, side, left_out)
-        if self._unlaid.get(side):
-            ((rows, total),) = self.tallies(side).values()
-        else:
-            rows, total = self.row(f"SELECT count(*), {amount} FROM {side}_rows")
-        unreadable = self._unreadable(plan)
-        return Loaded(rows, filtered, total, filtered_amount, 0, unreadable, by_currency)
-
-    def _unreadable(self, plan: SidePlan) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
-        found = []
-        for name, kind, text, failing in plan.unreadable:
-            bad = f"FROM {self.all_rows(plan.side)} WHERE {failing}"
-            (count,) = self.row(f"SELECT count(*) {bad}")
-            if count:
-                shown = f"CAST({text} AS VARCHAR)"
-                examples = self.rows(f"SELECT DISTINCT {shown} {bad} ORDER BY 1 LIMIT 3")
-                found.append((name, kind, count, tuple(example for (example,) in examples)))
-        return tuple(found)
+    def has_table(self, side: Side) -> bool:
+        """Whether its rows are not in hand alone."""
+        return side not in self._unlaid
 
     def hand(self, side: Side) -> Hand | None:
         """The columns of a side that are in hand, where its rows are many."""
@@ -287,7 +236,7 @@ class Workbench:
 
     def _held(self, side: Side, columns: dict[str, Column], every: int) -> Hand:
         """What is in hand takes room that DuckDB may not."""
-        found = Hand(columns, len(columns) == every, _key_names(self.plan.sides[side]))
+        found = Hand(columns, len(columns) == every, key_names(self.plan.sides[side]))
         others = [each.bytes for each in self._hands.values() if each]
         self.run(f"SET memory_limit = '{(self._memory - found.bytes - sum(others)) // 10**6}MB'")
         return found
@@ -496,7 +445,7 @@ def is_bare(rule: RulePlan, side: Side) -> bool:
     return not rule.filters[SIDES.index(side)] and all(sql.startswith('"=') for sql in compared)
 
 
-def _key_names(plan: SidePlan) -> dict[str, str]:
+def key_names(plan: SidePlan) -> dict[str, str]:
     """What a side's primary key is made of, and how it is held: a key that is a column as it is
     has two names, but is held once."""
     return {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
@@ -504,7 +453,7 @@ def _key_names(plan: SidePlan) -> dict[str, str]:
 
 def _every_column(plan: SidePlan) -> str:
     """Of a table of what is held: all that rows have."""
-    keys = _key_names(plan)
+    keys = key_names(plan)
     twice = [f"{keys[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in keys]
     return ", ".join(["*", *twice])
 

@@ -1,0 +1,77 @@
+"""A side on its way into a match: what is read of its source, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+
+import duckdb
+
+from kalla.reconcile import complaints
+from kalla.reconcile.matching import currencies, ordinals
+from kalla.reconcile.matching.values import held
+from kalla.reconcile.matching.workbench import Workbench, key_names
+from kalla.reconcile.model import Side
+from kalla.reconcile.plan import SidePlan
+from kalla.reconcile.sources.scans import reader
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was read of one side."""
+
+    rows: int
+    filtered: int
+    amount: Decimal | None
+    filtered_amount: Decimal | None
+    doubled_keys: int  # rows whose key is not unique, or null
+    unreadable: tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
+    filtered_currencies: Mapping[str, Decimal] = field(default_factory=dict)
+
+
+def load(bench: Workbench, side: Side, *, whole: bool = True) -> Loaded:
+    """Read a side; one that is not `whole` says nothing of keys that occur twice."""
+    plan = bench.plan.sides[side]
+    keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
+    columns = [held(name) for name in plan.columns if held(name) not in key_names(plan)]
+    source = f"{reader(plan.input)} {f'WHERE {plan.filters}' if plan.filters else ''}"
+    try:
+        bench.read(side, f"SELECT {', '.join(keys + columns)} FROM {source}")
+    except duckdb.Error as error:
+        raise complaints.of_reading(error, f"the {side} source", plan.input.files) from None
+    loaded = count(bench, side)
+    if whole:
+        loaded = replace(loaded, doubled_keys=ordinals.number(bench, plan, source))
+    return loaded
+
+
+def count(bench: Workbench, side: Side) -> Loaded:
+    """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
+    plan = bench.plan.sides[side]
+    amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
+    filtered, filtered_amount, by_currency = 0, None, currencies.Sums()
+    if plan.filters:
+        left_out = f"{reader(plan.input)} WHERE NOT ({plan.filters})"
+        filtered, filtered_amount = bench.row(f"SELECT count(*), {amount} FROM {left_out}")
+        by_currency = currencies.of_rows(bench, side, left_out)
+    if bench.has_table(side):
+        rows, total = bench.row(f"SELECT count(*), {amount} FROM {side}_rows")
+    else:
+        ((rows, total),) = bench.tallies(side).values()
+    unreadable = _unreadable(bench, plan)
+    return Loaded(rows, filtered, total, filtered_amount, 0, unreadable, by_currency)
+
+
+def _unreadable(
+    bench: Workbench, plan: SidePlan
+) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
+    found = []
+    for name, kind, text, failing in plan.unreadable:
+        bad = f"FROM {bench.all_rows(plan.side)} WHERE {failing}"
+        (rows,) = bench.row(f"SELECT count(*) {bad}")
+        if rows:
+            shown = f"CAST({text} AS VARCHAR)"
+            examples = bench.rows(f"SELECT DISTINCT {shown} {bad} ORDER BY 1 LIMIT 3")
+            found.append((name, kind, rows, tuple(example for (example,) in examples)))
+    return tuple(found)
