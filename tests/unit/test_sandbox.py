@@ -203,7 +203,7 @@ def test_no_listed_function_is_known_to_be_dangerous() -> None:
         ("SELECT id FROM left_src LIMIT 3", "need ORDER BY", "LIMIT",
          "order by columns that tell all rows apart"),
         ("SELECT rank() FROM left_src", "rank needs an order", "rank",
-         "write rank(…) OVER (… ORDER BY …)"),
+         "write rank(…) OVER (… ORDER BY column)"),
         ("SELECT lpad(memo,\n  5000, 'x') FROM left_src", "the length of lpad must be a number",
          "lpad(memo, 5000, 'x')", "write the number itself"),
         ("SELECT id FROM left_src QUALIFY id = 1", "QUALIFY is not allowed", "id = 1",

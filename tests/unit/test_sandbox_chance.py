@@ -25,3 +25,21 @@ from tests.unit.test_sandbox import KNOWN
 )  # fmt: skip
 def test_a_time_without_its_day_is_fine_where_it_stays_a_text(condition: str) -> None:
     hold(f"SELECT id FROM left_src WHERE {condition}", KNOWN)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, count(*) AS n FROM left_src GROUP BY id ORDER BY n DESC, 1 LIMIT 3",
+        "SELECT count(1) FROM left_src GROUP BY id ORDER BY count(1) LIMIT 3",
+        "SELECT * FROM left_src ORDER BY 1 LIMIT 3",
+        "SELECT id FROM left_src UNION SELECT id FROM right_src ORDER BY 1 LIMIT 3",
+        "SELECT rank() OVER (ORDER BY 1, id) FROM left_src",
+        "SELECT row_number() OVER (w ORDER BY id) FROM left_src WINDOW w AS (PARTITION BY memo)",
+        "SELECT max(1) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
+        "SELECT sum(amount) OVER w FROM left_src WINDOW w AS (ORDER BY id ROWS 2 PRECEDING)",
+        "SELECT 1 AS id, row_number() OVER (ORDER BY l.id) FROM left_src l",
+    ],
+)
+def test_what_orders_rows_by_a_column_passes(sql: str) -> None:
+    hold(sql, KNOWN)

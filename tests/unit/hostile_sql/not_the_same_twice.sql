@@ -173,3 +173,31 @@ SELECT max('10:00') FROM left_src
 SELECT lag(booked, 1, '10:00') OVER (ORDER BY id) FROM left_src
 ---
 SELECT CAST(date_format(booked, '10:00') AS TIMESTAMP) FROM left_src
+---
+SELECT row_number() OVER (ORDER BY 1) FROM left_src
+---
+SELECT first_value(memo) OVER (ORDER BY 1 + 1, 'x') FROM left_src
+---
+SELECT lag(memo) OVER w FROM left_src WINDOW w AS (PARTITION BY id ORDER BY NULL)
+---
+SELECT row_number() OVER (ORDER BY (SELECT 1)) FROM left_src
+---
+SELECT row_number() OVER (ORDER BY (SELECT max(r.id) FROM right_src r)) FROM left_src
+---
+SELECT 1 AS one, row_number() OVER (ORDER BY one) FROM left_src
+---
+SELECT sum(amount) OVER (ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM left_src
+---
+SELECT sum(amount) OVER (PARTITION BY memo ORDER BY 1 ROWS 1 PRECEDING) FROM left_src
+---
+SELECT max(id) OVER w FROM left_src WINDOW w AS (ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+---
+SELECT id FROM left_src ORDER BY 'x' LIMIT 1
+---
+SELECT id, 1 AS x FROM left_src ORDER BY 2 LIMIT 1
+---
+SELECT id, 1 AS x FROM left_src ORDER BY X LIMIT 1
+---
+SELECT id FROM left_src ORDER BY (SELECT max(r.id) FROM right_src r) OFFSET 1
+---
+SELECT id, 1 AS `x` FROM left_src ORDER BY `X` LIMIT 1

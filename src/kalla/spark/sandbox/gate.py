@@ -15,7 +15,7 @@ from sqlglot import ErrorLevel, exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kalla.spark.sandbox import clock, growth, names, values
+from kalla.spark.sandbox import clock, growth, names, order, values
 from kalla.spark.sandbox.columns import Columns
 from kalla.spark.sandbox.grammar import (
     NODES,
@@ -96,6 +96,7 @@ def _checked(
     if _is_bounded(tree, report):
         _check_nodes(tree, report)
         values.check(tree, functions, report)
+        order.check(tree, report)
         clock.check(tree, report)
         growth.check(tree, report)
         names.check(tree, tables, report)

@@ -13,7 +13,6 @@ from kalla.spark.sandbox.functions import (
     FUNCTIONS,
     INSTEAD,
     LENGTHS,
-    ORDERED,
     PATTERNS,
     PLACES,
     REASONS,
@@ -49,8 +48,6 @@ def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
             _star(node, report)
         elif isinstance(node, exp.Select):
             _select(node, report)
-        elif isinstance(node, exp.SetOperation):
-            _limit(node, report)
         elif isinstance(node, exp.Subquery) and node.parent is None:
             report.add("parentheses around the whole SQL are not needed", node,
                        suggestion="leave them out")  # fmt: skip
@@ -71,9 +68,6 @@ def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None
         return
     if name in WITH_UNIT and len(arguments) == 3:
         _unit(name, arguments[0], report)
-    if name in ORDERED and not _is_ordered(node):
-        report.add(f"{name} needs an order: without it, its result is chance", node, value=name,
-                   suggestion=f"write {name}(…) OVER (… ORDER BY …)")  # fmt: skip
     if (place := LENGTHS.get(name)) is not None and place < len(arguments):
         length = arguments[place]
         if not (length.is_int and int(length.name) <= _LONGEST_PADDING):
@@ -111,21 +105,6 @@ def _unit(name: str, unit: exp.Expr, report: Report) -> None:
     elif not isinstance(unit, exp.Var):
         report.add(f"the first of three arguments of {name} must be a unit", unit,
                    suggestion="such as DAY")  # fmt: skip
-
-
-def _is_ordered(call: exp.Expr) -> bool:
-    window = call.parent
-    while isinstance(window, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
-        window = window.parent
-    if not isinstance(window, exp.Window):
-        return False
-    if window.args.get("order"):
-        return True
-    select = window.find_ancestor(exp.Select)
-    named = (select.args.get("windows") or []) if select else []
-    return any(
-        each.name.lower() == window.alias.lower() and each.args.get("order") for each in named
-    )
 
 
 def _literal(node: exp.Literal, report: Report) -> None:
@@ -175,11 +154,3 @@ def _select(node: exp.Select, report: Report) -> None:
     if not node.expressions:
         report.add("SELECT must say what", node,
                    suggestion="name the columns, both primary keys among them")  # fmt: skip
-    _limit(node, report)
-
-
-def _limit(node: exp.Expr, report: Report) -> None:
-    if (node.args.get("limit") or node.args.get("offset")) and not node.args.get("order"):
-        report.add("LIMIT and OFFSET need ORDER BY: without it, the rows are chance", node,
-                   value="LIMIT" if node.args.get("limit") else "OFFSET",
-                   suggestion="order by columns that tell all rows apart")  # fmt: skip
