@@ -1,5 +1,5 @@
-"""Patterns and searches in the SQL sandbox: what people need passes, what Java would try for years
-does not, and no pattern makes a text of any length.
+"""Patterns, searches and numbers in the SQL sandbox: what people need passes, what Java would try
+for years does not, and no pattern makes a text of any length.
 """
 
 from __future__ import annotations
@@ -102,3 +102,12 @@ def test_long_texts_are_not_held_against_long_patterns() -> None:
     hold(f"SELECT id FROM left_src WHERE {longer} LIKE '%' || memo || '%'", KNOWN)
     (told,) = problems(f"SELECT id FROM left_src WHERE {longer} LIKE '%' || {longer} || '%'")
     assert "LIKE, by its %, may run without end" in told
+
+
+@pytest.mark.parametrize("text", ["1e-9999", "E-2024001", "RE-2024001", "12345", "1e5", "e"])
+def test_a_text_may_look_like_a_number(text: str) -> None:
+    hold(f"SELECT id FROM left_src WHERE memo = '{text}'", KNOWN)
+
+
+def test_a_decimal_is_made_of_any_usual_text() -> None:
+    hold("SELECT CAST(concat(memo, '.', id, 'e-5') AS DECIMAL(38, 9)) FROM left_src", KNOWN)

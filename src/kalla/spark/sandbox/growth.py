@@ -131,6 +131,10 @@ class _Growth:
             count = times * tries.of_like(_percent_signs(node.expression), length)
             self._tried("LIKE, by its %,", count, length, node,
                         "make several of it, with AND between")  # fmt: skip
+        elif _makes_decimal(node):
+            # Java reads its digits in a time that grows with their square.
+            self._tried("a decimal", length * length, length, node,
+                        "make it of a shorter text")  # fmt: skip
         elif isinstance(node, exp.Anonymous) and len(node.expressions) > 1:
             name = node.name.lower()
             if name in PATTERNS:
@@ -195,6 +199,12 @@ class _Growth:
 def _length(node: exp.Expr, grown: int) -> int:
     """In characters: of a text that is written out, or of any other."""
     return len(node.name) if isinstance(node, exp.Literal | exp.RawString) else grown * _USUAL
+
+
+def _makes_decimal(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Cast | exp.TryCast):
+        return node.to.this is exp.DType.DECIMAL
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "decimal"
 
 
 def _characters(padding: list[exp.Expr]) -> int:

@@ -26,12 +26,19 @@ _LONGEST_PATTERN: Final = 1_000
 _MOST_PLACES: Final = 38  # as many as a decimal of Spark has digits
 _KINDS: Final = "use Spark's functions of numbers, texts, dates, conditions and sums"
 _NUMBER: Final = re.compile(r"\d+\.?\d*(e[+-]?\d+)?", re.IGNORECASE)
+_FORMAT: Final = re.compile(r"[#0,.]+")
+# Spark would write out as many digits, to make a decimal of it.
+_EXPONENT: Final = re.compile(r"\s*[+-]?[\d.]+e[+-]?\d{5,}\s*", re.IGNORECASE)
+_EXPONENT_ALONE: Final = re.compile(r"[\d.]*e[+-]?\d{5,}\s*", re.IGNORECASE)
+
+_TEXTS: Final = (exp.Literal, exp.RawString, exp.DPipe, exp.Anonymous)
 
 
 def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
     allowed = FUNCTIONS | {name.lower() for name in functions}
     others = _has_percent_outside_like(tree)
     for node in list(tree.walk()):
+        _exponent(node, report)
         if isinstance(node, exp.Anonymous):
             _call(node, allowed, report)
         elif isinstance(node, exp.Literal):
@@ -85,7 +92,11 @@ def _places(name: str, places: exp.Expr, call: exp.Expr, report: Report) -> None
     if isinstance(number, exp.Literal):
         if number.is_int and int(number.name) <= _MOST_PLACES:
             return
+        # Other signs would make any text of a number, such as a time.
         if name == "format_number" and number.is_string and len(number.name) <= 2 * _MOST_PLACES:
+            if not _FORMAT.fullmatch(number.name):
+                report.add("the format of format_number may have #, 0, comma and point alone", call,
+                           value=number.name, suggestion="such as '#,##0.00'")  # fmt: skip
             return
     report.add(f"the decimal places of {name} must be a number up to {_MOST_PLACES}", call,
                suggestion="write the number itself")  # fmt: skip
@@ -105,6 +116,15 @@ def _unit(name: str, unit: exp.Expr, report: Report) -> None:
     elif not isinstance(unit, exp.Var):
         report.add(f"the first of three arguments of {name} must be a unit", unit,
                    suggestion="such as DAY")  # fmt: skip
+
+
+def _exponent(node: exp.Expr, report: Report) -> None:
+    text = constant(node) if isinstance(node, _TEXTS) else None
+    if text is not None and (
+        _EXPONENT.fullmatch(text) or (_joins(node.parent) and _EXPONENT_ALONE.fullmatch(text))
+    ):
+        report.add(f"{shown(text)} would be a number of too many digits", node.parent, value=text,
+                   suggestion="write an exponent of up to four digits")  # fmt: skip
 
 
 def _literal(node: exp.Literal, report: Report) -> None:
