@@ -203,3 +203,7 @@ SELECT id FROM left_src ORDER BY (SELECT max(r.id) FROM right_src r) OFFSET 1
 SELECT id, 1 AS `x` FROM left_src ORDER BY `X` LIMIT 1
 ---
 SELECT CAST(format_number(0, "'T10:00:0'") AS TIMESTAMP) FROM left_src
+---
+SELECT CAST(date_format(booked, 'HH:mm') AS TIMESTAMP) FROM left_src
+---
+SELECT date_trunc('HOUR', from_unixtime(amount, 'HH:mm:ss')) FROM left_src

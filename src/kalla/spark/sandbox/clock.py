@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from kalla.spark.sandbox.functions import INSTEAD, MADE_OF_TEXTS
 from kalla.spark.sandbox.report import Report, shown
-from kalla.spark.sandbox.uses import Use, becomes
+from kalla.spark.sandbox.uses import WRITTEN, Use, becomes
 
 _BLANK: Final = r"[\s\x00-\x1f\x7f-\x9f]"
 _CLOCK: Final = re.compile(
@@ -30,6 +30,7 @@ def check(tree: exp.Expr, report: Report) -> None:
         if _is_text(node) or _makes_text(node):
             _text(node, report)
             _time(node, report)
+            _written(node, report)
 
 
 def _time(node: exp.Expr, report: Report) -> None:
@@ -48,6 +49,16 @@ def _time(node: exp.Expr, report: Report) -> None:
             value=text,
             suggestion="write the day before it, or compare it with CAST(… AS STRING)",
         )
+
+
+def _written(node: exp.Expr, report: Report) -> None:
+    """A point in time that is written without its day, and read again."""
+    if not isinstance(node, exp.Anonymous) or node.name.lower() not in WRITTEN:
+        return
+    format_ = constant(node.expressions[1]) if len(node.expressions) > 1 else None
+    if format_ is not None and "y" not in format_ and becomes(node) is Use.POINT:
+        report.add(f"'{shown(format_)}' has no year, so what it writes, as a point in time, may be "
+                   "on the day of the run", node, suggestion="write the day, too")  # fmt: skip
 
 
 def _text(node: exp.Expr, report: Report) -> None:

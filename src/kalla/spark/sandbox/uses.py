@@ -22,7 +22,7 @@ _COMPARISONS: Final = (
 _READ: Final = {
     "to_date", "to_timestamp", "to_unix_timestamp", "try_to_date", "try_to_timestamp",
 }  # fmt: skip
-_WRITTEN: Final = {"date_format", "from_unixtime"}
+WRITTEN: Final = {"date_format", "from_unixtime"}
 # Those that answer one of their arguments, from this one on.
 _CHOICES: Final = {
     "coalesce": 0, "greatest": 0, "if": 1, "ifnull": 0, "lag": 0, "lead": 0, "least": 0, "max": 0,
@@ -71,7 +71,7 @@ def _argument(call: exp.Anonymous, node: exp.Expr) -> Use:
     place = next((index for index, each in enumerate(arguments) if each is node), 0)
     if (first := _CHOICES.get(name)) is not None and place >= first:
         return becomes(call) if all(map(_is_text, arguments[first:])) else Use.UNKNOWN
-    if name in _WRITTEN and place:
+    if name in WRITTEN and place:
         return becomes(call)
     if name in _READ and len(arguments) > 1:
         return Use.TEXT
@@ -108,5 +108,5 @@ def _is_text(node: exp.Expr | None) -> bool:
         name = node.name.lower()
         if (first := _CHOICES.get(name)) is not None:
             return all(map(_is_text, node.expressions[first:]))
-        return name == "string" or name in _WRITTEN or (name in TEXTS and name not in SHORT)
+        return name == "string" or name in WRITTEN or (name in TEXTS and name not in SHORT)
     return isinstance(node, exp.RawString | exp.DPipe | exp.Null)
