@@ -153,7 +153,7 @@ class _Growth:
         except patterns.Unreadable:
             self._report.add(
                 f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
-                "repeats or chooses, or has what only Java would read",
+                "repeats or chooses, is not closed, or has what only Java would read",
                 pattern.parent,
                 value=pattern.name,
                 suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
