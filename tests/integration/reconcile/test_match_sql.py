@@ -268,7 +268,7 @@ def test_files_that_do_not_agree_on_a_column_are_read_as_the_evidence_reads_them
     ("condition", "said"),
     [
         ("date_format(CAST('2024-01-01' AS DATE), l.ref) = r.ref", "Fail to recognize '{' pattern"),
-        ("regexp_like(l.ref, '(a')", "Unclosed group"),
+        ("regexp_like(l.ref, 'a{3,2}')", "Illegal repetition range"),
     ],
 )
 def test_what_spark_cannot_do_with_the_sql_fails_the_run_with_a_sentence(
