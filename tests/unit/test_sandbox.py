@@ -123,9 +123,20 @@ def test_a_with_stays_in_its_scope() -> None:
 
 
 def test_other_functions_are_allowed_by_name() -> None:
-    assert "F1(" in hold("SELECT f1(id) FROM left_src", UNKNOWN, functions=("f1",))
+    assert "F1(" in hold("SELECT f1(id) FROM left_src", UNKNOWN, functions={"f1": 1})
     with pytest.raises(InvalidInput, match="tolerance_match"):
-        hold("SELECT tolerance_match(1, 2, 3) FROM left_src", UNKNOWN, functions=())
+        hold("SELECT tolerance_match(1, 2, 3) FROM left_src", UNKNOWN, functions={})
+
+
+def test_a_function_of_ours_has_its_arguments() -> None:
+    with pytest.raises(InvalidInput, match="tolerance_match takes 3 arguments, not 2"):
+        hold("SELECT tolerance_match(1, 2) FROM left_src", UNKNOWN)
+
+
+@pytest.mark.parametrize("rows", ["VALUES (1)", "UNNEST(array(1))", "LATERAL (SELECT 1)"])
+def test_rows_from_elsewhere_are_refused_for_what_they_are(rows: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{rows.split('(')[0].strip()} is not allowed"):
+        hold(f"SELECT 1 FROM left_src, {rows}", UNKNOWN)
 
 
 def test_names_do_not_depend_on_case() -> None:

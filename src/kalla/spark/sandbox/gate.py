@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final
 from unicodedata import category
 
@@ -47,6 +48,7 @@ _COMPLEX_TYPES: Final = {TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT}
 _VARIABLE: Final = re.compile(r"\$\{")
 _BEGINNING: Final = "write SELECT … FROM left_src l JOIN right_src r ON …"
 _FLATTER: Final = "name the inner parts by WITH"
+_OWN: Final = MappingProxyType({"tolerance_match": 3})
 _TYPES: Final = "use one of BIGINT, BOOLEAN, DATE, DECIMAL, DOUBLE, INT, STRING, TIMESTAMP"
 
 
@@ -54,12 +56,13 @@ def hold(
     sql: str,
     tables: Mapping[str, Collection[str]],
     field: str = "match_sql",
-    functions: Collection[str] = ("tolerance_match",),
+    functions: Mapping[str, int] = _OWN,
 ) -> str:
     """The SQL as Spark may see it: one SELECT over these tables, with the functions on the list.
 
     `tables` names the columns of each table; none means that nobody knows them. `functions` are
-    allowed besides the built-in ones. Raises InvalidInput with all problems at once.
+    allowed besides the built-in ones, each with so many arguments. Raises InvalidInput with all
+    problems at once.
     """
     if len(sql) > LONGEST:  # of the text that was given: the one that goes out has more quotes
         Report(field, sql).refuse(
@@ -89,7 +92,7 @@ def result_columns(held: str, tables: Mapping[str, Collection[str]]) -> Columns:
 
 
 def _checked(
-    sql: str, tables: Mapping[str, Collection[str]], field: str, functions: Collection[str]
+    sql: str, tables: Mapping[str, Collection[str]], field: str, functions: Mapping[str, int]
 ) -> exp.Expr:
     report = Report(field, sql)
     tree = _parse(sql, _tokens(sql, report), report)

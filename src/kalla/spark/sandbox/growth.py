@@ -62,6 +62,8 @@ class _Growth:
         while isinstance(node, exp.SetOperation):
             longest = max(longest, self.query(node.expression, tables, outer))
             node = node.this
+        if not isinstance(node, exp.Query | exp.Table):  # VALUES and the like: others refuse it
+            return longest
         return max(longest, self.query(node, tables, outer))
 
     def _select(self, node: exp.Select, tables: _Named, outer: int) -> int:

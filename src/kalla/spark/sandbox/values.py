@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from sqlglot import exp
@@ -34,13 +34,14 @@ _EXPONENT_ALONE: Final = re.compile(r"[\d.]*e[+-]?\d{5,}\s*", re.IGNORECASE)
 _TEXTS: Final = (exp.Literal, exp.RawString, exp.DPipe, exp.Anonymous)
 
 
-def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
-    allowed = FUNCTIONS | {name.lower() for name in functions}
+def check(tree: exp.Expr, functions: Mapping[str, int], report: Report) -> None:
+    allowed = FUNCTIONS | functions.keys()
     others = _has_percent_outside_like(tree)
     for node in list(tree.walk()):
         _exponent(node, report)
         if isinstance(node, exp.Anonymous):
             _call(node, allowed, report)
+            _count_arguments(node, functions, report)
         elif isinstance(node, exp.Literal):
             _literal(node, report)
         elif isinstance(node, exp.RegexpLike):
@@ -58,6 +59,13 @@ def check(tree: exp.Expr, functions: Collection[str], report: Report) -> None:
         elif isinstance(node, exp.Subquery) and node.parent is None:
             report.add("parentheses around the whole SQL are not needed", node,
                        suggestion="leave them out")  # fmt: skip
+
+
+def _count_arguments(node: exp.Anonymous, functions: Mapping[str, int], report: Report) -> None:
+    """Of Spark's own functions Spark knows the arguments better."""
+    wanted = functions.get(node.name.lower(), given := len(node.expressions))
+    if wanted != given:
+        report.add(f"{node.name} takes {wanted} arguments, not {given}", node, value=node.name)
 
 
 def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None:
