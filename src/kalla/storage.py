@@ -11,9 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import unquote
@@ -25,7 +23,8 @@ from pydantic import SecretStr
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.storage_failures import is_denial, told
-from kalla.storage_patterns import MAGIC, is_hidden, matches
+from kalla.storage_files import File, below, named, now
+from kalla.storage_patterns import MAGIC
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,20 +45,6 @@ class S3:
 
     def filesystem(self) -> fs.FileSystem:
         return _s3_filesystem(self)
-
-
-@dataclass(frozen=True)
-class File:
-    """A file as it is now. Size and time are its mark: another content has another one."""
-
-    url: str
-    size: int
-    modified: datetime | None = None
-
-    @property
-    def mark(self) -> dict[str, str | int | None]:
-        when = self.modified.isoformat() if self.modified else None
-        return {"file": self.url, "bytes": self.size, "modified": when}
 
 
 @dataclass(frozen=True)
@@ -84,31 +69,30 @@ class Storage:
         with told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
-                return (_file(url, info),)
+                return (self.info(url),)
             if info.type == fs.FileType.Directory:
-                found = _below(filesystem, path)
-                wanted = [each for each in found if not is_hidden(each.path[len(path) :])]
+                found = below(filesystem, path)
             elif info.type == fs.FileType.Unknown:
                 raise InvalidInput(Problem("", f"{url} is neither a file nor a folder"))
             elif MAGIC.search(path):
-                wanted = _named(filesystem, path)
+                found = named(filesystem, path)
             else:
                 self._require_bucket(url)
                 raise NotFound(f"{url} does not exist")
-            if not wanted:
+            if not found:
                 self._require_bucket(url)
                 raise NotFound(f"{url} holds no file")
-        return tuple(sorted((_file(url, each) for each in wanted), key=lambda each: each.url))
+        return tuple(sorted(found, key=lambda each: each.url))
 
     def info(self, url: str) -> File:
         """One file; NotFound if there is none."""
         filesystem, path = self.filesystem(url)
         with told(url):
-            (info,) = filesystem.get_file_info([path])
-            if info.type != fs.FileType.File:
+            (found,) = now(filesystem, [path])
+            if found is None:
                 self._require_bucket(url)
                 raise NotFound(f"there is no file {url}")
-        return _file(url, info)
+        return found
 
     def now(self, urls: Sequence[str]) -> dict[str, File | None]:
         """Files of one place as they are now, all asked for at once; None is one that is gone."""
@@ -116,11 +100,8 @@ class Storage:
             return {}
         filesystem, _ = self.filesystem(urls[0])
         with told(urls[0]):
-            found = filesystem.get_file_info([self.filesystem(url)[1] for url in urls])
-        return {
-            url: _file(url, info) if info.type == fs.FileType.File else None
-            for url, info in zip(urls, found, strict=True)
-        }
+            found = now(filesystem, [self.filesystem(url)[1] for url in urls])
+        return dict(zip(urls, found, strict=True))
 
     def size(self, url: str) -> int:
         return self.info(url).size
@@ -324,10 +305,6 @@ def _url(like: str, path: str) -> str:
     return f"s3://{path}" if is_s3(like) else path
 
 
-def _file(url: str, info: fs.FileInfo) -> File:
-    return File(_url(url, info.path), info.size, info.mtime)
-
-
 def _with_parents(folder: str) -> list[str]:
     """A folder after those that it lies in."""
     ends = [place for place, sign in enumerate(folder) if sign == "/" and place]
@@ -338,26 +315,6 @@ def _first_with(name: str, folders: Sequence[str], filesystem: fs.FileSystem) ->
     entries = filesystem.get_file_info([f"{folder}/{name}" for folder in folders])
     found = zip(folders, entries, strict=True)
     return next((folder for folder, each in found if each.type != fs.FileType.NotFound), None)
-
-
-def _below(filesystem: fs.FileSystem, path: str, *, recursive: bool = True) -> list[fs.FileInfo]:
-    selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
-    found = filesystem.get_file_info(selector)
-    return [each for each in found if each.type == fs.FileType.File]
-
-
-def _named(filesystem: fs.FileSystem, pattern: str) -> list[fs.FileInfo]:
-    parts = pattern.split("/")
-    first = next(place for place, part in enumerate(parts) if MAGIC.search(part))
-    if isinstance(filesystem, fs.LocalFileSystem):
-        found = sorted(set(glob(pattern, recursive=True)))  # noqa: PTH207 -- absolute patterns
-        infos = [each for each in filesystem.get_file_info(found) if each.type == fs.FileType.File]
-    elif first == 0:
-        raise InvalidInput(Problem("", f"s3://{pattern} is a pattern of buckets: name one bucket"))
-    else:
-        deep = len(parts) - first > 1 or "**" in parts
-        infos = _below(filesystem, "/".join(parts[:first]), recursive=deep)
-    return [each for each in infos if matches(parts, each.path.split("/"), first)]
 
 
 def _copy(source: fs.FileSystem, path: str, target: fs.FileSystem, to: str) -> None:

@@ -136,6 +136,36 @@ def test_other_urls_are_refused_with_a_sentence(url: str, why: str) -> None:
         LOCAL.files(url)
 
 
+def test_a_link_into_a_folder_above_is_not_followed(tree: Path) -> None:
+    (tree / "deep" / "loop").symlink_to(tree)
+    (tree / "deep" / "up").symlink_to(tree.parent)
+    wanted = ["a.csv", "deep/d.csv", "deep/er/e.csv"]
+    assert names(tree, str(tree)) == ["a.csv", "b.txt", *wanted[1:]]
+    assert names(tree, str(tree / "**/*.csv")) == wanted
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "g.csv").write_text("")
+    (tree / "deep" / "link").symlink_to(other)
+    for url in ("deep", "deep/**/*.csv"):
+        assert "deep/link/g.csv" in names(tree, str(tree / url))
+    assert names(tree, str(tree / "deep/link")) == ["deep/link/g.csv"]
+
+
+@pytest.mark.parametrize("target", ["nowhere.csv", "lost.csv"], ids=["dangling", "of itself"])
+@pytest.mark.parametrize("url", ["", "*.csv", "**"])
+def test_a_link_that_leads_nowhere_is_named(tree: Path, target: str, url: str) -> None:
+    (tree / "lost.csv").symlink_to(tree / target)
+    with pytest.raises(InvalidInput, match=r"lost\.csv is a link that leads nowhere"):
+        LOCAL.files(str(tree / url))
+    assert names(tree, str(tree / "deep")) == ["deep/d.csv", "deep/er/e.csv"]
+    (tree / "lost.csv").rename(tree / ".lost.csv")
+    assert LOCAL.files(str(tree / url))
+
+
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     with pytest.raises(InvalidInput, match="neither a file nor a folder"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -56,6 +57,20 @@ def test_a_file_of_the_same_size_has_changed_if_it_is_another_one(tmp_path: Path
     file.write_text("id\n1\n")
     seen = look(str(file), LOCAL)
     LOCAL.write_text(str(file), "id\n2\n")
+    with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
+        native.demand_unchanged(seen)
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["another file", "written over"])
+def test_a_file_of_the_same_size_and_time_has_changed_too(tmp_path: Path, replaced: bool) -> None:
+    file, other = tmp_path / "rows.csv", tmp_path / "other.csv"
+    file.write_text("id\n1\n")
+    seen = look(str(file), LOCAL)
+    before = file.stat()
+    (other if replaced else file).write_text("id\n2\n")
+    if replaced:
+        other.rename(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
         native.demand_unchanged(seen)
 

@@ -75,6 +75,22 @@ def test_every_file_has_a_mark(tmp_path: Path) -> None:
     assert origins.look(source(tmp_path), "left").marks != seen.marks
 
 
+def test_a_file_that_has_several_names_is_read_once_and_the_others_are_noted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "b.csv").write_bytes(ROWS)
+    (tmp_path / "a-latest.csv").symlink_to("b.csv")
+    (tmp_path / "c.csv").hardlink_to(tmp_path / "b.csv")
+    (tmp_path / "d.csv").write_bytes(ROWS)
+    for pattern in ("", "*.csv", "**/*.csv"):
+        seen = origins.look(source(tmp_path / pattern), "left")
+        assert [Path(each).name for each in seen.files] == ["b.csv", "d.csv"]
+        (note,) = seen.notes
+        assert note.endswith("other names of files that are read: a-latest.csv, c.csv")
+    alone = origins.look(source(tmp_path / "*latest.csv"), "left")
+    assert (read(alone), alone.notes) == (READ, ())
+
+
 def test_a_folder_of_several_formats_is_refused_unless_the_recipe_chooses(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(ROWS)
     parquet(tmp_path / "b.parquet", id=[7])

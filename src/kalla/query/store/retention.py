@@ -20,7 +20,8 @@ from kalla.settings import Metrics, Settings
 from kalla.spark.placing import place
 from kalla.spark.session import SparkSessions
 from kalla.statements import load
-from kalla.storage import File, Storage, join
+from kalla.storage import Storage, join
+from kalla.storage_files import File
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
 

@@ -22,7 +22,8 @@ from kalla.reconcile.plan import Input
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed
 from kalla.redaction import scrub
-from kalla.storage import File, Storage, is_s3, join
+from kalla.storage import Storage, is_s3, join
+from kalla.storage_files import File
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

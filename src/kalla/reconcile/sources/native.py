@@ -24,7 +24,8 @@ from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed, scan
 from kalla.reconcile.sources.schemas import common_types
-from kalla.storage import LOCAL, File, Storage
+from kalla.storage import LOCAL, Storage
+from kalla.storage_files import File, each_once
 
 _LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
 _BYTE_ORDER_MARK, _SWAPPED_MARK = "\ufeff", "\ufffe"
@@ -58,10 +59,11 @@ def look(
             raise _wrong(f"{source.uri} holds no Delta table (no _delta_log)")
         found = storage.files(source.uri)
         kind, files, left_out = _chosen(source, found)
+        files, again = each_once(files)
         if kind == "parquet" and found[0].url != storage.plain(source.uri):
             delta.refuse_files_of_tables(files, storage)
         csv = _dialect(source.csv, files)
-        return seen(kind, files, csv, storage, _left_out(left_out), lines, bounds)
+        return seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
 
 
 def seen(
@@ -95,11 +97,13 @@ def seen(
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
     """Every file is as it was when it was looked at, or nobody knows what was read of it."""
-    # Of a file of a Delta table the log tells the time, and it never changes.
-    told = ("bytes",) if given.format == "delta" else ("bytes", "modified")
     marks = {str(mark["file"]): mark for mark in given.marks if "file" in mark}
     for file, now in storage.now(list(marks)).items():
-        if now is None or any(now.mark[each] != marks[file][each] for each in told):
+        if given.format == "delta":  # the log tells the time of a file, which never changes
+            is_same = now is not None and now.size == marks[file]["bytes"]
+        else:
+            is_same = now is not None and now.mark == marks[file]
+        if not is_same:
             raise Unavailable(f"{file} has changed while it was read: start again")
 
 
@@ -138,11 +142,16 @@ def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], 
     return kind, files, [each for each in found if each not in chosen]
 
 
-def _left_out(files: Sequence[File]) -> tuple[str, ...]:
-    if not files:
-        return ()
-    left = names([each.url.rpartition("/")[2] for each in files])
-    return (f"left out, for their names tell of another kind: {left}",)
+def _left_out(others: Sequence[File], again: Sequence[File]) -> tuple[str, ...]:
+    reasons = {
+        "their names tell of another kind": others,
+        "they are other names of files that are read": again,
+    }
+    return tuple(
+        f"left out, for {reason}: {names([each.url.rpartition('/')[2] for each in files])}"
+        for reason, files in reasons.items()
+        if files
+    )
 
 
 def _dialect(csv: Csv, files: Sequence[File]) -> Csv:

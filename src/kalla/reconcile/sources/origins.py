@@ -25,7 +25,8 @@ from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import MOST_SLICES, PostgresConnector
-from kalla.storage import LOCAL, File, Storage
+from kalla.storage import LOCAL, Storage
+from kalla.storage_files import File
 
 Resolve: TypeAlias = Callable[[str], SecretStr]
 """From a secret's name to its value; raises if there is none."""
