@@ -27,7 +27,7 @@ from kalla.reconcile.model import (
     Text,
     Tolerance,
 )
-from kalla.reconcile.recipes import engine, fitting
+from kalla.reconcile.recipes import dialects, engine, fitting
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
@@ -157,6 +157,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
     yield from _date_format(source.csv.date_format, (*path, "csv", "date_format"))
     yield from _repeats(list(source.primary_key), (*path, "primary_key"))
     yield from _filters(source.filters, (*path, "filters"))
+    yield from dialects.findings(source.csv, (*path, "csv"))
 
 
 def _uri(source: Source, path: Path) -> Iterator[Finding]:
