@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kalla.reconcile.matching import nanoseconds
 from kalla.reconcile.matching.literals import literal
 
 if TYPE_CHECKING:
@@ -53,14 +54,17 @@ def instant(text: str, columns: Columns) -> str:
     """The point in time that a text is; one that tells no zone is of the recipe's."""
     zone, written = columns.time_zone, columns.csv.date_format
     if written:
-        parsed = _parsed(text, written)
-        return parsed if _ZONE.search(written.replace("%%", "")) else placed(parsed, zone)
+        parsed, signs = _parsed(text, written), written.replace("%%", "")
+        is_zoned = _ZONE.search(signs) is not None
+        if "%n" in signs:
+            parsed = nanoseconds.of_time(parsed, "TIMESTAMPTZ" if is_zoned else "TIMESTAMP")
+        return parsed if is_zoned else placed(parsed, zone)
     zoned = f"TRY_CAST({text} AS TIMESTAMPTZ)"
     if zone == "UTC":  # as DuckDB has it by itself
-        return zoned
+        return nanoseconds.of_text(text, zoned)
     unzoned = f"regexp_full_match({text}, {literal(_UNZONED)})"
     of_zone = placed(f"TRY_CAST({text} AS TIMESTAMP)", zone)
-    return f"(CASE WHEN {unzoned} THEN {of_zone} ELSE {zoned} END)"
+    return nanoseconds.of_text(text, f"CASE WHEN {unzoned} THEN {of_zone} ELSE {zoned} END")
 
 
 def _parsed(text: str, date_format: str) -> str:

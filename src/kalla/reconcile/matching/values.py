@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.matching import times
+from kalla.reconcile.matching import nanoseconds, times
 from kalla.reconcile.matching.literals import literal as literal  # which is asked for here
 from kalla.reconcile.model import Csv, DatePart, Derivation, Regex
 
@@ -34,7 +34,7 @@ WHOLE_64 = {
 _WHOLE = WHOLE_64 | {"UBIGINT"}
 # Parquet has no such numbers: DuckDB would write floats, and cents would be lost.
 _UNWRITABLE = {"HUGEINT", "UHUGEINT"}
-_NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATETIME"}
+_NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "DATETIME"}
 _TEXT = {"VARCHAR", "UUID", "JSON", "ENUM"}
 
 
@@ -267,6 +267,11 @@ def _raw(columns: Columns, column: str) -> Value:
         return Value(sql, "date")
     if kind == "TIMESTAMP WITH TIME ZONE":
         return Value(sql, "timestamp")
+    if kind == "TIMESTAMPTZ_NS":
+        return Value(nanoseconds.of_time(sql, "TIMESTAMPTZ"), "timestamp", reads=sql)
+    if kind == "TIMESTAMP_NS":
+        naive = nanoseconds.of_time(sql, "TIMESTAMP")
+        return Value(times.placed(naive, columns.time_zone), "timestamp", reads=sql)
     if kind in _NAIVE:
         return Value(times.placed(f"CAST({sql} AS TIMESTAMP)", columns.time_zone), "timestamp")
     if kind == "BOOLEAN":
