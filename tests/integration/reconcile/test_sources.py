@@ -167,7 +167,15 @@ def test_numbers_in_json_keep_every_digit(tmp_path: Path) -> None:
         (b'{"id": "1e-400"}', "1e-400"),
         (b'{"id": 0.10000000000000000000}', "0.1"),
         (b'{"id": 1200000000000.5000000e-1}', "120000000000.05"),
-        (b'{"id": 1.5e22}', "1.5e+22"),
+        (b'{"id": 1.5e22}', "15000000000000000000000.0"),
+        (b'{"id": 0.00001}', "0.00001"),
+        (b'{"id": -0.000000125}', "-0.000000125"),
+        (b'{"id": -1.25e-7}', "-0.000000125"),
+        (b'{"id": 1E-9}', "0.000000001"),
+        (b'{"id": 10000000000000000.0}', "10000000000000000.0"),
+        (b'{"id": 1e16}', "10000000000000000.0"),
+        (b'{"id": -1.2345e25}', "-12345000000000000000000000.0"),
+        (b'{"id": "1e-05"}', "1e-05"),
         (b'{"id": 0.0000000000000000000}', "0.0"),
         (b'{"id": 0e-999}', "0.0"),
     ],
@@ -177,6 +185,19 @@ def test_digits_in_a_text_and_numbers_that_a_float_keeps_are_no_fault(
 ) -> None:
     (tmp_path / "rows.jsonl").write_bytes(line + b"\n")
     assert read(origins.look(source(tmp_path / "rows.jsonl"), "left")) == [(read_as,)]
+
+
+def test_beside_a_number_that_needs_many_zeros_other_values_are_what_they_were(
+    tmp_path: Path,
+) -> None:
+    values = (b'"1e-05"', b'"a \\"b\\" \\u00e4\\n"', b'""', b"null", b"true", b"12", b"-1.10",
+              b'{"a": [1, "x"]}', b"123456789012345678901234567890")  # fmt: skip
+    lines = b"".join(b'{"id": %d, "a": %s}\n' % each for each in enumerate(values))
+    (tmp_path / "plain.jsonl").write_bytes(lines)
+    wanted = read(origins.look(source(tmp_path / "plain.jsonl"), "left"))
+    (tmp_path / "rows.jsonl").write_bytes(lines + b'{"id": 99, "a": 0.00001}\n{"id": 999}\n')
+    found = read(origins.look(source(tmp_path / "rows.jsonl"), "left"))
+    assert found == sorted([*wanted, ("99", "0.00001"), ("999", None)], key=str)
 
 
 @pytest.mark.parametrize("mark", [b"\xff\xfe", b""], ids=["with mark", "without"])

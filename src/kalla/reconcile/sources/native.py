@@ -22,15 +22,16 @@ from kalla.reconcile.sources import delta
 from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
-from kalla.reconcile.sources.scans import listed, scan
+from kalla.reconcile.sources.scans import listed, scan, written_out
 from kalla.reconcile.sources.schemas import common_types
 from kalla.storage import LOCAL, Storage
 from kalla.storage_files import File, each_once
 
 _LONGEST_HEADER = 2_000_000  # characters; DuckDB reads no longer line either
 _BYTE_ORDER_MARK, _SWAPPED_MARK = "\ufeff", "\ufffe"
-# A number with a point or an exponent becomes a float, which keeps 15 digits.
-_IN_DOUBT = "[0-9.]{16,}|[0-9][eE]"
+# A number with a point or an exponent becomes a float, which keeps 15 digits; DuckDB writes it with
+# an exponent where it has more, or four zeros after its point.
+_IN_DOUBT = "[0-9.]{16,}|[0-9][eE]|0[.]0000"
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _NO_INTEGER = r"[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
 
@@ -87,12 +88,11 @@ def seen(
     )
     if kind == "parquet":
         return _of_parquet(given, storage, bounds)
-    columns = _header(csv, given.files, storage) if kind == "csv" else []
+    if kind == "csv":
+        given = replace(given, types=dict.fromkeys(_header(csv, given.files, storage), "VARCHAR"))
     if bounds is None:
         demand_whole(given.files, storage)
-    if kind == "json":  # read as text, for a number in JSON would become a float
-        columns = _fields(given, storage, lines, bounds)
-    return replace(given, types=dict.fromkeys(columns, "VARCHAR"))
+    return given if kind == "csv" else _of_json(given, storage, lines, bounds)
 
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
@@ -171,26 +171,28 @@ def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     return replace(given, rows=int(rows))
 
 
-def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | None) -> list[str]:
+def _of_json(given: Input, storage: Storage, lines: int | None, bounds: Bounds | None) -> Input:
     """The names in all lines, for a column may come late, in the order that they have there.
 
-    DuckDB would guess them from samples, and rename those that differ by case alone.
+    DuckDB would guess them from samples, and rename those that differ by case alone. All are read
+    as text, for a number would become a float.
     """
     numbers = f"regexp_extract_all(regexp_replace(json, '{_TEXT}', '', 'g'), '{_NO_INTEGER}')"
     kept = "CAST(TRY_CAST(each AS DOUBLE) AS VARCHAR)"
     differs = f"CASE WHEN each <> {kept} THEN {_exact('each')} <> {_exact(kept)} END"
+    powers = f"list_bool_or([contains({kept}, 'e') FOR each IN {numbers}])"
     rows = f"(SELECT json FROM read_ndjson_objects({listed(given.files)})"
     rows += ")" if lines is None else f" LIMIT {lines})"
     with opened(storage, bounds) as connection, readable(given.files):
         found = connection.execute(
             f"""
-            SELECT name, min(place), bool_or(rounded)
-            FROM (SELECT unnest(names) AS name, generate_subscripts(names, 1) AS place, rounded
+            SELECT name, min(place), bool_or(doubt[1]), bool_or(doubt[2])
+            FROM (SELECT unnest(names) AS name, generate_subscripts(names, 1) AS place, doubt
                   FROM (SELECT CASE json_type(json) WHEN 'OBJECT' THEN json_keys(json)
                                     ELSE [NULL] END AS names,
                                CASE WHEN regexp_matches(json, '{_IN_DOUBT}')
-                                    THEN list_bool_or([{differs} FOR each IN {numbers}])
-                                    END AS rounded
+                                    THEN [list_bool_or([{differs} FOR each IN {numbers}]), {powers}]
+                                    END AS doubt
                         FROM {rows}))
             GROUP BY name ORDER BY 2, 1
             """
@@ -201,12 +203,14 @@ def _fields(given: Input, storage: Storage, lines: int | None, bounds: Bounds | 
         raise _wrong(f"{whose} holds no rows, and so no columns")
     if None in fields:
         raise _wrong(f"{whose} is not JSON lines: each line is one object")
-    if any(rounded for *_, rounded in found):
+    if any(rounded for _, _, rounded, _ in found):
         raise _wrong(
             f"{whose} has numbers that a reader of JSON would round: write them as text, in quotes"
         )
     demand_names(fields, whose)
-    return fields
+    given = replace(given, types=dict.fromkeys(fields, "VARCHAR"))
+    has_powers = any(powers for *_, powers in found)
+    return replace(given, relation=written_out(given)) if has_powers else given
 
 
 def _exact(number: str) -> str:
