@@ -34,6 +34,11 @@ def said(error: duckdb.Error, lines: int = 1) -> str:
         return "no reason is given"
     if "state machine reached an invalid state" in told[0]:
         return "its lines do not all end alike (\\n and \\r\\n), or a quote is not closed"
+    if "is not utf-16 encoded" in told[0]:  # so it says of half of what UTF-16 can write, too
+        return (
+            "it is not UTF-16, or holds a character of four bytes, such as an emoji, which is not"
+            " read from UTF-16: convert it to UTF-8"
+        )
     told[0] = told[0].removeprefix("Invalid Input Error: ").removeprefix("IO Error: ")
     if told[0].startswith("CSV Error") and len(told) > lines:  # the line itself may be several
         told[2] = next((line for line in told[2:] if _CSV_FAULT.match(line)), told[2])

@@ -88,6 +88,22 @@ def test_the_named_encoding_is_read(tmp_path: Path) -> None:
     assert facts.sides["left"].loaded.rows == 2
 
 
+def test_a_character_that_is_not_read_from_utf_16_is_told_as_what_it_is(tmp_path: Path) -> None:
+    text = "id,ref,amount\nL1,\U0001f600,10.00\n".encode("utf-16")
+    with pytest.raises(KallaError, match=r"left\.csv.*a character of four bytes.*to UTF-8"):
+        match(tmp_path, text, csv={"encoding": "utf-16"})
+
+
+def test_empty_values_beyond_the_last_column_are_nothing(tmp_path: Path) -> None:
+    facts = match(tmp_path, "id,ref,amount\nL1,a,10.00,,,\nL2,b,20.00\n")
+    assert facts.sides["left"].states["matched"].rows == 2
+
+
+def test_lines_that_end_differently_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KallaError, match=r"left\.csv.*do not all end alike"):
+        match(tmp_path, "id,ref,amount\nL1,a,10.00\nL2,b,20.00\r\n")
+
+
 def test_doubled_and_null_keys_are_counted_and_take_part(tmp_path: Path) -> None:
     facts = match(tmp_path, "id,ref,amount\nL1,a,10.00\nL1,b,20.00\n,c,1.00\n")
     assert facts.sides["left"].loaded.doubled_keys == 3
