@@ -15,6 +15,7 @@ import pytest
 
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.evidence.archive import Damaged
 from kalla.reconcile.evidence.browsing import Page, Query, page
 from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
@@ -284,7 +285,7 @@ def test_evidence_that_is_gone_is_not_taken_for_empty(tmp_path: Path) -> None:
     (tmp_path / "metadata.json").write_text('{"datasets": {"matched": {"files": ["a.parquet"]}}}')
     with pytest.raises(NotFound, match=r"is not whole: matched/a\.parquet is missing"):
         look(str(tmp_path), "matched")
-    with pytest.raises(NotFound, match="does not name the files of ambiguous"):
+    with pytest.raises(Damaged, match="does not name the files of ambiguous"):
         look(str(tmp_path), "ambiguous")
 
 

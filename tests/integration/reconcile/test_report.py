@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.errors import InvalidInput, KallaError, NotFound
+from kalla.errors import NotFound
 from kalla.reconcile.evidence import report
+from kalla.reconcile.evidence.archive import Damaged
 from kalla.reconcile.evidence.archive import reading as opened
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.recipes import reading
@@ -104,10 +105,10 @@ def test_the_recipe_reads_back_from_the_evidence_as_it_was_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "no json", "[" * 100_000, '{"recipe": {}}'])
-def test_other_metadata_are_no_evidence(folder: Path, text: str) -> None:
+def test_other_metadata_are_told_to_be_damaged(folder: Path, text: str) -> None:
     (folder / "metadata.json").write_text(text)
     for read in (report.of_evidence, report.recipe_of):
-        with pytest.raises(InvalidInput, match="holds no evidence of Kalla"):
+        with pytest.raises(Damaged, match=r"is damaged: its metadata\.json is"):
             read(str(folder))
 
 
@@ -115,13 +116,11 @@ def test_other_metadata_are_no_evidence(folder: Path, text: str) -> None:
     "fields",
     [{"sources": {}}, {"rules": None}, {"started_at": "noon"}, {"seconds": 1e300}, {"recipe": "x"}],
 )
-def test_metadata_with_a_field_of_another_kind_are_no_evidence(
+def test_metadata_with_a_field_of_another_kind_are_told_to_be_damaged(
     folder: Path, fields: dict[str, Any]
 ) -> None:
     change(folder, **fields)
-    with pytest.raises(
-        InvalidInput, match=f"of another kind.*{next(iter(fields))}|sides is missing"
-    ):
+    with pytest.raises(Damaged, match=f"of another kind.*{next(iter(fields))}|sides is missing"):
         report.of_evidence(str(folder))
 
 
@@ -130,18 +129,18 @@ def test_missing_parts_and_foreign_files_are_no_evidence(folder: Path) -> None:
     whole = pq.read_table(file)
     reasons = pa.array(["because"] * whole.num_rows)
     place = whole.schema.names.index("rejection_reason")
-    for spoil in (
-        lambda: pq.write_table(pa.table({"x": [1]}), file),
-        lambda: pq.write_table(whole.set_column(place, "rejection_reason", reasons), file),
-        lambda: file.unlink(),
+    for rows, why in (
+        (pa.table({"x": [1]}), "has no column record_key"),
+        (whole.set_column(place, "rejection_reason", reasons), "'because' is no reason"),
+        (whole.drop_columns("rejection_reason"), "rejection_reason"),
     ):
-        spoil()
-        with pytest.raises(InvalidInput, match="holds no evidence of Kalla"):
+        pq.write_table(rows, file)
+        with pytest.raises(Damaged, match=f"the evidence at {folder} is damaged: .*{why}"):
             report.of_evidence(str(folder))
-    file.write_text("no rows")
-    with pytest.raises(KallaError):
+    file.unlink()
+    with pytest.raises(NotFound, match="is not whole"):
         report.of_evidence(str(folder))
-    with pytest.raises(NotFound, match="holds no evidence"):
+    with pytest.raises(NotFound, match="there is no evidence"):
         report.of_evidence(str(folder / "matched"))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,25 @@ async def test_runs_without_evidence_say_why(site: Site) -> None:
     problem = await get(site, "/api/runs/7/evidence/matched", 409)
     assert problem["detail"] == "run 7 is running and has no evidence"
     await get(site, "/api/runs/7/diff/7", 409)
+
+
+async def test_damaged_evidence_is_told_by_a_sentence(
+    site: Site, evidence: str, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(evidence, tmp_path / "spoiled"))
+    whole, spoiled = await adopted(site, evidence), await adopted(site, str(folder))
+    (folder / "metadata.json").write_text("[]")
+    for path in ("evidence", "evidence/matched", "evidence/matched?format=xlsx", f"diff/{whole}"):
+        problem = await get(site, f"/api/runs/{spoiled}/{path}", 409)
+        assert problem["detail"].startswith(f"the evidence at {folder} is damaged: ")
+    async with site.client("viewer") as client:
+        page = await client.get(f"/runs/{spoiled}", headers={"accept": "text/html"})
+    assert page.status_code == 200
+    assert "is damaged: its metadata.json is no object" in page.text
+    async with site.client("admin") as client:
+        answer = await client.post("/api/runs/import", json={"folder": str(folder)})
+    assert answer.status_code == 409
+    assert f"the evidence at {folder} is damaged" in answer.json()["detail"]
 
 
 async def test_evidence_needs_a_token(site: Site) -> None:

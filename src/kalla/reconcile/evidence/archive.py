@@ -6,21 +6,26 @@ Apart from `writing.py`, which writes it: what is asked of it later must never c
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import duckdb
+from pydantic import BaseModel, ValidationError
 
-from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
+from kalla.errors import Conflict, InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds, bounded
+from kalla.reconcile.complaints import said
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching.values import quote
 from kalla.reconcile.sources.scans import parquet
+from kalla.redaction import scrub
 from kalla.storage import Storage, join
 
+Model = TypeVar("Model", bound=BaseModel)
 Kind = Literal["text", "number", "time", "boolean", "list"]
 
 _TEXT, _LIST = "VARCHAR", "VARCHAR[]"
@@ -51,6 +56,18 @@ _KEYS = {
     "unmatched_right": ("record_key",),
     "ambiguous": ("side", "record_key"),
 }
+# What fails in a thread of DuckDB's comes wrapped in JSON.
+_WRAPPED = re.compile(r'"exception_message":"((?:[^"\\]|\\.)*)"')
+
+
+class Damaged(Conflict):
+    """The evidence is there, but it no longer is what a run has written."""
+
+    title = "The evidence is damaged"
+
+
+def damaged(url: str, why: str) -> Damaged:
+    return Damaged(f"the evidence at {url} is damaged: {why}")
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,11 @@ class Reader:
         self._rung = rung
         self._metadata: dict[str, dict[str, Any]] = {}
 
+    @property
+    def urls(self) -> Sequence[str]:
+        """The evidence that was read so far."""
+        return list(self._metadata)
+
     def check(self) -> None:
         """Raise if the time is over, where no query is there to be interrupted."""
         if self._rung.is_set():
@@ -109,11 +131,7 @@ class Reader:
     def metadata(self, url: str) -> dict[str, Any]:
         """The run's metadata.json; raises NotFound where there is none."""
         if url not in self._metadata:
-            try:
-                text = self._storage.read_text(join(url, "metadata.json"))
-            except NotFound:
-                raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
-            self._metadata[url] = json.loads(text)
+            self._metadata[url] = metadata(url, self._storage)
         return self._metadata[url]
 
     def dataset(self, url: str, part: str) -> Dataset:
@@ -128,6 +146,8 @@ class Reader:
             relation = f"(SELECT {named} WHERE false)"
         described = self.rows(f"DESCRIBE SELECT * FROM {relation}")
         columns = tuple(Column(str(name), str(kind)) for name, kind, *_ in described)
+        if missing := set(_KEYS[part]) - {each.name for each in columns}:
+            raise damaged(url, f"{part} has no column {min(missing)}")
         return Dataset(part, relation, columns, _KEYS[part])
 
     def files(self, url: str, part: str) -> list[str]:
@@ -135,7 +155,7 @@ class Reader:
         try:
             named = [str(name) for name in self.metadata(url)["datasets"][part]["files"]]
         except (KeyError, TypeError):
-            raise NotFound(f"the evidence at {url} does not name the files of {part}") from None
+            raise damaged(url, f"its metadata.json does not name the files of {part}") from None
         there = set(self._storage.names(join(url, part))) if named else set()
         for name in named:
             if name not in there:
@@ -143,12 +163,40 @@ class Reader:
         return [join(url, part, name) for name in named]
 
 
+def metadata(url: str, storage: Storage) -> dict[str, Any]:
+    try:
+        found = json.loads(storage.read_text(join(url, "metadata.json")))
+    except NotFound:
+        raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
+    except (ValueError, RecursionError):
+        raise damaged(url, "its metadata.json is no JSON") from None
+    if not isinstance(found, dict):
+        raise damaged(url, "its metadata.json is no object")
+    return found
+
+
+def understood(url: str, kind: type[Model], metadata: Any) -> Model:
+    """What is needed of the metadata, or the first thing about it that cannot be understood."""
+    try:
+        return kind.model_validate(metadata)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise damaged(url, f"its metadata.json is of another kind ({what})") from None
+
+
 @contextmanager
 def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  # noqa: B008
     """A reader of its own memory and threads, which is interrupted when its time is over."""
+    urls: Sequence[str] = ()
     try:
         with bounded(storage, bounds) as (connection, rung):
-            yield Reader(connection, storage, rung)
+            reader = Reader(connection, storage, rung)
+            try:
+                yield reader
+            finally:
+                urls = reader.urls
     except duckdb.InterruptException:
         raise Unavailable(
             f"reading the evidence took longer than {bounds.seconds:g} s:"
@@ -159,8 +207,19 @@ def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  #
             f"reading the evidence needs more than {bounds.memory}: narrow the filter"
         ) from None
     except (duckdb.IOException, duckdb.HTTPException) as error:
-        said = str(error).splitlines()[0]
-        raise Unavailable(f"the evidence cannot be read: {said}") from error
+        reason = unwrapped(error)
+        if reason.startswith("Could not write"):
+            raise Unavailable(f"there is no room to read the evidence with: {reason}") from error
+        raise Unavailable(f"the evidence cannot be read: {reason}") from error
+    except duckdb.Error as error:
+        named = [url for url in urls if url in str(error)]
+        raise damaged(" or ".join(named or urls), unwrapped(error)) from error
+
+
+def unwrapped(error: duckdb.Error) -> str:
+    """What DuckDB says itself, in a line."""
+    wrapped = _WRAPPED.search(str(error))
+    return scrub(wrapped[1].replace('\\"', '"')) if wrapped else said(error).rstrip(": ")
 
 
 def column(columns: Sequence[Column], name: str, where: str) -> Column:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.evidence.archive import Reader, reading
+from kalla.reconcile.evidence.archive import Reader, reading, understood
 from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.storage import Storage
 
@@ -40,6 +39,24 @@ class Compared(_Part):
     recipe: str
     recipe_hash: str
     started_at: str
+
+
+class _Recipe(_Part):
+    name: str
+    accept_suggested: bool = False
+
+
+class _Facts(_Part):
+    """What is read of metadata.json."""
+
+    recipe: _Recipe
+    recipe_hash: str
+    started_at: str
+
+    def told(self) -> Compared:
+        return Compared(
+            recipe=self.recipe.name, recipe_hash=self.recipe_hash, started_at=self.started_at
+        )
 
 
 class Standing(_Part):
@@ -105,14 +122,15 @@ def compare(
     or state. A row that a filter left out of one run is only in the other.
     """
     with reading(storage, bounds) as reader:
-        facts = {"a": reader.metadata(url_a), "b": reader.metadata(url_b)}
+        urls = {"a": url_a, "b": url_b}
+        facts = {run: understood(url, _Facts, reader.metadata(url)) for run, url in urls.items()}
         counts: dict[Side, dict[Change, int]] = {}
         found: dict[Change, list[Example]] = {
             change: [] for change in CHANGES if change != "unchanged"
         }
         for side in SIDES:
-            for run, url in (("a", url_a), ("b", url_b)):
-                accepted = bool(facts[run]["recipe"].get("accept_suggested"))
+            for run, url in urls.items():
+                accepted = facts[run].recipe.accept_suggested
                 reader.execute(_standings(reader, run, url, side, accepted))
             reader.execute(_changes())
             counts[side] = _counts(reader)
@@ -120,7 +138,7 @@ def compare(
                 found[change].append(example)
     for change, rows in found.items():
         found[change] = sorted(rows, key=_largest_first)[:examples]
-    runs = {run: _compared(each) for run, each in facts.items()}
+    runs = {run: each.told() for run, each in facts.items()}
     return Difference(**runs, notes=_notes(**runs), counts=counts, examples=found)
 
 
@@ -215,14 +233,6 @@ def _standing(
 def _largest_first(example: Example) -> tuple[bool, Decimal, str, str]:
     amount = example.amount
     return amount is None, -abs(amount or Decimal(0)), example.side, example.record_key
-
-
-def _compared(metadata: Mapping[str, Any]) -> Compared:
-    return Compared(
-        recipe=metadata["recipe"]["name"],
-        recipe_hash=metadata["recipe_hash"],
-        started_at=metadata["started_at"],
-    )
 
 
 def _notes(a: Compared, b: Compared) -> list[str]:

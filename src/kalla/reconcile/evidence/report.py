@@ -11,15 +11,19 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Self
 
-import duckdb
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.complaints import said
-from kalla.reconcile.evidence.archive import Dataset, Reader, reading
+from kalla.reconcile.evidence.archive import (
+    Dataset,
+    Reader,
+    damaged,
+    metadata,
+    reading,
+    understood,
+)
 from kalla.reconcile.model import SIDES, Side
-from kalla.storage import LOCAL, Storage, join
+from kalla.storage import LOCAL, Storage
 
 LARGEST = 5  # of each currency
 
@@ -98,7 +102,7 @@ def percent(rate: float) -> str:
 
 def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
     """The report on the evidence in a folder."""
-    facts = _with_several_currencies(_understood(folder, _metadata(folder, storage)))
+    facts = _with_several_currencies(understood(folder, _Facts, metadata(folder, storage)))
     recipe, sides = facts.recipe, facts.sources
     accepted = {"matched", "suggested"} if recipe.accept_suggested else {"matched"}
     taking_part, matched = (
@@ -140,8 +144,8 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
 
 def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
     """The text of the recipe that the evidence in a folder was made by, as it can be read again."""
-    facts = _metadata(folder, storage)
-    text = _understood(folder, facts).recipe_text
+    facts = metadata(folder, storage)
+    text = understood(folder, _Facts, facts).recipe_text
     # Evidence from before there was a text has the recipe for programs alone.
     return json.dumps(facts["recipe"], indent=2, ensure_ascii=False) if text is None else text
 
@@ -209,31 +213,6 @@ class _Facts(Part):
         return self
 
 
-def _metadata(folder: str, storage: Storage) -> Any:
-    try:
-        return json.loads(storage.read_text(join(folder, "metadata.json")))
-    except NotFound as error:
-        raise NotFound(f"{folder} holds no evidence: {error}") from None
-    except (ValueError, RecursionError):
-        raise _no_evidence(folder, "its metadata.json is no JSON") from None
-
-
-def _understood(folder: str, facts: Any) -> _Facts:
-    try:
-        return _Facts.model_validate(facts)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        said = f"{where}: {first['msg']}" if where else first["msg"]
-        raise _no_evidence(folder, f"its metadata.json is of another kind ({said})") from None
-
-
-def _no_evidence(folder: str, why: str) -> InvalidInput:
-    return InvalidInput(
-        Problem("", f"{folder} holds no evidence of Kalla: {why}; name the folder of a run")
-    )
-
-
 def _share(part: int, whole: int) -> float:
     """Rounded down: it is 1.0 only if nothing is missing."""
     return part * _PARTS // whole / _PARTS if whole else 1.0
@@ -276,12 +255,8 @@ def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
             for side in SIDES:
                 found += _unmatched(reader.dataset(folder, f"unmatched_{side}"), side, reader)
             found += _ambiguous(reader.dataset(folder, "ambiguous"), reader)
-        except NotFound as error:
-            raise _no_evidence(folder, str(error)) from None
-        except (duckdb.ProgrammingError, duckdb.InvalidInputException, duckdb.DataError) as error:
-            raise _no_evidence(folder, said(error)) from None
         except KeyError as reason:
-            raise _no_evidence(folder, f"{reason} is no reason of an exception") from None
+            raise damaged(folder, f"{reason} is no reason of an exception") from None
     ranked: dict[str, list[Exceptional]] = {}
     for each in sorted(found, key=_largest_first):
         ranked.setdefault(each.currency or "" if several else "", []).append(each)
