@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
+import subprocess
+import sys
 import zipfile
 from decimal import Decimal
 from pathlib import Path
@@ -13,10 +16,11 @@ from xml.etree import ElementTree
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.errors import InvalidInput
+from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.evidence import exporting
+from kalla.reconcile.evidence.archive import reading
 from kalla.reconcile.evidence.browsing import Query, page
-from kalla.reconcile.evidence.exporting import Format, export
+from kalla.reconcile.evidence.exporting import FORMATS, Format, export
 from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL
@@ -178,3 +182,45 @@ def test_a_part_without_files_is_a_file_with_a_header(tmp_path: Path, style: For
         assert path.read_bytes() == ",".join(columns).encode() + b"\r\n"
     else:
         assert [[text for _, text in row] for row in read_sheet(path)] == [columns]
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_a_disk_that_is_full_is_no_fault_of_the_evidence(
+    evidence: str, tmp_path: Path, style: Format
+) -> None:
+    """As `ulimit -f 1` has it; in a process of its own, for it holds for all files."""
+    (tmp_path / "temp").mkdir()
+    code = (
+        "import sys; from kalla.cli.main import main;"
+        f"sys.argv[1:] = ['runs', 'export', {evidence!r}, 'matched', '--output', 'out.{style}'];"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={
+            "TMPDIR": str(tmp_path / "temp"),
+            "PYTHONPATH": ":".join(sys.path),
+            "PYTHONDONTWRITEBYTECODE": "1",  # it would be cut short as well, unnoticed
+        },
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("the export cannot be written: ")
+    assert line.endswith(": File too large")
+    assert not list((tmp_path / "temp").iterdir())
+
+
+def test_rows_that_find_no_room_to_be_put_aside_are_no_fault_of_the_evidence() -> None:
+    def fail() -> None:
+        with reading(LOCAL) as reader:
+            reader.execute("COPY (SELECT 1 FROM range(100000)) TO '/dev/full' (FORMAT csv)")
+
+    with pytest.raises(
+        Unavailable, match=r"^there is no room to read the evidence with: Could not"
+    ):
+        fail()

@@ -6,15 +6,19 @@ Written to disk in passing: millions of rows take no more memory than thousands.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from kalla.errors import InvalidInput, Problem
+import duckdb
+
+from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.evidence.archive import Column, Dataset, Reader, column, reading
+from kalla.reconcile.evidence.archive import Column, Dataset, Reader, column, reading, unwrapped
 from kalla.reconcile.evidence.browsing import Query, as_json
 from kalla.reconcile.evidence.filtering import Term, condition, sortable, total_order
 from kalla.reconcile.matching.values import literal
@@ -63,16 +67,32 @@ def export(
             for each in total_order(dataset, query.orders)
         )
         rest = Term(f"FROM {dataset.relation} WHERE {where.sql} ORDER BY {order}", where.values)
-        if style == "csv":
-            _csv(reader, dataset, rest, path, bom)
-        elif style == "parquet":
-            reader.execute(
-                f"COPY (SELECT * {rest.sql}) TO {literal(str(path))}"
-                " (FORMAT parquet, COMPRESSION zstd)",
-                rest.values,
-            )
+        with _writing(path):
+            if style == "csv":
+                _csv(reader, dataset, rest, path, bom)
+            elif style == "parquet":
+                reader.execute(
+                    f"COPY (SELECT * {rest.sql}) TO {literal(str(path))}"
+                    " (FORMAT parquet, COMPRESSION zstd)",
+                    rest.values,
+                )
+            else:
+                _xlsx(reader, dataset, where, rest, path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What goes wrong with the file that is made is no fault of the evidence."""
+    try:
+        yield
+    except (OSError, duckdb.IOException) as error:
+        if isinstance(error, OSError):
+            reason = f"{path}: {error.strerror or error}"
+        elif str(path) in str(error):
+            reason = unwrapped(error)
         else:
-            _xlsx(reader, dataset, where, rest, path)
+            raise
+        raise Unavailable(f"the export cannot be written: {reason}") from error
 
 
 def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) -> None:
@@ -109,9 +129,16 @@ def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path)
                 " filter them, or export CSV or Parquet",
             )
         )
-    import xlsxwriter  # here: the API would start later for it
+    # What a book is made of lies in a folder that is removed however this ends.
+    with TemporaryDirectory(prefix="kalla-sheet-") as parts:
+        _make_book(reader, dataset, rest, path, parts)
 
-    book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "in_memory": False})
+
+def _make_book(reader: Reader, dataset: Dataset, rest: Term, path: Path, parts: str) -> None:
+    import xlsxwriter  # here: the API would start later for it
+    from xlsxwriter.exceptions import FileCreateError
+
+    book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "tmpdir": parts})
     try:
         sheet = book.add_worksheet(dataset.part)
         bold = book.add_format({"bold": True})
@@ -129,7 +156,10 @@ def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path)
                 number += 1
                 _write(sheet, number, row, when)
     finally:
-        book.close()
+        try:
+            book.close()
+        except FileCreateError as error:
+            raise OSError(*error.args[0].args) from error
 
 
 def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None:
