@@ -81,6 +81,20 @@ def test_a_rule_without_a_key_matches_however_many_pairs_it_finds(tmp_path: Path
     assert facts.sides["left"].states["matched"].rows == len(rows)
 
 
+@pytest.mark.parametrize(("absolute", "state"), [("1", "matched"), ("9", "ambiguous")])
+def test_a_range_is_searched_that_holds_few_pairs_for_each_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: str, state: str
+) -> None:
+    """Amounts one apart, of which a second check leaves the same ones."""
+    monkeypatch.setattr(crowds, "_HOT_PAIRS", 0)
+    monkeypatch.setattr(crowds, "_HOT_RANGE", 100)
+    rows = [(number, 0, Decimal(number)) for number in range(200)]
+    near = CLOSE | {"absolute": absolute}
+    same = [{"left": "id", "op": op, "right": "id"} for op in ("lte", "gte")]
+    facts = match(tmp_path, {"left": rows, "right": rows}, near, *same)
+    assert facts.sides["left"].states[state].rows == len(rows)
+
+
 @pytest.mark.parametrize("conditions", [[KEY, CLOSE], [CLOSE]], ids=["key", "no key"])
 @pytest.mark.parametrize("few", [5_000, 6])
 def test_keys_and_edges_looked_at_few_at_once_give_the_same_evidence(

@@ -28,7 +28,8 @@ from kalla.reconcile.plan import RulePlan
 
 # A key whose classes make more pairs than this is searched by its range, not pair by pair.
 _HOT_PAIRS = 1_000_000
-_HOT_RANGE = 10_000_000  # pairs within its range
+_HOT_RANGE = 10_000_000  # pairs within its range, or so many for each of its classes
+_RANGE_A_CLASS = 4
 _PAIRS_AT_ONCE = 5_000_000  # of keys that are not hot
 
 
@@ -134,12 +135,14 @@ def _is_within(bench: Workbench, chosen: list[str], band: str) -> bool:
 
     A range that nearly all rows share would be as dear as holding every row against every other.
     """
+    (classes,) = bench.row(f"SELECT count(*) FROM (FROM {' UNION ALL FROM '.join(chosen)})")
+    most = max(_HOT_RANGE, _RANGE_A_CLASS * classes)
     bench.run(
         "CREATE OR REPLACE TEMP TABLE within AS SELECT l.class AS l, r.class AS r"
-        f" FROM {chosen[0]} l JOIN {chosen[1]} r ON {band} LIMIT {_HOT_RANGE + 1}"
+        f" FROM {chosen[0]} l JOIN {chosen[1]} r ON {band} LIMIT {most + 1}"
     )
     (found,) = bench.row("SELECT count(*) FROM within")
-    return bool(found <= _HOT_RANGE)
+    return bool(found <= most)
 
 
 def _pair_classes(bench: Workbench, rule: RulePlan, said: str) -> pa.Table:
