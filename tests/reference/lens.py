@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 from kalla.reconcile.model import (
     SIDES,
     Condition,
-    DateWindow,
     Equal,
     Filter,
     Recipe,
@@ -75,8 +74,7 @@ class Lens:
         """That difference as evidence has it."""
         between = self.gap(condition, left, right)
         times = has_times(self.value(condition, left), self.value(condition, right))
-        is_time = isinstance(condition, DateWindow) and times
-        return None if between is None else gap_text(between, is_time)
+        return None if between is None else gap_text(condition, between, times)
 
     def amount(self, tolerance: Tolerance, row: Row) -> Fraction | None:
         """The amount a tolerance compares, its sign turned where the rule says so."""
@@ -138,10 +136,14 @@ class Lens:
     def _kind(self, condition: Condition) -> Kind:
         left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
         kind = compared_kind(condition, left, right)
-        written = self.writing["left" if left == "text" else "right"].csv.date_format
-        if kind == "moment" and written:  # which tells of all rows whether they are dates
-            return "timestamp" if "%H" in written else "date"
-        return kind
+        if kind != "moment":
+            return kind
+        # A format tells of all rows of a text whether they are dates.
+        kinds = {"left": left, "right": right}
+        formats = [self.writing[side].csv.date_format for side in SIDES if kinds[side] == "text"]
+        if any(each is not None and "%H" not in each for each in formats):
+            return "date"
+        return "moment" if None in formats else "timestamp"
 
     def _derived_kind(self, condition: Condition, side: Side) -> Kind:
         kind = kind_of(self._tables[side].columns[condition.column(side)])

@@ -27,7 +27,8 @@ from kalla.reconcile.model import (
 from tests.reference.evidence import Type, Value
 from tests.reference.similarity import WHOLE, ten_thousandths
 
-# A moment is what a text and a timestamp meet as: a date where the text is one, else an instant.
+# A moment is what a text is where it meets a timestamp, or another text in a window: a date where
+# the text is one, else an instant.
 Kind = Literal["text", "number", "date", "timestamp", "moment"]
 Seen = str | Fraction | date | datetime | None  # a value as it is compared
 
@@ -62,7 +63,7 @@ def compared_kind(condition: Condition, left: Kind, right: Kind) -> Kind:
         case Tolerance():
             return "number"
         case DateWindow() if left == right == "text":
-            return "date"
+            return "moment"
     if {left, right} == {"text", "timestamp"}:
         return "moment"
     return meeting_kind(left, right)
@@ -153,8 +154,12 @@ def instant(moment: date | datetime, zone: ZoneInfo) -> datetime:
 
 
 def in_time(moment: date | datetime, zone: ZoneInfo) -> tuple[datetime, bool]:
-    """Where a moment stands among others: a date at its midnight, after an instant there."""
-    return instant(moment, zone), not isinstance(moment, datetime)
+    """Where a moment stands among others: a date at its midnight, after an instant there; a day
+    that the zone skipped, just before the midnight that was next."""
+    found = instant(moment, zone)
+    is_date = not isinstance(moment, datetime)
+    is_skipped = is_date and day_of(found, zone) != moment
+    return found - is_skipped * MICROSECOND, is_date
 
 
 def order(value: Value, writing: Writing) -> tuple[int, object]:
@@ -242,8 +247,8 @@ def holds(condition: Condition, left: Seen, right: Seen, writings: tuple[Writing
             either = condition.days or 0
             before = either if condition.before is None else condition.before
             after = either if condition.after is None else condition.after
-            unit = MICROSECONDS_A_DAY if has_times(left, right) else 1
-            return -before * unit <= _time_between(left, right, zone) <= after * unit
+            apart = _time_between(left, right, zone)
+            return -before * MICROSECONDS_A_DAY <= apart <= after * MICROSECONDS_A_DAY
         case Text():
             assert isinstance(left, str)
             assert isinstance(right, str)
@@ -333,19 +338,21 @@ def has_times(left: Seen, right: Seen) -> bool:
 
 
 def _time_between(left: Seen, right: Seen, zone: ZoneInfo) -> int:
-    """Days between dates; microseconds where one is a point in time."""
+    """Microseconds; of whole days, unless both are points in time."""
     first, second = of_one_kind(left, right, zone)
     if isinstance(first, datetime) and isinstance(second, datetime):
         return (second - first) // MICROSECOND
     assert isinstance(first, date)
     assert isinstance(second, date)
-    return (second - first).days * (MICROSECONDS_A_DAY if has_times(left, right) else 1)
+    return (second - first).days * MICROSECONDS_A_DAY
 
 
-def gap_text(between: Fraction | int, is_time: bool) -> str:
-    """A difference as evidence shows it; of points in time such as `-1d 2h 0.5s`."""
-    if not is_time or between == 0:
+def gap_text(condition: Condition, between: Fraction | int, is_time: bool) -> str:
+    """A difference as evidence shows it: of dates in days, of points in time as `-1d 2h 0.5s`."""
+    if not isinstance(condition, DateWindow):
         return number_text(Fraction(between))
+    if not is_time or between == 0:
+        return number_text(Fraction(between, MICROSECONDS_A_DAY))
     rest, parts = abs(int(between)), []
     for size, unit in ((MICROSECONDS_A_DAY, "d"), (3_600_000_000, "h"), (60_000_000, "m")):
         count, rest = divmod(rest, size)

@@ -65,6 +65,13 @@ def test_a_day_is_a_day_and_a_time_an_instant_of_whatever_column(
     assert kept(rows, type_, {"op": op, "value": value}, csv, PARIS) == places
 
 
+def test_an_hour_that_comes_twice_is_the_same_one_in_a_column_and_in_a_filter() -> None:
+    twice = {"op": "eq", "value": "2026-10-25T02:30:00"}
+    assert kept(["2026-10-25 02:30"], "TIMESTAMP", twice, Csv(), PARIS) == [0]
+    instants = ["2026-10-25 00:30+00", "2026-10-25 01:30+00"]
+    assert kept(instants, "TIMESTAMP WITH TIME ZONE", twice, Csv(), PARIS) == [0]
+
+
 @pytest.mark.parametrize("value", [date(2026, 2, 1), "2026-02-01"])
 def test_a_text_that_is_a_date_is_one_for_dates_in_a_format_of_their_own(value: object) -> None:
     csv = Csv(date_format="%d.%m.%Y")

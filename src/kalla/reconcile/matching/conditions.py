@@ -133,14 +133,13 @@ def compile_condition(
         if left.kind != "moment":
             return check
         coarse = values.as_date(days[0], columns[0]), values.as_date(days[1], columns[1])
-        same = f"{times.between(lv, rv, left.zone)} = 0"
-        return replace(check, holds=same, coarse=coarse)
+        return replace(check, holds=times.compares(lv, "=", rv, left.zone), coarse=coarse)
     if isinstance(condition, Comparison):
         left, right = values.meet(left, right, columns, field)
         sign = _SIGNS[condition.op]
         holds = f"{lv} {sign} {rv}"
         if left.kind == "moment":
-            holds = f"0 {sign} {times.between(lv, rv, left.zone)}"
+            holds = times.compares(lv, sign, rv, left.zone)
         elif left.kind == "text" and condition.op != "ne":
             holds = values.in_order(lv, rv, sign, columns)
         return Check(label, left, right, holds, "0", "'0'")
@@ -232,35 +231,40 @@ def _date_window(
     columns: tuple[Columns, Columns],
     pair: tuple[str, str],
 ) -> Check:
-    if {left.kind, right.kind} == {"text", "timestamp"}:
-        left, right = values.meet(left, right, columns, label)
+    left, right = values.meet_in_time(left, right, columns)
     before = (condition.before or 0) if condition.days is None else condition.days
     after = (condition.after or 0) if condition.days is None else condition.days
+    apart: Kind
     unit = DAY
-    low, high = f"{pair[0]} - INTERVAL {before} DAY", f"{pair[0]} + INTERVAL {after} DAY"
-    if left.kind == right.kind == "timestamp":
-        difference = f"(epoch_us({pair[1]}) - epoch_us({pair[0]}))"
+    if left.kind == "timestamp":
+        apart, between = "duration", times.between_instants(*pair)
+        reach = f"INTERVAL {before} DAY", f"INTERVAL {after} DAY"
+        ends = "TIMESTAMPTZ '-infinity'", "TIMESTAMPTZ 'infinity'"
+        difference = times.unless_infinite(*pair, times.duration(between))
+        delta = f"TRY_CAST({between} AS BIGINT)"
     elif left.kind == "moment":
-        difference = times.between(*pair, left.zone)
+        apart, between = "span", times.between(*pair, left.zone)
         # Wider by two days, for a date's midnight is not the time that it is held against.
-        low = f"{pair[0]} - {2 * (before + 2) * DAY}"
-        high = f"{pair[0]} + {2 * (after + 2) * DAY}"
+        reach = f"{2 * (before + 2) * DAY}", f"{2 * (after + 2) * DAY}"
+        ends = f"{-(2**63) + 1}", f"{2**63 - 1}"
+        difference = times.spelled(times.span(*pair, left.zone))
+        delta = f"TRY_CAST({times.span(*pair, left.zone)} AS BIGINT)"
     else:
-        unit = 1
-        left, right = values.as_date(left, columns[0]), values.as_date(right, columns[1])
-        difference = f"({pair[1]} - {pair[0]})"
-        low, high = f"{pair[0]} - {before}", f"{pair[0]} + {after}"
-    apart: Kind = "duration" if unit == DAY else "number"
+        apart, unit, between = "number", 1, f"({pair[1]} - {pair[0]})"
+        reach = str(before), str(after)
+        ends = "DATE '-infinity'", "DATE 'infinity'"
+        difference = times.unless_infinite(*pair, f"CAST({between} AS VARCHAR)")
+        delta = between
     return Check(
         label,
         left,
         right,
-        f"{difference} BETWEEN {-before * unit} AND {after * unit}",
-        f"abs({difference})",
-        values.shown(Value("", apart), difference),
-        band=f"{pair[1]} BETWEEN {low} AND {high}",
-        delta=difference,
-        window=(-before * unit, after * unit),
+        f"{between} BETWEEN {-before * unit} AND {after * unit}",
+        f"abs({between})",
+        difference,
+        band=times.band(*pair, *reach, ends),
+        delta=delta,
+        window=(-before, after) if apart == "number" else None,
         apart=apart,
     )
 

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.matching import values
+from kalla.reconcile.matching import times, values
 from kalla.reconcile.matching.values import Columns, Value, held, literal
 from kalla.reconcile.model import Filter, Scalar
 from kalla.reconcile.recipes.notation import plain
@@ -59,7 +59,7 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
     if isinstance(given, datetime):
         moment = literal(str(given))
         if given.tzinfo is None:
-            moment = f"timezone({literal(columns.time_zone)}, TIMESTAMP {moment})"
+            moment = times.placed(f"TIMESTAMP {moment}", columns.time_zone)
         else:
             moment = f"TIMESTAMPTZ {moment}"
         return values.as_timestamp(column, columns).sql, moment

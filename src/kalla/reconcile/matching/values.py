@@ -15,7 +15,7 @@ from kalla.reconcile.matching import nanoseconds, times
 from kalla.reconcile.matching.literals import literal as literal  # which is asked for here
 from kalla.reconcile.model import Csv, DatePart, Derivation, Regex
 
-Kind = Literal["text", "number", "date", "timestamp", "boolean", "moment", "duration"]
+Kind = Literal["text", "number", "date", "timestamp", "boolean", "moment", "duration", "span"]
 
 # Amounts in text and in floats are read with so many places; more digits than that are no amount.
 PLACES = 9
@@ -88,11 +88,7 @@ def value(columns: Columns, column: str, derivations: tuple[Derivation, ...] = (
 def meet(
     left: Value, right: Value, columns: tuple[Columns, Columns], path: str
 ) -> tuple[Value, Value]:
-    """Both as one kind: text is read as what it meets, a point in time as the date it meets.
-
-    Of text that meets points in time each row says whether it is a date: both are moments, unless
-    a format tells it of all rows.
-    """
+    """Both as one kind: text is read as what it meets, a point in time as the date it meets."""
     kinds = {left.kind, right.kind}
     if "number" in kinds and kinds <= {"text", "number"}:
         left, right = as_number(left, columns[0]), as_number(right, columns[1])
@@ -100,17 +96,21 @@ def meet(
         return narrow(left, room), narrow(right, room)
     if left.kind == right.kind:
         return left, right
-    if kinds == {"text", "timestamp"}:
-        written = columns[0 if left.kind == "text" else 1].csv.date_format
-        if written is None:
-            return as_moment(left, columns[0]), as_moment(right, columns[1])
-        if times.has_time(written):
-            return as_timestamp(left, columns[0]), as_timestamp(right, columns[1])
     if kinds <= {"text", "date", "timestamp"}:
-        return as_date(left, columns[0]), as_date(right, columns[1])
+        return meet_in_time(left, right, columns)
     if kinds == {"text", "boolean"}:
         return as_text(left), as_text(right)
     raise InvalidInput(Problem(path, f"a {left.kind} cannot be compared with a {right.kind}"))
+
+
+def meet_in_time(
+    left: Value, right: Value, columns: tuple[Columns, Columns]
+) -> tuple[Value, Value]:
+    """Both as dates or as points in time. Of text each row says which it is: both are moments,
+    unless a format tells it of all rows, or they meet dates."""
+    have_time = {_has_time(left, columns[0]), _has_time(right, columns[1])}
+    how = as_date if False in have_time else as_moment if None in have_time else as_timestamp
+    return how(left, columns[0]), how(right, columns[1])
 
 
 def as_text(given: Value) -> Value:
@@ -160,8 +160,8 @@ def as_moment(given: Value, columns: Columns) -> Value:
     zone = columns.time_zone
     if given.kind == "timestamp":
         return replace(given, sql=times.code(given.sql), kind="moment", zone=zone)
-    midnight = times.placed(f"CAST({times.plain_date(given.sql, columns)} AS TIMESTAMP)", zone)
-    plain, timed = f"({times.code(midnight)} + 1)", times.code(times.instant(given.sql, columns))
+    plain = times.code_of_day(times.plain_date(given.sql, columns), zone)
+    timed = times.code(times.instant(given.sql, columns))
     if columns.csv.date_format:
         sql = timed if times.has_time(columns.csv.date_format) else plain
     else:
@@ -174,10 +174,10 @@ def in_order(left: str, right: str, sign: str, columns: tuple[Columns, Columns])
     texts = [(Value(sql, "text"), side) for sql, side in zip((left, right), columns, strict=True)]
     numbers = [as_number(*each).sql for each in texts]
     moments = [as_moment(*each).sql for each in texts]
-    between = times.between(moments[0], moments[1], columns[0].time_zone)
+    in_time = times.compares(moments[0], sign, moments[1], columns[0].time_zone)
     return (
         f"(CASE WHEN {_are_known(numbers)} THEN {numbers[0]} {sign} {numbers[1]}"
-        f" WHEN {_are_known(moments)} THEN 0 {sign} {between} ELSE {left} {sign} {right} END)"
+        f" WHEN {_are_known(moments)} THEN {in_time} ELSE {left} {sign} {right} END)"
     )
 
 
@@ -231,11 +231,11 @@ def shown(given: Value, sql: str | None = None) -> str:
             f" ELSE strftime({moment}, '%Y-%m-%dT%H:%M:%S.%fZ') END"
         )
     if given.kind == "moment":
-        day, instant = times.day_of(times.instant_of(sql), given.zone), Value("", "timestamp")
+        day, instant = times.day_of_moment(sql, given.zone), Value("", "timestamp")
         timed = shown(instant, times.instant_of(sql))
         return f"CASE WHEN {sql} & 1 = 1 THEN CAST({day} AS VARCHAR) ELSE {timed} END"
-    if given.kind == "duration":
-        return times.duration(sql)
+    if given.kind in ("duration", "span"):
+        return (times.duration if given.kind == "duration" else times.spelled)(sql)
     return f"CAST({sql} AS VARCHAR)"
 
 
@@ -293,6 +293,14 @@ def _unrounded(number: str, text: str, near: str) -> str:
         " ELSE true END"
     )
     return f"(CASE WHEN {number} = 0 OR ({near} <> 0 AND {longer}) THEN {near} END)"
+
+
+def _has_time(given: Value, columns: Columns) -> bool | None:
+    """Whether a value is a point in time and no date; of text without a format nobody knows."""
+    if given.kind != "text":
+        return given.kind == "timestamp"
+    written = columns.csv.date_format
+    return None if written is None else times.has_time(written)
 
 
 def _cut(given: Value, part: DatePart) -> Value:
