@@ -8,6 +8,7 @@ import pytest
 
 from kalla.errors import InvalidInput
 from kalla.reconcile.library import drafts
+from kalla.reconcile.library.drafts import Named
 from kalla.reconcile.recipes import notation
 
 RECIPE = """
@@ -114,5 +115,5 @@ def test_a_name_without_latin_letters_has_an_id_too() -> None:
 
 
 def test_a_recipe_has_the_id_it_says_itself() -> None:
-    assert drafts.named("name: May\nrecipe_id: m1\n") == ("May", "m1")
-    assert drafts.named("name: In May\n") == ("In May", "in-may")
+    assert drafts.named("name: May\nrecipe_id: m1\n") == Named("May", "m1", True)
+    assert drafts.named("name: In May\n") == Named("In May", "in-may", False)

@@ -177,7 +177,8 @@ NO_RECIPES = (
     (b'{"recipe": {"\\ud800": 1}}', "", "not Unicode text"),
     (b'{"recipe": 3}', "", "must be fields and their values"),
     (b'{"recipe": null}', "", "is empty"),
-    (in_json("a\0b"), "", "NUL"),
+    (in_json("a\0b"), "name", "NUL"),
+    (in_json("x", uri="/a\0b.csv"), "sources.left.uri", "NUL"),
     (in_json("x", "a/b"), "recipe_id", "1 to 100"),
     (in_json("x", "schema"), "recipe_id", "an address of its own"),
     (in_json("Schema"), "recipe_id", "an address of its own"),
@@ -197,6 +198,8 @@ async def test_what_is_no_recipe_is_refused_by_field(site: Site) -> None:
             found = {item["field"]: item["message"] for item in answer.json()["errors"]}
             assert words in found.get(field, ""), (body[:100], found)
             assert checked.status_code == 200, body[:100]
+            same = [each["path"] for each in checked.json()["problems"]]
+            assert same == [item["field"] for item in answer.json()["errors"]], body[:100]
             assert "hunter2" not in answer.text + checked.text
             assert len(answer.content) + len(checked.content) < 200_000
     assert (await site.one("SELECT count(*) AS n FROM kalla.recipes"))["n"] == 0

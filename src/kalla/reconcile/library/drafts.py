@@ -19,15 +19,17 @@ from kalla.reconcile.library.admission import Known
 from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.recipes import notation, older, parameters, reading, salvage
 from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.recipes.problems import Path, RecipeProblem, spelled
+from kalla.reconcile.recipes.problems import Path, RecipeProblem, leaves, spelled
 from kalla.reconcile.recipes.reading import Look
-from kalla.redaction import scrub_value
+from kalla.redaction import scrub_value, secrets_in
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _STANDING_FOR = {"number": "1", "date": "2000-01-01", "text": "text"}
 _LONGEST_SLUG = 80
 _LARGEST_BODY = 4 * notation.LARGEST_BYTES  # a text in JSON is longer than the text
 _REFERENCE = "source://"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_RESERVED = ("schema", "validate")  # addresses below /api/recipes
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,15 @@ class Sent:
 
     text: str
     given: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A recipe's name and id; whether the recipe says the id itself."""
+
+    name: str
+    recipe_id: str
+    is_own: bool
 
 
 @dataclass(frozen=True)
@@ -121,11 +132,22 @@ def judge_with_sources(
     known: Known,
     given: Mapping[str, str] = _NOTHING,
     columns: Look | None = None,
+    uris: Mapping[str, str] = _NOTHING,
 ) -> Judgement:
-    """The same, with the registered sources filled in."""
-    found = admission.resolved(text, known, given)
+    """The same, with the registered sources filled in, and whether the library can keep it. What
+    other uris take the place of is not judged.
+    """
+    found = admission.resolved(text, known, given, uris)
     judgement = judge(found.text, given, columns)
-    return replace(judgement, problems=_told(found.problems) + judgement.problems)
+    problems = [*_told(found.problems), *judgement.problems]
+    places = {each.field for each in problems}
+    problems += (each for each in _unkeepable(text) if each.field not in places)
+    if not problems and next(secrets_in(text), None) is not None:
+        reason = "the document holds a secret in the clear"
+        remedy = "store it with `kalla secret set` and write secret://name"
+        problems = [RecipeProblem("", reason, suggestion=remedy)]
+    recipe = None if problems else judgement.recipe
+    return replace(judgement, recipe=recipe, problems=tuple(problems))
 
 
 def ready(
@@ -150,12 +172,19 @@ def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
     return _told(error.problems)
 
 
-def named(text: str) -> tuple[str, str]:
-    """The name and id of a judged recipe; without a `recipe_id` of its own, made of its name."""
+def named(text: str) -> Named:
+    """What a judged recipe is kept under; without a `recipe_id` of its own, made of its name."""
     value = notation.parse(text).value
     document = older.modernise(value).document if isinstance(value, dict) else {}
-    name = str(document.get("name", ""))
-    return name, str(document.get("recipe_id") or slug(name))
+    name, own = str(document.get("name", "")), document.get("recipe_id")
+    return Named(name, str(own or slug(name)), bool(own))
+
+
+def name_problems(name: str, field: str = "name") -> Iterator[RecipeProblem]:
+    """What is wrong with what something in the library is called."""
+    if not _NAME.fullmatch(name):
+        message = "has 1 to 100 letters, digits and _ . -, and begins with no sign"
+        yield RecipeProblem(field, message, name, "such as may-2026")
 
 
 def normal(text: str) -> str:
@@ -168,6 +197,27 @@ def slug(name: str) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     found = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_LONGEST_SLUG].strip("-")
     return found or f"recipe-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def _unkeepable(text: str) -> Iterator[RecipeProblem]:
+    """What keeps a recipe from being saved though it makes sense."""
+    try:
+        value, kept = notation.parse(text).value, named(text)
+    except InvalidInput:
+        return  # told by its reader
+    for path, leaf in leaves(value):
+        if isinstance(leaf, str) and "\0" in leaf:
+            yield RecipeProblem(spelled(path), "holds a NUL, which nothing can keep",
+                                suggestion="leave it out")  # fmt: skip
+    if kept.is_own:
+        yield from name_problems(kept.recipe_id, "recipe_id")
+    if kept.recipe_id in _RESERVED:
+        yield RecipeProblem(
+            "recipe_id",
+            f"cannot be {kept.recipe_id}, which is an address of its own",
+            kept.recipe_id,
+            f"such as {kept.recipe_id}-1",
+        )
 
 
 def _told(problems: Iterable[Problem]) -> tuple[RecipeProblem, ...]:

@@ -6,8 +6,7 @@ Typed rows over `entries.sql`. What they allow is decided in `admission` and `de
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -17,20 +16,16 @@ from typing import Any
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.library import admission, destinations, drafts
-from kalla.reconcile.library.admission import UNSTORABLE, Known, SourceDocument, source_problems
+from kalla.reconcile.library.admission import Known, SourceDocument, source_problems
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.recipes.reading import Look
-from kalla.redaction import secrets_in
 from kalla.secrets import valid_name
 from kalla.statements import load
 
 sql = load("kalla.reconcile.library", "entries.sql")
 
 LARGEST_SOURCE = 64 * 1024
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_RESERVED = ("schema", "validate")  # addresses below /api/recipes
 
 
 @dataclass(frozen=True)
@@ -205,7 +200,7 @@ async def add_destination(
     connection: Connection, name: str, url: str, secret: str, by: str, replace: bool = False
 ) -> Destination:
     """Let callbacks go to an address and to those below it."""
-    problems = [*_name_problems(name), *destinations.url_problems(url)]
+    problems = [*drafts.name_problems(name), *destinations.url_problems(url)]
     try:
         valid_name(secret)
     except InvalidInput as error:
@@ -255,7 +250,7 @@ async def destination_for(connection: Connection, url: str) -> Destination:
 
 def _fit_to_register(name: str, source: SourceDocument) -> str:
     """The source as it is kept; or every problem of it."""
-    problems = [*_name_problems(name), *source_problems(source)]
+    problems = [*drafts.name_problems(name), *source_problems(source)]
     if problems:
         raise InvalidInput(*problems)
     document = notation.write(source.fields())
@@ -269,37 +264,13 @@ def _fit_to_save(text: str, known: Known, columns: Look | None) -> tuple[str, st
     text = drafts.normal(text)
     if problems := drafts.judge_with_sources(text, known, columns=columns).problems:
         raise InvalidInput(*problems)
-    name, recipe_id = drafts.named(text)
-    if faults := [*_recipe_id_problems(recipe_id), *_text_problems(name, text)]:
-        raise InvalidInput(*faults)
-    return text, name, recipe_id, sha256(text.encode()).hexdigest()
+    kept = drafts.named(text)
+    return text, kept.name, kept.recipe_id, sha256(text.encode()).hexdigest()
 
 
 def _registered(row: dict[str, Any]) -> RegisteredSource:
     document = notation.parse(row.pop("document")).value
     return RegisteredSource(source=SourceDocument.model_validate(document), **row)
-
-
-def _name_problems(name: str, field: str = "name") -> Iterator[Problem]:
-    if not _NAME.fullmatch(name):
-        yield Problem(field, "has 1 to 100 letters, digits and _ . -, and begins with no sign")
-
-
-def _recipe_id_problems(recipe_id: str) -> Iterator[Problem]:
-    yield from _name_problems(recipe_id, "recipe_id")
-    if recipe_id in _RESERVED:
-        yield Problem("recipe_id", f"cannot be {recipe_id}, which is an address of its own")
-
-
-def _text_problems(name: str, text: str) -> Iterator[Problem]:
-    if UNSTORABLE.search(name) or UNSTORABLE.search(text):
-        yield Problem("", "the document holds a NUL or half of a character")
-    elif next(secrets_in(text), None) is not None:
-        yield Problem(
-            "",
-            "the document holds a secret in the clear: store it with `kalla secret set` and write "
-            "secret://name",
-        )
 
 
 async def _missing_source(connection: Connection, name: str) -> NotFound:
