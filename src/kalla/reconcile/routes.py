@@ -71,13 +71,14 @@ async def submit_run(
     saved = await _saved(connection, asked)
     text = saved.text if saved else sent.text
     known = await entries.known_sources(connection)
-    filling = (text, known, sent.given, _uris(asked))
+    uris = _uris(asked)
+    filling = (text, known, sent.given, uris)
     async with patiently(connection):
         seen = await Look.of(parts.settings).wanted(partial(drafts.ready, *filling), known)
         recipe = await entries.prepare(*filling, seen)
     callback = await _callback(connection, asked.callback_url)
     # A run names the version it used, whatever was saved while its sources were looked at.
-    kept = saved or await entries.save_recipe(connection, text, command.caller.name)
+    kept = saved or await entries.save_recipe(connection, text, command.caller.name, uris=uris)
     new = NewReconciliation(
         name=recipe.name,
         recipe_id=kept.recipe_id,

@@ -149,6 +149,26 @@ async def test_a_parameter_may_name_the_source(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("uri", [None, "source://gone", "", 5], ids=repr)
+async def test_another_source_takes_the_place_of_the_recipes(site: Site, uri: object) -> None:
+    """As in `kalla reconcile --left`: whatever the recipe says there, or nothing."""
+    document = recipe()
+    document["sources"]["left"]["uri"] = uri
+    if uri is None:
+        del document["sources"]["left"]["uri"]
+    asked = {"recipe": document, "left": "source://invoices"}
+    async with site.client("operator") as client:
+        run = await client.post("/api/runs", json=asked)
+        again = await client.post("/api/runs", json={"recipe_id": "bank"} | {"left": asked["left"]})
+        without = await client.post("/api/runs", json={"recipe_id": "bank"})
+    assert run.status_code == 201, run.text
+    assert run.json()["sources"]["left"].endswith("invoices.csv")
+    assert again.status_code == 201, again.text
+    assert without.status_code == 422
+    assert [each["field"] for each in without.json()["errors"]] == ["sources.left.uri"]
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
 async def test_a_body_that_is_not_utf_8_is_refused(site: Site, encoding: str) -> None:
     body = json.dumps({"recipe": recipe(description="é")}, ensure_ascii=False).encode(encoding)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.library import admission, destinations, drafts
 from kalla.reconcile.library.admission import Known, SourceDocument, source_problems
+from kalla.reconcile.library.drafts import Named
 from kalla.reconcile.model import Recipe
 from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.recipes.reading import Look
@@ -26,6 +28,8 @@ from kalla.statements import load
 sql = load("kalla.reconcile.library", "entries.sql")
 
 LARGEST_SOURCE = 64 * 1024
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -143,25 +147,30 @@ async def be_patient(connection: Connection) -> None:
 
 
 async def save_recipe(
-    connection: Connection, text: str, by: str, columns: Look | None = None
+    connection: Connection,
+    text: str,
+    by: str,
+    columns: Look | None = None,
+    uris: Mapping[str, str] = _NOTHING,
 ) -> SavedRecipe:
     """Keep a recipe under its id: as a new version, unless the latest has the same text.
 
-    Going back to an earlier text makes a new version too: the latest one is what counts.
+    Going back to an earlier text makes a new version too: the latest one is what counts. What is
+    run with other `uris` need not say any, or can say some that are gone.
     """
     known = await known_sources(connection)
     await be_patient(connection)
-    text, name, recipe_id, digest = await asyncio.to_thread(_fit_to_save, text, known, columns)
-    await connection.execute(sql.serialise_recipe, {"recipe_id": recipe_id})
-    latest = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
+    text, kept, digest = await asyncio.to_thread(_fit_to_save, text, known, columns, uris)
+    await connection.execute(sql.serialise_recipe, {"recipe_id": kept.recipe_id})
+    latest = await _one(connection, sql.latest_recipe, recipe_id=kept.recipe_id)
     if latest is not None and latest["hash"] == digest:
         return SavedRecipe(**latest, repeated=True)
     (row,) = await _all(
         connection,
         sql.add_recipe,
-        recipe_id=recipe_id,
+        recipe_id=kept.recipe_id,
         version=latest["version"] + 1 if latest else 1,
-        name=name,
+        name=kept.name,
         text=text,
         hash=digest,
         by=by,
@@ -259,13 +268,15 @@ def _fit_to_register(name: str, source: SourceDocument) -> str:
     return document
 
 
-def _fit_to_save(text: str, known: Known, columns: Look | None) -> tuple[str, str, str, str]:
-    """The text as it is kept, its name, id and hash; or every problem of it."""
+def _fit_to_save(
+    text: str, known: Known, columns: Look | None, uris: Mapping[str, str]
+) -> tuple[str, Named, str]:
+    """The text as it is kept, its name and id, its hash; or every problem of it."""
     text = drafts.normal(text)
-    if problems := drafts.judge_with_sources(text, known, columns=columns).problems:
-        raise InvalidInput(*problems)
-    kept = drafts.named(text)
-    return text, kept.name, kept.recipe_id, sha256(text.encode()).hexdigest()
+    judgement = drafts.judge_with_sources(text, known, columns=columns, uris=uris)
+    if judgement.problems:
+        raise InvalidInput(*judgement.problems)
+    return text, drafts.named(text), sha256(text.encode()).hexdigest()
 
 
 def _registered(row: dict[str, Any]) -> RegisteredSource:
