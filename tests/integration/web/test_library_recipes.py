@@ -77,6 +77,21 @@ async def test_savings_at_once_make_one_version_each(site: Site) -> None:
     assert sorted(answer.json()["version"] for answer in answers) == [1, 2, 3, 4, 5, 6]
 
 
+async def test_another_name_that_makes_the_same_id_must_say_which_recipe_it_is(site: Site) -> None:
+    other = RECIPE.replace("Invoices & payments", "Invoices (payments)")
+    async with site.client("operator") as client:
+        await client.post("/api/recipes", content=RECIPE)
+        refused = await client.post("/api/recipes", content=other)
+        renamed = await client.post("/api/recipes", content=f"recipe_id: {ID}\n{other}")
+        apart = await client.post("/api/recipes", content=f"recipe_id: second\n{other}")
+    assert refused.status_code == 422, refused.text
+    ((field, message),) = [each.values() for each in refused.json()["errors"]]
+    assert field == "recipe_id"
+    assert "is the id of 'Invoices & payments'" in message
+    assert f"write recipe_id: {ID} for a new version" in message
+    assert (renamed.json()["version"], apart.json()["version"]) == (2, 1)
+
+
 async def test_viewers_save_nothing_but_may_check(site: Site) -> None:
     key = {"Idempotency-Key": "k"}
     async with site.client("viewer") as client:

@@ -165,6 +165,8 @@ async def save_recipe(
     latest = await _one(connection, sql.latest_recipe, recipe_id=kept.recipe_id)
     if latest is not None and latest["hash"] == digest:
         return SavedRecipe(**latest, repeated=True)
+    if latest is not None and latest["name"] != kept.name and not kept.is_own:
+        raise _same_id(kept, latest["name"])
     (row,) = await _all(
         connection,
         sql.add_recipe,
@@ -277,6 +279,18 @@ def _fit_to_save(
     if judgement.problems:
         raise InvalidInput(*judgement.problems)
     return text, drafts.named(text), sha256(text.encode()).hexdigest()
+
+
+def _same_id(kept: Named, latest: str) -> InvalidInput:
+    """Other names make the same id: two recipes would have one history without a word."""
+    return InvalidInput(
+        Problem(
+            "recipe_id",
+            f"is needed: {kept.recipe_id}, which is made of the name, is the id of {latest!r}",
+            suggestion=f"write recipe_id: {kept.recipe_id} for a new version of that one, or "
+            "another id",
+        )
+    )
 
 
 def _registered(row: dict[str, Any]) -> RegisteredSource:
