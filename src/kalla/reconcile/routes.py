@@ -17,7 +17,7 @@ from kalla.reconcile.evidence import report
 from kalla.reconcile.handlers import first_jobs
 from kalla.reconcile.library import drafts, entries
 from kalla.reconcile.library.entries import RecipeVersion
-from kalla.reconcile.library.looking import Look, patiently
+from kalla.reconcile.library.looking import Look, in_patience, patiently
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import recipe_hash
 from kalla.reconcile.recipes import reading
@@ -73,8 +73,9 @@ async def submit_run(
     known = await entries.known_sources(connection)
     uris = _uris(asked)
     filling = (text, known, sent.given, uris)
-    async with patiently(connection):
-        seen = await Look.of(parts.settings).wanted(partial(drafts.ready, *filling), known)
+    look = Look.of(parts.settings)
+    seen = await look.wanted_by(connection, partial(drafts.ready, *filling), known)
+    async with in_patience(connection):
         recipe = await entries.prepare(*filling, seen)
     callback = await _callback(connection, asked.callback_url)
     # A run names the version it used, whatever was saved while its sources were looked at.

@@ -102,6 +102,18 @@ class Look:
             await self._columns_of(wanted.recipe, wanted.sides, known) if wanted.recipe else Seen()
         )
 
+    async def wanted_by(
+        self, connection: Connection, judge: Callable[[reading.Look], object], known: Known
+    ) -> Seen:
+        """The same for a command, which holds a connection: where too many others are looked at it
+        goes on without.
+        """
+        try:
+            async with patiently(connection):
+                return await self.wanted(judge, known)
+        except Unavailable as error:
+            return Seen(notes=[f"the columns were not checked: {error}"])
+
     async def _columns_of(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
         """The columns of a recipe's registered sources; the others are not looked at."""
         looks = await asyncio.gather(*(self._columns(recipe, side, known) for side in sides))
@@ -148,8 +160,18 @@ async def patiently(connection: Connection) -> AsyncIterator[None]:
     global _patient
     if _patient >= _MOST_PATIENT:
         raise Unavailable("too many recipes are being looked at: try again in a moment")
-    await entries.be_patient(connection)
     _patient += 1
+    try:
+        async with in_patience(connection):
+            yield
+    finally:
+        _patient -= 1
+
+
+@asynccontextmanager
+async def in_patience(connection: Connection) -> AsyncIterator[None]:
+    """The same for what must be done, however many others are about it."""
+    await entries.be_patient(connection)
     try:
         async with asyncio.timeout(_PATIENCE):
             yield
@@ -157,8 +179,6 @@ async def patiently(connection: Connection) -> AsyncIterator[None]:
         raise InvalidInput(
             Problem("sources", f"could not be looked at within {_PATIENCE} seconds")
         ) from None
-    finally:
-        _patient -= 1
 
 
 def _reason(error: KallaError) -> str:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.database import Connection
-from kalla.errors import InvalidInput, Unavailable
+from kalla.errors import InvalidInput
 from kalla.reconcile.library import drafts, entries
 from kalla.reconcile.library.admission import SourceDocument
 from kalla.reconcile.library.drafts import Judgement
@@ -25,7 +25,7 @@ from kalla.reconcile.library.entries import (
     RegisteredSource,
     SavedRecipe,
 )
-from kalla.reconcile.library.looking import Look, Seen, patiently
+from kalla.reconcile.library.looking import Look, Seen
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.problems import RecipeProblem
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Inspection, Preview, Reach
@@ -263,17 +263,13 @@ async def _source(parts: Parts, name: str) -> RegisteredSource:
 
 
 async def _seen(parts: Parts, connection: Connection, text: str) -> Seen:
-    """The columns that a recipe is saved by. Where others are looked at, it is saved without."""
+    """The columns that a recipe is saved by."""
     known = await entries.known_sources(connection)
 
     def judge(look: reading.Look) -> Judgement:
         return drafts.judge_with_sources(text, known, columns=look)
 
-    try:
-        async with patiently(connection):
-            return await Look.of(parts.settings).wanted(judge, known)
-    except Unavailable as error:
-        return Seen(notes=[f"the columns were not checked: {error}"])
+    return await Look.of(parts.settings).wanted_by(connection, judge, known)
 
 
 def _verdict(judgement: Judgement, notes: list[str]) -> Verdict:
