@@ -50,7 +50,7 @@ def test_the_command_tells_programs_in_json() -> None:
         "field": "rules[0].conditions[4].percent",
         "message": "must be at least 0",
         "value": -1,
-        "suggestion": "",
+        "suggestion": "such as 0.01",
     } in told["problems"]
 
 

@@ -388,6 +388,38 @@ def test_what_is_missing_is_answered_with_an_example() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (SMALL.partition("rules:")[0].replace("name: Small\n", ""), ["name", "rules"]),
+        (SMALL.partition("rules:")[0] + "version: 7\n", ["version", "rules"]),
+        (SMALL.replace("rules:", "rulez:"), ["rulez"]),
+        (SMALL.partition("rules:")[0] + "match_sql: 5\n", ["match_sql"]),
+        (SMALL.partition("rules:")[0] + "rules: 5\n", ["rules"]),
+        (SMALL.partition("rules:")[0] + "match_sql: SELECT ${x}\n", ["match_sql"]),
+    ],
+    ids=range(6),
+)
+def test_that_nothing_says_what_matches_is_told_unless_something_may_have(
+    text: str, fields: list[str]
+) -> None:
+    assert list(problems(text)) == fields
+
+
+@pytest.mark.parametrize(
+    ("field", "suggestion"),
+    [
+        ("op: tolerance, absolute: -1", "such as 0.01"),
+        ("op: tolerance, above_percent: -1, below: 0", "such as 0.01"),
+        ("op: date_window, days: -1", "such as 3"),
+        ("op: fuzzy, threshold: 2", "such as 0.9"),
+    ],
+)
+def test_what_is_out_of_its_bounds_is_answered_with_an_example(field: str, suggestion: str) -> None:
+    (told,) = problems(SMALL.replace("op: eq", field)).values()
+    assert told.suggestion == suggestion
+
+
 HOSTILE = "SELECT reflect('java.lang.System', 'exit', 0), l.totl AS t FROM left_src l, nowhere"
 
 

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.model import (
+    BOUNDS,
     DATABASES,
     SIDES,
     Condition,
@@ -330,9 +331,8 @@ def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
 
 def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
     """Exactly one kind of bound in each direction."""
-    names = ("absolute", "percent", "below", "above", "below_percent", "above_percent")
     given = {
-        name: getattr(tolerance, name) for name in names if getattr(tolerance, name) is not None
+        name: getattr(tolerance, name) for name in BOUNDS if getattr(tolerance, name) is not None
     }
     if not given:
         yield Finding(path, "says no bound", f"{tolerance.left} tolerance {tolerance.right}",

@@ -35,6 +35,7 @@ __all__ = [
 # How many bytes a sign of a text has at the most, once it is written out: in a list of short values
 # each has a line of its own.
 _MOST_SPREAD = 12
+_SAYING = {"rules", "match_sql"}  # what matches
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # The columns of these sides of a recipe, as far as they can be found.
@@ -159,8 +160,11 @@ def _judge(
     """
     spoiled = {place(path) for path in faults}
     around = {path[:length] for path in spoiled for length in range(len(path) + 1)}
-    # A field that nobody knows may have been meant to say what matches.
-    unsaid = {("rules",), ("match_sql",)} if any(len(path) == 1 for path in faults) else set()
+    # A field that nobody knows may have been meant to say what matches, and one of the two is sound
+    # without the other.
+    known = Recipe.model_fields.keys() - _SAYING
+    hides = any(len(path) == 1 and path[0] not in known for path in faults)
+    unsaid = {(name,) for name in _SAYING} if hides else set()
     seen = columns(found.recipe, found.readable) if columns else {}
     for each in checking.findings(found.recipe, seen, found.altered):
         if len(told) > MOST_PROBLEMS:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.model import BOUNDS, SIDES, Recipe, Side
 from kalla.reconcile.recipes.problems import Path
 
 _STAND_IN = "-"
@@ -126,6 +126,8 @@ def _mended_condition(condition: object, inner: list[Any]) -> dict[str, Any]:
             condition[name][place] = "trim"
         case ["threshold", *_] if condition.get("op") == "fuzzy":
             condition["threshold"] = 1
+        case [name, *_] if condition.get("op") == "tolerance" and name in BOUNDS:
+            condition[name] = 0  # without it, a direction would have no bound
         case [name, *_] if name not in ("op", "left", "right"):
             condition.pop(name, None)
         case _:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kalla.reconcile.model import (
+    BOUNDS,
     SIDES,
     Bounds,
     Comparison,
@@ -78,6 +79,11 @@ _EXAMPLES = {
     "column": "name a column",
     "op": "such as eq",
     "threshold": "such as 0.9",
+    "chunk_threshold_rows": "such as 1000000",
+    "max_parallel_chunks": "such as 8",
+    **dict.fromkeys(BOUNDS, "such as 0.01"),
+    **dict.fromkeys(("days", "before", "after"), "such as 3"),
+    **{name: f"such as {bound.default}" for name, bound in Bounds.model_fields.items()},
 }
 _SENTENCES = {
     "missing": "is missing",
@@ -218,6 +224,8 @@ def _remedy(kind: str, path: Path, value: object) -> str:
         return "write true or false"
     if kind == "decimal_parsing" and isinstance(value, str) and "," in value:
         return "write a point before the decimals, and nothing between thousands"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        return _EXAMPLES.get(str(path[-1]), "")
     return "such as 0.01" if kind.startswith("decimal_p") or kind == "decimal_type" else ""
 
 
