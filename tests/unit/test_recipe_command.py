@@ -47,7 +47,7 @@ def test_the_command_tells_programs_in_json() -> None:
     told = json.loads(output)
     assert told["valid"] is False
     assert {
-        "field": "rules[0].conditions[4].percent",
+        "path": "rules[0].conditions[4].percent",
         "message": "must be at least 0",
         "value": -1,
         "suggestion": "such as 0.01",

@@ -95,8 +95,7 @@ class FoundProblem(BaseModel):
 
     @classmethod
     def of(cls, problem: RecipeProblem) -> Self:
-        facts = _sayable(problem.facts())
-        return cls(path=facts.pop("field"), **facts)
+        return cls(**_sayable(problem.facts()))
 
 
 class Verdict(BaseModel):

@@ -38,7 +38,7 @@ class RecipeProblem(Problem):
     def facts(self) -> dict[str, object]:
         """The same for programs: `value` is something that JSON can say, cut where it is long."""
         return {
-            "field": self.field,
+            "path": self.field,
             "message": self.message,
             "value": _said(self.value),
             "suggestion": self.suggestion,
