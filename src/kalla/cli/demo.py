@@ -16,7 +16,7 @@ from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.report import print_report
 from kalla.local import ports
 from kalla.local.postgres import Postgres
-from kalla.reconcile.demo import RECIPE, invoices, payments
+from kalla.reconcile.demo import invoices, payments, recipe
 from kalla.reconcile.recipes import reading
 
 _VARIABLE = "KALLA_SECRET_DEMO"
@@ -46,10 +46,10 @@ def command(
             with psycopg.connect(url) as connection:
                 payments(connection, rows)
             place = f"postgresql://postgres@{postgres.address}/postgres"
-            recipe_file.write_text(RECIPE.format(invoices=file, payments=place))
+            recipe_file.write_text(recipe(str(file), place))
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
-            recipe = reading.read(recipe_file.read_text())
-            made = reconcile.reconcile(recipe, str(_unused(folder / "evidence")))
+            found = reading.read(recipe_file.read_text())
+            made = reconcile.reconcile(found, str(_unused(folder / "evidence")))
         finally:
             os.environ.pop(_VARIABLE, None)
             postgres.stop()

@@ -5,6 +5,7 @@ Made from the row number alone, so that everybody sees the same figures.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -13,7 +14,9 @@ from random import Random
 
 import psycopg
 
-RECIPE = """\
+from kalla.reconcile.recipes.parameters import escaped
+
+_RECIPE = """\
 name: invoices and payments
 description: An accountant's invoices against a bank's payments.
 sources:
@@ -78,6 +81,13 @@ class Payment:
     amount: Decimal
     currency: str
     paid_on: date
+
+
+def recipe(invoices: str, payments: str) -> str:
+    """The recipe of invoices in a file and of payments in a database, as YAML."""
+    places = {"invoices": escaped(invoices), "payments": escaped(payments)}
+    # A text in JSON is one in YAML, whatever signs are in it.
+    return _RECIPE.format_map({side: json.dumps(uri) for side, uri in places.items()})
 
 
 def invoices(rows: int) -> str:
