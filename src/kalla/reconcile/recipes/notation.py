@@ -139,9 +139,8 @@ def _json(text: str) -> Parsed:
             return _yaml(text)  # a YAML mapping may open with a brace as well
         except InvalidInput:
             if isinstance(error, json.JSONDecodeError) and re.match(r'\s*\{\s*"', text):
-                place = f"line {error.lineno}, column {error.colno}"
                 raise _refused(
-                    f"is not valid JSON: {error.msg} ({place})",
+                    f"is not valid JSON: {error.msg} ({_place(text, _missing_at(error))})",
                     "a comma, a quote or a bracket may be missing before it",
                 ) from None
             raise
@@ -152,6 +151,12 @@ def _json(text: str) -> Parsed:
         return _yaml(text.replace("\t", " "))
     except InvalidInput:
         return Parsed(value, tuple(map(_given_twice, repeated)))
+
+
+def _missing_at(error: json.JSONDecodeError) -> int:
+    """Where something is missing that the parser sees at what comes next, maybe lines below."""
+    is_missing = error.msg.endswith("delimiter") or error.doc[error.pos : error.pos + 1] in "}],"
+    return len(error.doc[: error.pos].rstrip()) if is_missing else error.pos
 
 
 def _given_twice(name: str) -> Finding:
