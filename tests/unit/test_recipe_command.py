@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
-from kalla.cli.recipe import app
+from kalla.cli.recipe import Look, app
 from kalla.errors import InvalidInput
 from kalla.reconcile.recipes import reading
 
@@ -68,6 +69,15 @@ def test_the_command_reads_the_columns_of_files_that_are_here(tmp_path: Path) ->
     )
     (tmp_path / "right.csv").write_text("id,b\n1,2\n")
     assert run("check", str(recipe), *sides)[0] == 0
+
+
+def test_a_registered_source_is_for_the_api_which_is_told_where_a_recipe_is_run() -> None:
+    with pytest.raises(InvalidInput, match="run it with `kalla runs submit`") as caught:
+        reading.read(SMALL, left="source://books", columns=Look())
+    assert [each.field for each in caught.value.problems] == ["sources.left.uri"]
+    code, output = run("check", str(RECIPES / "small.yaml"), "--left", "source://books")
+    assert code == 0, "it may be meant for the API"
+    assert "source://books is looked at by the API alone" in output
 
 
 def test_the_command_shows_the_piece_of_sql_that_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import typer
 from kalla import settings
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.reconcile.library import places
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.recipes import notation, reading
 from kalla.reconcile.recipes.problems import RecipeProblem, shown
@@ -37,7 +38,7 @@ def check(
     """Tell every problem of a recipe; exit code 2 if there is one."""
     values = given_values(given or [])
     text = recipe_text(file)
-    look = Look()
+    look = Look(may_be_registered=True)
     try:
         recipe = reading.read(text, values, left=left, right=right, columns=look)
     except InvalidInput as error:
@@ -125,15 +126,21 @@ def _all(client: Client) -> list[dict[str, Any]]:
 
 
 class Look:
-    """The columns of both sources; one that cannot be reached is a note, not a problem."""
+    """The columns of both sources; one that cannot be reached is a note, not a problem.
 
-    def __init__(self) -> None:
+    What runs here can read no registered source; a recipe that is checked may be meant for the API.
+    """
+
+    def __init__(self, *, may_be_registered: bool = False) -> None:
         self.notes: list[str] = []
+        self._may_be_registered = may_be_registered
 
     def __call__(self, recipe: Recipe, sides: Collection[Side]) -> Mapping[Side, Mapping[str, str]]:
         from kalla.reconcile.sources import inspection  # drivers, which take their time to load
         from kalla.secrets import Vault
 
+        if not self._may_be_registered:
+            _refuse_registered(recipe)
         loaded = settings.load().settings
         storage, resolve = Storage.of(loaded.storage), Vault(loaded).resolve
         found: dict[Side, Mapping[str, str]] = {}
@@ -144,6 +151,21 @@ class Look:
             except KallaError as error:
                 self.notes.append(f"the {side} source's columns were not checked: {error}")
         return found
+
+
+def _refuse_registered(recipe: Recipe) -> None:
+    problems = [
+        RecipeProblem(
+            f"sources.{side}.uri",
+            f"{uri} is a registered source, which the API alone knows",
+            uri,
+            "run it with `kalla runs submit`, or name a path, s3:// or postgresql://",
+        )
+        for side in SIDES
+        if places.kind_of(uri := recipe.sources[side].uri) == "source"
+    ]
+    if problems:
+        raise InvalidInput(*problems)
 
 
 def given_values(pairs: list[str]) -> dict[str, str]:

@@ -256,7 +256,7 @@ async def test_every_side_that_is_not_registered_is_named_with_what_to_do(
         (f"uri: {tmp_path}/in/../x.csv, primary_key: [id]", "uri", "is not a registered source"),
         (f"uri: {tmp_path}/in/link/passwd, primary_key: [id]", "uri", "is not a registered"),
         (f"uri: {tmp_path}/in, primary_key: [id]", "uri", "is a link that leads out"),
-        ("uri: in/x.csv, primary_key: [id]", "uri", "is not a registered source"),
+        ("uri: in/x.csv, primary_key: [id]", "uri", "write its absolute path"),
         ("uri: 'source://fils', primary_key: [id]", "uri", "did you mean files?"),
         ("uri: 'source://', primary_key: [id]", "uri", "source"),
         (

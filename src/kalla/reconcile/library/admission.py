@@ -240,8 +240,7 @@ def _by_uri(source: Source, side: Side, known: Known) -> Source:
         f"sources.{side}.uri",
         f"{uri_shown} is not a registered source",
         uri_shown,
-        f"let an admin run `kalla sources add NAME {shlex.quote(uri_shown)}`, or use a registered "
-        "one as source://NAME",
+        f"{_way_to_register(uri_shown)}, or use a registered one as source://NAME",
     )
     for registered in known.values():
         try:
@@ -268,6 +267,13 @@ def _by_uri(source: Source, side: Side, known: Known) -> Source:
             suggestion="leave it out",
         )
     raise InvalidInput(fault)
+
+
+def _way_to_register(uri: str) -> str:
+    is_relative = places.kind_of(uri) == "file" and not places.path_of(uri).startswith("/")
+    if is_relative:
+        return "write its absolute path, for servers have other working folders than you"
+    return f"let an admin run `kalla sources add NAME {shlex.quote(uri)}`"
 
 
 def _refuse_links_out(uri: str, side: Side) -> None:
