@@ -8,12 +8,19 @@ from typing import Any
 
 MASK = "***"
 
+# What Kalla says of a field called password, word by word: no value begins so.
+_SENTENCES = (
+    r"(?-i:there is no (?:stored )?secret |the secret '|is another secret than |is missing\b"
+    r"|is needed for |is not (?:a field|the one) |must name a secret\b|must be text\b"
+    r"|must not be (?:empty|longer|true)\b|cannot be read\b|name a secret instead\b"
+    r"|holds a (?:secret|password)\b)"
+)
 # Each starts at its keyword and counts its repeats, so that long texts take linear time.
 _URL_PASSWORD = re.compile(r"(?P<head>://[^\s:/?#@\"']{0,256}):(?!\*\*\*@)(?P<secret>[^\s/\"]+)@")
 _NATS_TOKEN = re.compile(r"(?P<head>\b(?:nats|tls|wss?)://)(?P<secret>[^\s:/?#@\"']{1,512})@")
 _KEY_VALUE = re.compile(
     r"(?P<head>(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]{0,64}"
-    r"\\?[\"']?\s{0,8}[=:](?!//)\s{0,8})(?!\\?[\"']?secret://)"
+    rf"\\?[\"']?\s{{0,8}}[=:](?!//)\s{{0,8}})(?!\\?[\"']?secret://)(?!(?<=: ){_SENTENCES})"
     r"(?P<secret>\\?\"[^\"\n]+\"|\\?'[^'\n]+'|[^\s\"'&,;)}\]]+)",
     re.IGNORECASE,
 )

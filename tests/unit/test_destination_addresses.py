@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kalla.reconcile.library.destinations import covers, url_problems
+from kalla.redaction import scrub
 
 HOOKS = "https://ledger.example/hooks"
 
@@ -100,3 +101,9 @@ def test_a_query_that_carries_a_secret_is_refused(query: str) -> None:
     (problem,) = url_problems(f"{HOOKS}?{query}", query=True)
     assert "the destination's secret signs every call" in problem.message
     assert not covers(HOOKS, f"{HOOKS}?{query}")
+
+
+def test_what_is_said_of_a_secret_in_a_query_is_not_taken_for_one() -> None:
+    (problem,) = url_problems(f"{HOOKS}?token=hunter2", query=True)
+    assert scrub(str(problem)) == str(problem)
+    assert "hunter2" not in str(problem)

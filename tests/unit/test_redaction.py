@@ -65,10 +65,27 @@ def test_each_way_to_write_a_secret_is_known(text: str, masked: str) -> None:
         "FATAL:  password authentication failed for user",
         "ratio 3:4 @ noon",
         "/data/kalla_reconciliation_results.csv does not exist",
+        "sources.right.password: there is no secret 'missing': set KALLA_SECRET_MISSING",
+        "sources.right.password: is another secret than the registered source's",
+        "sources.right.password: must name a secret (store it and write secret://name)",
+        "uri: must not contain a password: name a secret instead",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert scrub(text) == text
+
+
+@pytest.mark.parametrize("shape", ["password: {}", "password={}", "password:  {}", '"token": "{}"'])
+@pytest.mark.parametrize(
+    "secret", ["there", "is", "must-name-a-secret", "must.be.text", "isanother", "namea"]
+)
+def test_a_value_that_begins_as_a_sentence_does_is_masked(shape: str, secret: str) -> None:
+    assert secret not in scrub(shape.format(secret) + " or not")
+
+
+@pytest.mark.parametrize("head", ["password=", "password:", "password = ", "password:\n"])
+def test_a_sentence_is_one_only_where_kalla_puts_it(head: str) -> None:
+    assert MASK in scrub(f"{head}must name a secret")
 
 
 @given(st.text())

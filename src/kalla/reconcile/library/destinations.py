@@ -51,8 +51,9 @@ def _query_problems(query: str) -> Iterator[Problem]:
     """It is kept with the run and shown: a secret has its place at the destination."""
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if is_secret_name(name):
+            # No colon after the name, or the sentence would be taken for the value.
             yield Problem(
-                "url", f"must not carry {name!r}: the destination's secret signs every call"
+                "url", f"must not carry {name!r}, for the destination's secret signs every call"
             )
 
 
