@@ -70,8 +70,8 @@ ABSENCES = (
     mutant(
         "no worker waits for what is away",
         "work/duties/settling.py",
-        "if patience and await job_store.put_off(",
-        "if False and await job_store.put_off(",
+        "            if patience:\n",
+        "            if patience < 0:\n",
         f"{FILE}test_a_worker_tries_again_until_what_was_away_is_back",
     ),
     mutant(

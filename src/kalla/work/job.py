@@ -55,6 +55,7 @@ class Job:
     run_id: int | None
     gate: str | None
     opened_by: str | None
+    running_key: str | None = None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Job:

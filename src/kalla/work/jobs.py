@@ -102,11 +102,22 @@ async def complete(
     if not await complete_plain(connection, [(job, outcome)]):
         raise Lost(f"job {job.job_id} is no longer held under fence {job.fence}")
     await handler.settle(connection, job, outcome)
-    if job.run_id is None:
-        if not outcome.follow_ups:
-            return Woken()
-        return (await insert(connection, kinds, outcome.follow_ups)).woken
-    return await runs.advance(connection, kinds, job, outcome.follow_ups)
+    woken = Woken()
+    if job.run_id is not None:
+        woken += await runs.advance(connection, kinds, job, outcome.follow_ups)
+    elif outcome.follow_ups:
+        woken += (await insert(connection, kinds, outcome.follow_ups)).woken
+    return woken + await next_of_keys(connection, [job.running_key])
+
+
+async def next_of_keys(connection: Connection, keys: Sequence[str | None]) -> Woken:
+    """The jobs that can be claimed now that these running keys came free."""
+    freed = sorted({key for key in keys if key is not None})
+    if not freed:
+        return Woken()
+    return waiting_in(
+        await (await connection.execute(sql.next_of_keys, {"keys": freed})).fetchall()
+    )
 
 
 async def completed_already(connection: Connection, job: Job) -> bool:
@@ -130,15 +141,17 @@ async def fail(
     if row["status"] == "failed" and job.run_id is not None:
         reason = f"job {job.job_id} failed: {ended['error']}"
         await runs.end_locked(connection, job.run_id, "failed", reason)
-    return row["status"], Woken([row["queue"]] if row["status"] == "pending" and row["due"] else [])
+    if row["status"] == "pending" and row["due"]:
+        return row["status"], Woken([row["queue"]])
+    return row["status"], await next_of_keys(connection, [job.running_key])
 
 
 async def put_off(
     connection: Connection, job: Job, error: str, traceback: str, patience: float
-) -> bool:
+) -> Woken | None:
     """What the job needs is away: let it wait without counting a failure.
 
-    False if that has lasted `patience` seconds, or the claim is no longer ours: `fail` tells.
+    None if that has lasted `patience` seconds, or the claim is no longer ours: `fail` tells.
     """
     if job.run_id is not None:
         await runs.lock(connection, job.run_id)  # first of all: `fail` may follow
@@ -146,7 +159,9 @@ async def put_off(
     cursor = await connection.execute(
         sql.put_off, ended | {"patience": patience, "longest": LONGEST_PAUSE}
     )
-    return await cursor.fetchone() is not None
+    if await cursor.fetchone() is None:
+        return None
+    return await next_of_keys(connection, [job.running_key])
 
 
 async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
@@ -172,15 +187,17 @@ async def exhausted(connection: Connection, limit: int = 100) -> list[dict[str, 
 
 async def end_exhausted(
     connection: Connection, job_id: int, fence: int, run_id: int | None
-) -> dict[str, Any] | None:
+) -> Woken | None:
     """Fail a lost job that has no attempt left, and its run; None if a heartbeat came first."""
     if run_id is not None:
         await runs.lock(connection, run_id)
     cursor = await connection.execute(sql.end_exhausted, {"job_id": job_id, "fence": fence})
     row = await cursor.fetchone()
-    if row is not None and run_id is not None:
+    if row is None:
+        return None
+    if run_id is not None:
         await runs.end_locked(connection, run_id, "failed", f"job {job_id} failed: {row['error']}")
-    return row
+    return await next_of_keys(connection, [row["running_key"]])
 
 
 async def promote(connection: Connection, limit: int = 1000) -> Woken:
@@ -231,9 +248,10 @@ async def retry(connection: Connection, job_id: int, total_timeout_seconds: floa
     return Woken(row["queue"] for row in rows)
 
 
-async def stopped(connection: Connection, jobs: Sequence[Job]) -> None:
-    """Confirm cancels: the threads of these jobs have ended."""
-    await connection.execute(sql.stopped, _claims(jobs))
+async def stopped(connection: Connection, job: Job) -> Woken:
+    """Confirm a cancel: the thread of this job has ended. Its key is free since the cancel."""
+    await connection.execute(sql.stopped, _claims([job]))
+    return await next_of_keys(connection, [job.running_key])
 
 
 async def stopped_with_worker(connection: Connection) -> None:

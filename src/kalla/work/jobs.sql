@@ -76,7 +76,7 @@ SET status = 'claimed', fence = fence + 1, worker = %(worker)s, progress = NULL,
 FROM chosen, moment
 WHERE jobs.job_id = chosen.job_id AND jobs.status = 'pending'
 RETURNING jobs.job_id, fence, type, queue, payload, priority, failures, max_attempts, timeout_seconds,
-          max_runtime_seconds, run_id, gate, opened_by;
+          max_runtime_seconds, run_id, gate, opened_by, running_key;
 
 -- name: heartbeat
 -- SKIP LOCKED: a row that is locked is being ended by somebody; it needs no heartbeat.
@@ -121,6 +121,18 @@ FROM held, moment
 WHERE jobs.job_id = held.job_id
 RETURNING jobs.job_id;
 
+-- name: next_of_keys
+-- Trap 6: jobs that share a running key were announced while it was taken, so that whoever was woken
+-- for them found nothing to claim. One of each key that is free is enough: no second could be taken.
+SELECT waiting.queue
+FROM unnest(%(keys)s::text[]) AS freed (running_key), LATERAL (
+    SELECT queue FROM kalla.jobs
+    WHERE jobs.running_key = freed.running_key AND status = 'pending' AND due
+    ORDER BY priority DESC, job_id LIMIT 1) waiting
+WHERE NOT EXISTS (
+    SELECT FROM kalla.jobs other
+    WHERE other.running_key = freed.running_key AND other.status = 'claimed');
+
 -- name: standing
 -- How a claim ended when the answer to its completion was lost with the connection.
 SELECT status FROM kalla.jobs WHERE job_id = %(job_id)s AND fence = %(fence)s;
@@ -152,8 +164,7 @@ SELECT status, queue, due FROM ended;
 
 -- name: put_off
 -- What the job needs is away, which is no failure of its own: it waits, and longer the longer that
--- lasts. Trap 7: past `patience` nothing is changed here, and the answer counts as a failure; so
--- the attempts end a job that breaks what it needs. The next absence begins with its own patience.
+-- lasts. Trap 7: past `patience` no row changes, and the answer counts as a failure.
 WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
 returned AS (
     UPDATE kalla.jobs
@@ -281,14 +292,14 @@ ended AS (
                         max_runtime_seconds, worker, failures + 1, max_attempts) END
     FROM gone, moment
     WHERE jobs.job_id = gone.job_id
-    RETURNING jobs.job_id, fence, worker, claimed_at, error, gone.silent
+    RETURNING jobs.job_id, fence, worker, claimed_at, error, gone.silent, running_key
 ),
 noted AS (
     INSERT INTO kalla.attempts (job_id, fence, ending, worker, claimed_at, error)
     SELECT job_id, fence, CASE WHEN silent THEN 'lost' ELSE 'overran' END, worker, claimed_at, error
     FROM ended
 )
-SELECT job_id, fence, error FROM ended;
+SELECT error, running_key FROM ended;
 
 -- name: promote
 -- Delayed jobs that came due join the waiting ones.

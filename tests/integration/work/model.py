@@ -23,7 +23,18 @@ from tests.integration.work.model_rows import (
     RunRow,
     View,
 )
-from tests.work_kit import BACKOFF, BACKOFF_LIMIT, KINDS, MAX_RUNTIME, TIMEOUT
+from tests.integration.work.model_steps import (
+    add,
+    anew,
+    cancel_job,
+    end_run,
+    let_wait,
+    new_row,
+    next_of,
+    note,
+    waiting_for,
+)
+from tests.work_kit import BACKOFF, BACKOFF_LIMIT, MAX_RUNTIME, TIMEOUT
 
 # Jobs
 
@@ -35,42 +46,15 @@ def insert(view: View, new: Sequence[NewJob]) -> tuple[list[int], Woken]:
     if any(job.gate is not None for job in new):
         raise Conflict("only a run has gates")
     for job in new:
-        row = _waiting_for(view, job.dedupe_key)
+        row = waiting_for(view, job.dedupe_key)
         if row is None:
-            row = _new_row(next(view.new_ids), job, view.now, None, None)
+            row = new_row(next(view.new_ids), job, view.now, None, None)
             view.put(row)
         view.lock(row)
         ids.append(row.job_id)
         if row.due:
             found[row.job_id] = row.queue
     return ids, Woken(found.values())
-
-
-def _new_row(
-    job_id: int, job: NewJob, now: float, run_id: int | None, opened_by: str | None
-) -> JobRow:
-    (filled,) = KINDS.rows([job])
-    return JobRow(
-        job_id,
-        job.type,
-        filled["queue"],
-        job.priority,
-        filled["max_attempts"],
-        due=job.delay_seconds == 0,
-        run_after=now + job.delay_seconds,
-        run_id=run_id,
-        gate=job.gate,
-        opened_by=opened_by,
-        dedupe_key=job.dedupe_key,
-        running_key=job.running_key,
-    )
-
-
-def _waiting_for(view: View, dedupe_key: str | None) -> JobRow | None:
-    for row in view.all(JobRow):
-        if dedupe_key and row.status == "pending" and row.dedupe_key == dedupe_key:
-            return row
-    return None
 
 
 def claim(view: View, queue: str, limit: int) -> list[Claim]:
@@ -115,8 +99,8 @@ def complete(view: View, claim: Claim, follow_ups: Sequence[NewJob]) -> Woken:
     row = _must_hold(view, claim)
     view.put(replace(row, status="completed", heartbeat_at=None, finished_at=view.now))
     if row.run_id is None:
-        return insert(view, follow_ups)[1]
-    woken = _add(view, row.run_id, follow_ups)
+        return insert(view, follow_ups)[1] + next_of(view, row)
+    woken = add(view, row.run_id, follow_ups)
     run = view.run(row.run_id)
     view.put(replace(run, completed=run.completed + 1))
     if row.gate is not None:
@@ -125,18 +109,18 @@ def complete(view: View, claim: Claim, follow_ups: Sequence[NewJob]) -> Woken:
         gate = replace(gate, arrived=gate.arrived + 1)
         if gate.arrived == gate.expected:
             gate = replace(gate, opened=True)
-            woken += _add(view, row.run_id, gate.jobs, opened_by=gate.gate)
+            woken += add(view, row.run_id, gate.jobs, opened_by=gate.gate)
         view.put(gate)
     run = view.run(row.run_id)
     if run.completed == run.jobs:
         view.put(replace(run, status="completed", finished_at=view.now))
-    return woken
+    return woken + next_of(view, row)
 
 
 def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, Woken]:
     """`waits` is what chance made of the back-off."""
     row = _must_hold(view, claim)
-    _note(view, row, "failed")
+    note(view, row, "failed")
     whole = min(BACKOFF * 2**row.failures, BACKOFF_LIMIT) if row.type == "flaky" else 0.0
     assert whole / 2 <= waits <= whole
     ended = permanent or row.failures + 1 >= row.max_attempts
@@ -149,36 +133,38 @@ def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, 
         finished_at=view.now if ended else None,
         due=whole == 0,
         run_after=round(view.now + waits, 6),
-        dedupe_key=None if _waiting_for(view, row.dedupe_key) else row.dedupe_key,
+        dedupe_key=None if waiting_for(view, row.dedupe_key) else row.dedupe_key,
     )
     view.put(row)
     if ended and row.run_id is not None:
-        _end_run(view, row.run_id, "failed")
-    return row.status, Woken([row.queue] if not ended and row.due else [])
+        end_run(view, row.run_id, "failed")
+    if not ended and row.due:
+        return row.status, Woken([row.queue])
+    return row.status, next_of(view, row)
 
 
-def put_off(view: View, claim: Claim, patience: float, waits: float) -> bool:
+def put_off(view: View, claim: Claim, patience: float, waits: float) -> Woken | None:
     row = view.held(claim)
     if row is None:
-        return False
+        return None
     if row.run_id is not None:
         view.lock(view.run(row.run_id))
     since = view.now if row.away_since is None else row.away_since
     if row.away_since is not None and view.now >= since + patience:
-        return False
-    _note(view, row, "put off")
+        return None
+    note(view, row, "put off")
     least, most = (BACKOFF, BACKOFF_LIMIT) if row.type == "flaky" else (0.0, LONGEST_PAUSE)
     whole = min(max(least, view.now - since), most)
     assert whole / 2 - 1e-6 <= waits <= whole + 1e-6
-    _return(view, row, row.failures, round(view.now + waits, 6), away_since=since)
-    return True
+    let_wait(view, row, row.failures, round(view.now + waits, 6), away_since=since)
+    return next_of(view, row)
 
 
 def hand_back(view: View, claims: Sequence[Claim]) -> Woken:
     held = {row.job_id: row for row in filter(None, map(view.held, claims))}
     for _, row in sorted(held.items()):
-        _note(view, row, "handed back")
-        _return(view, row, row.failures, away_since=row.away_since)
+        note(view, row, "handed back")
+        let_wait(view, row, row.failures, away_since=row.away_since)
     return Woken(row.queue for row in held.values())
 
 
@@ -190,8 +176,8 @@ def reap(view: View) -> list[int]:
         if row.key not in view.locked
     ]
     for row in sorted(gone, key=lambda row: row.job_id):
-        _note(view, row, _ending(view, row))
-        _return(view, row, row.failures + 1)
+        note(view, row, _ending(view, row))
+        let_wait(view, row, row.failures + 1)
     return sorted(row.job_id for row in gone)
 
 
@@ -203,11 +189,11 @@ def exhausted(view: View) -> list[Claim]:
     )
 
 
-def end_exhausted(view: View, claim: Claim) -> bool:
+def end_exhausted(view: View, claim: Claim) -> Woken | None:
     row = view.held(claim)
     if row is None or not _ending(view, row):
-        return False
-    _note(view, row, _ending(view, row))
+        return None
+    note(view, row, _ending(view, row))
     view.put(
         replace(
             row,
@@ -218,8 +204,8 @@ def end_exhausted(view: View, claim: Claim) -> bool:
         )
     )
     if row.run_id is not None:
-        _end_run(view, row.run_id, "failed")
-    return True
+        end_run(view, row.run_id, "failed")
+    return next_of(view, row)
 
 
 def promote(view: View) -> Woken:
@@ -239,9 +225,9 @@ def cancel(view: View, job_id: int) -> str:
     if row.status not in ("pending", "claimed"):
         raise Conflict("the job has ended already")
     if row.run_id is not None:
-        _end_run(view, row.run_id, "cancelled")
+        end_run(view, row.run_id, "cancelled")
     else:
-        _cancel_job(view, row)
+        cancel_job(view, row)
     return view.job(job_id).status
 
 
@@ -250,8 +236,8 @@ def retry(view: View, job_id: int, total_timeout: float) -> Woken:
     if row.status not in ("failed", "cancelled"):
         raise Conflict("only failed and cancelled jobs are retried")
     if row.run_id is None:
-        key = None if _waiting_for(view, row.dedupe_key) else row.dedupe_key
-        view.put(replace(_anew(row, view.now), dedupe_key=key))
+        key = None if waiting_for(view, row.dedupe_key) else row.dedupe_key
+        view.put(replace(anew(row, view.now), dedupe_key=key))
         return Woken([row.queue])
     run = view.run(row.run_id)
     view.put(
@@ -263,21 +249,8 @@ def retry(view: View, job_id: int, total_timeout: float) -> Woken:
         if row.run_id == run.run_id and row.status in ("failed", "cancelled")
     ]
     for row in again:
-        view.put(_anew(row, view.now))
+        view.put(anew(row, view.now))
     return Woken(row.queue for row in again)
-
-
-def _anew(row: JobRow, now: float) -> JobRow:
-    return replace(
-        row,
-        status="pending",
-        failures=0,
-        due=True,
-        run_after=now,
-        finished_at=None,
-        stopped=False,
-        away_since=None,
-    )
 
 
 def _must_hold(view: View, claim: Claim) -> JobRow:
@@ -298,49 +271,6 @@ def _ending(view: View, row: JobRow) -> str:
     return "overran" if row.claimed_at < view.now - MAX_RUNTIME else ""
 
 
-def _return(
-    view: View,
-    row: JobRow,
-    failures: int,
-    run_after: float | None = None,
-    away_since: float | None = None,
-) -> None:
-    """It waits: at once, or until `run_after`."""
-    key = None if _waiting_for(view, row.dedupe_key) else row.dedupe_key
-    view.put(
-        replace(
-            row,
-            status="pending",
-            due=run_after is None,
-            run_after=view.now if run_after is None else run_after,
-            heartbeat_at=None,
-            failures=failures,
-            dedupe_key=key,
-            away_since=away_since,
-        )
-    )
-
-
-def _note(view: View, row: JobRow, ending: str) -> None:
-    attempt = AttemptRow(row.job_id, row.fence, ending)
-    assert attempt.key not in view.rows, "the same fence ended twice"
-    view.put(attempt)
-
-
-def _cancel_job(view: View, row: JobRow) -> None:
-    if row.status == "claimed":
-        _note(view, row, "cancelled")
-    view.put(
-        replace(
-            row,
-            status="cancelled",
-            heartbeat_at=None,
-            finished_at=view.now,
-            stopped=row.status == "pending",
-        )
-    )
-
-
 # Runs
 
 
@@ -355,30 +285,7 @@ def create_run(
     announced = Counter(job.gate for opened in gates.values() for job in opened)
     for gate, opened in gates.items():
         view.put(GateRow(run_id, gate, len(opened), announced[gate], jobs=tuple(opened)))
-    return _add(view, run_id, first)
-
-
-def _add(view: View, run_id: int, new: Sequence[NewJob], opened_by: str | None = None) -> Woken:
-    for job in new:
-        gate = view.rows.get(("gate", run_id, job.gate))
-        if job.gate is None or opened_by is not None:
-            continue
-        if not isinstance(gate, GateRow) or gate.opened:
-            raise Conflict("no closed gate of this name")
-        view.put(replace(gate, expected=gate.expected + 1))
-    run = view.run(run_id)
-    view.put(replace(run, jobs=run.jobs + len(new)))
-    rows = [_new_row(next(view.new_ids), job, view.now, run_id, opened_by) for job in new]
-    for row in rows:
-        view.put(row)
-    return Woken(row.queue for row in rows if row.due)
-
-
-def _end_run(view: View, run_id: int, status: str) -> None:
-    view.put(replace(view.run(run_id), status=status, finished_at=view.now))
-    for row in view.all(JobRow):
-        if row.run_id == run_id and row.status in ("pending", "claimed"):
-            _cancel_job(view, row)
+    return add(view, run_id, first)
 
 
 def late(view: View) -> list[int]:
@@ -392,7 +299,7 @@ def late(view: View) -> list[int]:
 def end_late(view: View, run_id: int) -> bool:
     if run_id not in late(view):
         return False
-    _end_run(view, run_id, "failed")
+    end_run(view, run_id, "failed")
     return True
 
 

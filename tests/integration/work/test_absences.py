@@ -32,7 +32,8 @@ PATIENCE = 100.0
 
 async def put_off(connection: Connection, job: Job, patience: float = PATIENCE) -> bool:
     async with connection.transaction():
-        return await jobs.put_off(connection, job, "it is away", "Traceback ...", patience)
+        woken = await jobs.put_off(connection, job, "it is away", "Traceback ...", patience)
+        return woken is not None
 
 
 async def come_due(connection: Connection, clock: Clock) -> float:

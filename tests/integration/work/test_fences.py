@@ -55,7 +55,7 @@ async def _fail_for_good(connection: Connection, job: Job) -> bool:
 
 async def _put_off(connection: Connection, job: Job) -> bool:
     async with connection.transaction():
-        return await jobs.put_off(connection, job, "it is away", "", 3600)
+        return await jobs.put_off(connection, job, "it is away", "", 3600) is not None
 
 
 async def _hand_back(connection: Connection, job: Job) -> bool:

@@ -310,7 +310,7 @@ async def test_a_cancelled_job_is_confirmed_when_its_process_is_gone(a: Connecti
     )
     assert not await beats(a, job)
     assert await is_lost(complete(a, job))
-    await jobs.stopped(a, [job])
+    await jobs.stopped(a, job)
     assert (await jobs.get(a, job_id)).stopped_at is not None
 
 

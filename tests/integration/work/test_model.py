@@ -142,7 +142,7 @@ class Jobs(Mirrored):
         (job,) = self.picked([pick])
         chance = [0.0]
 
-        async def act(connection: Connection) -> bool:
+        async def act(connection: Connection) -> Any:
             done = await jobs.put_off(connection, job, "it is away", "", PATIENT)
             chance[0] = await waits(connection, job)
             return done
@@ -178,7 +178,7 @@ class Jobs(Mirrored):
             return
 
         async def act(connection: Connection) -> Any:
-            return await jobs.end_exhausted(connection, **found[0]) is not None
+            return await jobs.end_exhausted(connection, **found[0])
 
         self.both(leave, act, lambda view: model.end_exhausted(view, claims[0]))
 

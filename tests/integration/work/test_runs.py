@@ -112,7 +112,7 @@ async def test_what_a_failed_run_started_is_stopped_once_confirmed(a: Connection
     _, stopping, waited = await members(a, run_id)
     assert stopping.stopped_at is None
     assert waited.stopped_at is not None
-    await jobs.stopped(a, [running])
+    await jobs.stopped(a, running)
     assert (await jobs.get(a, running.job_id)).stopped_at is not None
 
 

@@ -11,6 +11,7 @@ from kalla.statements import load
 from kalla.work import jobs as job_store
 from kalla.work import runs
 from kalla.work.duty import Periodic
+from kalla.work.intake import Woken
 from kalla.work.metrics import Metrics
 from kalla.work.wake.channel import Wake
 
@@ -100,12 +101,13 @@ class Reaper(Periodic):
             candidates = await job_store.exhausted(connection, _BATCH)
         for candidate in candidates:
 
-            async def act(connection: Connection, row: dict[str, int] = candidate) -> object:
+            async def act(connection: Connection, row: dict[str, int] = candidate) -> Woken | None:
                 return await job_store.end_exhausted(connection, **row)
 
-            if await self._database.retrying(act) is not None:
+            if (woken := await self._database.retrying(act)) is not None:
                 _log.error("job failed: no attempt left", **_facts(candidate))
                 self._metrics.reaper_failed.inc()
+                await self._wake.nudge(woken)
                 await self._wake.alarm()
 
     async def _end_late_runs(self) -> None:

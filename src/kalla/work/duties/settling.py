@@ -94,10 +94,14 @@ class Settling(Duty):
 
     async def _complete_plain(self, batch: list[tuple[Held, Outcome]]) -> None:
         ended = [(held.job, outcome) for held, outcome in batch]
+
+        async def act(connection: Connection) -> tuple[set[int], Woken]:
+            kept = await job_store.complete_plain(connection, ended)
+            keys = [job.running_key for job, _ in ended if job.job_id in kept]
+            return kept, await job_store.next_of_keys(connection, keys)
+
         try:
-            kept = await self._insisting(
-                lambda connection: job_store.complete_plain(connection, ended)
-            )
+            kept, woken = await self._insisting(act)
         except Exception:  # one of them has a result Postgres cannot keep: each for itself
             for held, outcome in batch:
                 await self._complete(held, outcome)
@@ -108,6 +112,7 @@ class Settling(Duty):
             else:
                 self._lost(held)
             self._hand.drop(held)
+        await self._wake.nudge(woken)
 
     async def _complete(self, held: Held, outcome: Outcome) -> None:
         handler = self._kinds.handler(held.job.type)
@@ -141,8 +146,10 @@ class Settling(Duty):
         patience = self._kinds.patience(job.type) if isinstance(error, Unavailable) else 0.0
 
         async def act(connection: Connection) -> tuple[str, Woken]:
-            if patience and await job_store.put_off(connection, job, sentence, lines, patience):
-                return "put off", Woken()
+            if patience:
+                woken = await job_store.put_off(connection, job, sentence, lines, patience)
+                if woken is not None:
+                    return "put off", woken
             return await job_store.fail(connection, job, sentence, lines, permanent)
 
         try:
@@ -164,7 +171,8 @@ class Settling(Duty):
     async def _confirm_stopped(self, held: Held) -> None:
         """A cancel is confirmed when the thread is gone; a claim that was lost needs no word."""
         self._hand.drop(held)
-        await self._insisting(lambda connection: job_store.stopped(connection, [held.job]))
+        woken = await self._insisting(lambda connection: job_store.stopped(connection, held.job))
+        await self._wake.nudge(woken)
 
     async def _had_completed(self, held: Held) -> bool:
         return await self._insisting(

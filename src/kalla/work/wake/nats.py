@@ -90,7 +90,11 @@ class NatsWake:
     async def nudge(self, waiting: Mapping[str, int]) -> None:
         with self._guarded():
             for queue, count in waiting.items():
+                if count > 0:  # what was in vain may not be any more
+                    self._rests.pop(queue, None)
+                    self._held.discard(queue)
                 await self._put(queue, count)
+            self._stir()
 
     async def wait(self, queues: Sequence[str], timeout: float) -> set[str]:
         await self._lay_down_unused()
