@@ -18,7 +18,7 @@ from kalla.reconcile.matching import closest_in_hand, hand
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.sources import native
-from kalla.storage import File
+from kalla.storage_files import File
 
 Rows = list[dict[str, Any]]
 
