@@ -107,9 +107,7 @@ def _taken(below: Iterator[_Node]) -> tuple[str, list[tuple[_Path, _Node]]]:
 
 def _agree(one: str, other: str) -> bool:
     """Whether every value of two types has its place in the one that DuckDB finds for both."""
-    if one == _NOTHING or (one in _LARGEST and other in _LARGEST):
-        return True
-    if other == "VARCHAR" and (one in _LARGEST or one == "DATE"):  # each has one text
+    if one == _NOTHING or (one in _LARGEST and other in (*_LARGEST, "VARCHAR")):
         return True
     if one in _LARGEST and other in _LARGEST_IN_FLOATS:
         return _LARGEST[one] < _LARGEST_IN_FLOATS[other]
