@@ -114,6 +114,7 @@ class StagePlan(Stateless):
             source, asked.side, recipe.time_zone, resolve=ground.secret
         ) as connector:
             with native.problems_at(f"sources.{asked.side}", "table"):
+                mark = connector.mark()
                 estimate = connector.estimate()
                 parts = connector.split(origins.chunks_wanted(source, estimate.rows, ground.limits))
             columns = origins.columns_to_read(connector, recipe, asked.side)
@@ -123,6 +124,7 @@ class StagePlan(Stateless):
                 "rows_expected": estimate.rows,
                 "notes": list(estimate.notes),
                 "chunks": len(parts),
+                "mark": mark,
             }
             if source.consistency != "snapshot":
                 asks = {
@@ -189,12 +191,14 @@ class StageChunk(Stateless):
             kernel = _stager(self._ground, job, connector, asked.side, asked.columns)
             with self._ground.spark.session(job, context) as session:
                 (staged,) = place(session, kernel, [part])
+            read_to = connector.clock()
         result = {
             "side": asked.side,
             "files": [staged.path],
             "rows": staged.rows,
             "bytes": staged.bytes,
             "checksum": staged.checksum,
+            "read_to": read_to,
         }
         return Outcome(result, rows=staged.rows)
 
@@ -252,8 +256,10 @@ class Exec:
         told = [each for each in context.inputs if each["side"] == side]
         files = [file for each in told for file in each.get("files", ())]
         notes = [note for each in told for note in each.get("notes", ())]
+        ends = [each["read_to"] for each in told if "read_to" in each]
+        marks = [origins.marked(each["mark"], ends) for each in told if "mark" in each]
         try:
-            return origins.staged(source, side, files, notes, storage=ground.storage)
+            return origins.staged(source, side, files, notes, marks, storage=ground.storage)
         except InvalidInput as error:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
 

@@ -47,7 +47,7 @@ class Input:
     bytes: int = 0
     notes: tuple[str, ...] = ()
     filtered: bool = False  # the source has applied its filters itself
-    marks: tuple[Mapping[str, str | int | None], ...] = ()  # of each file: its name, size and time
+    marks: tuple[Mapping[str, str | int | None], ...] = ()  # by which it can be told what was read
     relation: str | None = None  # the FROM of files that are not simply read one after the other
     connector: Connector | None = None  # of a direct read; there are no files then
     slices: tuple[Slice, ...] = ()

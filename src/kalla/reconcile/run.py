@@ -34,6 +34,8 @@ from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.sources import direct, native, origins
 from kalla.reconcile.sources.origins import Chunk, Limits, Resolve
+from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage
 
@@ -223,6 +225,8 @@ def read(
     found: dict[Side, Input] = {}
     hands: list[Sequence[Chunk]] = []
     notes: dict[Side, list[str]] = {}
+    tables: dict[Side, PostgresConnector] = {}
+    marks: dict[Side, Mark] = {}
     with ExitStack() as held:
         for side in SIDES:
             source = recipe.sources[side]
@@ -234,7 +238,8 @@ def read(
             opened = origins.connector(
                 source, side, recipe.time_zone, resolve=resolve, at_one_moment=True
             )
-            connector = held.enter_context(opened)
+            tables[side] = connector = held.enter_context(opened)
+            marks[side] = connector.mark()
             parts, notes[side] = origins.chunks(connector, recipe, side, folder, limits)
             # As many tasks as chunks may be read at once: each stages its own one by one.
             lanes = min(len(parts), origins.chunks_at_once(source, limits))
@@ -242,6 +247,9 @@ def read(
         count = sum(map(len, hands))
         progress("stage", 0, count)
         written = place(session, _stage, hands)
+        for side, table in tables.items():
+            ends = [table.clock()] if table.snapshot is None else []
+            marks[side] = origins.marked(marks[side], ends)
         progress("stage", count, count)
     for side in notes:
         files = [
@@ -250,7 +258,7 @@ def read(
             for each, chunk in zip(staged, hand, strict=True)
             if chunk.side == side
         ]
-        found[side] = origins.staged(recipe.sources[side], side, files, notes[side])
+        found[side] = origins.staged(recipe.sources[side], side, files, notes[side], [marks[side]])
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import psycopg
@@ -73,7 +74,52 @@ def test_a_snapshot_that_has_ended_is_an_error_that_trying_again_does_not_mend(
     with pytest.raises(Permanent, match=r"snapshot .* has ended"):
         list(late.read(late.split(1)[0]))
     with pytest.raises(Permanent, match="has ended"):
-        shelf.connector("t").at("'; DROP TABLE t; --").schema()
+        shelf.connector("t").at(replace(snapshot, name="'; DROP TABLE t; --")).schema()
+
+
+def test_a_snapshot_is_marked_by_what_its_own_transaction_sees(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int4); INSERT INTO t VALUES (1)")
+    source = shelf.connector("t")
+    before = source.clock()
+    with source.held_snapshot() as snapshot:
+        shelf.run("INSERT INTO t VALUES (2)")
+        mark = pickle.loads(pickle.dumps(source.at(snapshot))).mark()  # noqa: S301
+        with psycopg.connect(shelf.url, autocommit=True) as other:
+            later = other.execute("SELECT pg_current_snapshot()::text").fetchone()
+            written = other.execute(
+                "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s) >= 0", (mark["lsn"],)
+            ).fetchone()
+            other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            other.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'".encode())
+            same = other.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert mark.keys() == {"table", "snapshot", "lsn", "at"}
+    assert (mark["table"], written) == ("public.t", (True,))
+    assert (mark["snapshot"],) == same != later
+    assert before <= (mark["at"] or "") <= source.clock()
+    assert datetime.fromisoformat(before).utcoffset() == timedelta(0)
+
+
+def test_without_a_snapshot_a_table_is_marked_by_times_alone(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int4)")
+    source = shelf.connector("t")
+    mark = source.mark()
+    assert (mark["table"], mark["snapshot"]) == ("public.t", None)
+    assert (mark["read_from"] or "") <= source.clock()
+
+
+def test_a_server_that_keeps_its_log_position_back_is_read_all_the_same(
+    shelf: PostgresShelf,
+) -> None:
+    shelf.run(
+        "CREATE TABLE t (id int4); INSERT INTO t VALUES (1);"
+        "REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC"
+    )
+    with shelf.clerk("GRANT SELECT, UPDATE ON t TO {}") as clerk:
+        source = replace(shelf.connector("t"), uri=clerk)
+        with source.held_snapshot() as snapshot:
+            fixed = source.at(snapshot)
+            assert fixed.mark()["lsn"] is None
+            assert read_all(fixed, fixed.split(1)) == [(1,)]
 
 
 def test_whose_snapshot_is_lost_may_try_again_with_a_new_one(shelf: PostgresShelf) -> None:

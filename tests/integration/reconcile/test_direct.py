@@ -116,6 +116,12 @@ def test_a_direct_read_gives_the_evidence_of_a_staged_one(
     staged = run(session, bank, tmp_path / "staged", "staged", **how)
     found = run(session, bank, tmp_path / "direct", "direct", **how)
     assert digests(found) == digests(staged)
+    for side, name in (("left", "public.invoices"), ("right", "public.payments")):
+        for metadata in (staged, found):
+            (mark,) = metadata["sources"][side]["marks"]
+            assert mark.keys() == {"table", "snapshot", "lsn", "at"}
+            assert mark["table"] == name
+            assert None not in mark.values()
     assert found["sources"]["left"]["format"] == "direct"
     assert found["sources"]["left"]["rows_with_doubled_or_null_keys"] == ROWS // 5
     assert found["sources"]["right"]["states"]["unmatched"]["rows"] >= ROWS // 10
@@ -204,6 +210,18 @@ def test_a_source_that_refuses_a_snapshot_is_read_without_unless_it_was_asked_fo
             origins.connector(asked, "right", "UTC", at_one_moment=True),
         ):
             pass
+
+
+def test_a_table_that_is_not_read_in_one_snapshot_says_so_in_its_mark(
+    session: SparkSession, bank: str, tmp_path: Path
+) -> None:
+    grant = "GRANT SELECT (id, memo, ref, amount) ON payments TO {}"
+    with PostgresShelf(bank).clerk(grant) as clerk:  # who may read it all, but not lock it
+        wanted = recipe(bank, {}, {"uri": clerk})
+        carry_out(session, wanted, tmp_path, LIMITS, lambda *_: None)
+    (mark,) = json.loads((tmp_path / "metadata.json").read_text())["sources"]["right"]["marks"]
+    assert (mark["table"], mark["snapshot"]) == ("public.payments", None)
+    assert mark["read_from"] < mark["read_to"]
 
 
 def test_columns_that_no_rule_names_are_read_only_to_tell_rows_of_one_key_apart(bank: str) -> None:

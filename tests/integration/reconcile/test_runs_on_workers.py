@@ -162,6 +162,11 @@ async def test_a_table_is_staged_in_chunks_matched_and_reported(site: RunsSite) 
     assert {"source", "recipe"} & {name for chunk in chunks for name in chunk} == {"source"}
     metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
     assert metadata["datasets"]["unmatched_left"]["rows"] == ROWS // 10
+    (mark,) = metadata["sources"]["right"]["marks"]
+    assert (mark["table"], mark["snapshot"]) == ("public.payments", None)
+    results = [json.loads(job["result"]) for job in jobs if job["type"] == "stage_chunk"]
+    assert mark["read_from"] < min(each["read_to"] for each in results)
+    assert mark["read_to"] == max(each["read_to"] for each in results)
 
 
 async def test_parameters_and_saved_versions_are_what_a_run_is_made_of(site: RunsSite) -> None:
@@ -188,6 +193,9 @@ async def test_under_a_snapshot_one_job_stages_every_slice(site: RunsSite) -> No
     assert [job["type"] for job in jobs if job["type"].startswith("stage")] == ["stage_plan"]
     (plan,) = (job["result"] for job in jobs if job["type"] == "stage_plan")
     assert (plan["chunks"], plan["chunks_done"], plan["rows"]) == (4, 4, ROWS)
+    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
+    assert metadata["sources"]["right"]["marks"] == [plan["mark"]]
+    assert None not in plan["mark"].values()
 
 
 async def test_two_runs_of_the_same_give_the_same_digests(site: RunsSite) -> None:
@@ -219,6 +227,10 @@ async def test_a_table_that_is_read_direct_is_not_staged(site: RunsSite) -> None
     assert ended["exceptions"] == ROWS // 10 * 2
     jobs = await site.rows("SELECT type FROM kalla.jobs WHERE run_id = %s", run["run_id"])
     assert [job["type"] for job in jobs] == ["exec"]
+    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
+    (mark,) = metadata["sources"]["right"]["marks"]
+    assert mark["table"] == "public.payments"
+    assert None not in mark.values()
 
 
 async def test_rows_are_staged_and_evidence_is_kept_on_s3(

@@ -53,6 +53,7 @@ def open_input(
             bytes=estimate.bytes,
             notes=estimate.notes,
             filtered=True,
+            marks=(connector.mark(),),
             connector=connector,
             slices=slices,
             table=f"{side}_direct",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
@@ -25,6 +25,7 @@ from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import MOST_SLICES, PostgresConnector
+from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.storage import LOCAL, Storage
 from kalla.storage_files import File
 
@@ -169,14 +170,25 @@ def columns_to_read(
     return tuple(name for name in known if name in wanted) if connector.tells_apart(key) else None
 
 
+def marked(begun: Mark, ends: Sequence[str]) -> Mark:
+    """The mark of a table when all of it is read; if not in one snapshot, it tells until when."""
+    return {**begun, "read_to": max(ends)} if ends else begun
+
+
 def staged(
-    source: Source, side: Side, files: list[str], notes: list[str], *, storage: Storage = LOCAL
+    source: Source,
+    side: Side,
+    files: list[str],
+    notes: list[str],
+    marks: Sequence[Mark],
+    *,
+    storage: Storage = LOCAL,
 ) -> Input:
-    """What was staged, as the input it now is."""
+    """What was staged, as the input it now is: with the marks of the table, not of the files."""
     with native.problems_at(f"sources.{side}", "uri"):
         found = [storage.info(file) for file in files]
         seen = native.seen("parquet", found, source.csv, storage, tuple(notes))
-    return replace(seen, filtered=True, marks=())  # staged files do not mark the table
+    return replace(seen, filtered=True, marks=tuple(marks))
 
 
 def from_environment(name: str) -> SecretStr:

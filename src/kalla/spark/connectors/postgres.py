@@ -27,6 +27,7 @@ from kalla.spark.connectors.connector import (
     arrow_schema,
 )
 from kalla.spark.connectors.postgres_link import Link, SnapshotEnded, parse
+from kalla.spark.connectors.postgres_snapshot import Mark, Moment, Snapshot, time_of
 from kalla.spark.connectors.postgres_table import Key, Table, look_up
 from kalla.spark.connectors.postgres_text import (
     CTID,
@@ -67,29 +68,31 @@ class PostgresConnector:
     password: SecretStr = _NO_PASSWORD
     partition_key: str | None = None
     predicates: tuple[Predicate, ...] = ()
-    snapshot: str | None = None
+    snapshot: Snapshot | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
         parse(self.uri)
 
-    def at(self, snapshot: str) -> PostgresConnector:
+    def at(self, snapshot: Snapshot) -> PostgresConnector:
         """The same source as it was when the snapshot was taken."""
         return replace(self, snapshot=snapshot)
 
     @contextmanager
-    def held_snapshot(self) -> Iterator[str]:
-        """A snapshot's id, for `at`: good in every process for as long as this is held.
+    def held_snapshot(self) -> Iterator[Snapshot]:
+        """A snapshot, for `at`: good in every process for as long as this is held.
 
         Who holds it may try again, with a new one, where it has ended too early.
         """
         with ExitStack() as opened:
             connection = opened.enter_context(self._link().rows())
+            moment = Moment.of(connection)  # before anything waits for a lock
             table = self._look_up(connection)
             if table.kind != "f":
                 # As pg_dump does: nobody rewrites or drops the table under the readers.
                 connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
-            snapshot = _only(connection, "SELECT pg_export_snapshot()")
+            name = _only(connection, "SELECT pg_export_snapshot()")
+            snapshot = Snapshot(name, table.title, moment)
             held = opened.pop_all()
         try:
             yield snapshot
@@ -97,6 +100,19 @@ class PostgresConnector:
             raise Unavailable(f"{error}; all of it must be read anew") from None
         finally:  # what fails meanwhile elsewhere is no failure of this line
             held.close()
+
+    def mark(self) -> Mark:
+        """Which moment is read; without a snapshot, since when: `clock` tells until when."""
+        if self.snapshot is not None:
+            return self.snapshot.mark()
+        with self._link().rows() as connection:
+            table = self._look_up(connection)
+            return {"table": table.title, "snapshot": None, "read_from": time_of(connection)}
+
+    def clock(self) -> str:
+        """The database's time."""
+        with self._link().rows() as connection:
+            return time_of(connection)
 
     def schema(self) -> tuple[ColumnType, ...]:
         with self._link().rows() as connection:
@@ -154,7 +170,8 @@ class PostgresConnector:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _link(self) -> Link:
-        return Link(self.uri, self.password, self.snapshot, self.seconds)
+        seen = self.snapshot.name if self.snapshot is not None else None
+        return Link(self.uri, self.password, seen, self.seconds)
 
     def _look_up(self, connection: psycopg.Connection[DictRow]) -> Table:
         return look_up(connection, self.table, self._link().place)

@@ -69,3 +69,15 @@ SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', 
        set_config('idle_in_transaction_session_timeout', '0', true),
        CASE WHEN current_setting('server_version_num')::int >= 170000
             THEN set_config('transaction_timeout', '0', true) END;
+
+-- name: moment
+-- Of the transaction that asks, which sees this moment to its end. The function has a newer name
+-- since 13; by this one older servers know it too. The time is that of BEGIN: whatever was committed
+-- before it is seen.
+SELECT txid_current_snapshot()::text AS seen,
+       to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') AS at;
+
+-- name: log_position
+-- Where it is now: whoever wants that of a snapshot asks at once, for the log goes on.
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+             ELSE pg_current_wal_lsn() END)::text AS lsn;
