@@ -28,14 +28,8 @@ ENDINGS: Mapping[str, Native] = {
 COMPRESSIONS: Mapping[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 DATABASES = ("postgresql", "postgres")  # the schemes of sources that are no files
 
-BOUNDS = (
-    "absolute",
-    "percent",
-    "below",
-    "above",
-    "below_percent",
-    "above_percent",
-)  # of a tolerance
+# Of a tolerance.
+BOUNDS = ("absolute", "percent", "below", "above", "below_percent", "above_percent")
 
 Column = Annotated[str, Field(min_length=1, max_length=255)]
 Amount = Annotated[Decimal, Field(ge=0, allow_inf_nan=False, max_digits=38)]
