@@ -57,6 +57,7 @@ def kalla(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedPro
         env=os.environ | {"COLUMNS": "160"} | more,
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=SECONDS,
         check=False,
     )
@@ -166,6 +167,28 @@ def test_evidence_goes_to_s3_and_is_never_written_over_there(
         ):
             pass
     assert storage.names(f"{bucket}/june") == ["claim-1"]
+
+
+@pytest.mark.parametrize(
+    "terminal",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["latin-1", "POSIX"],
+)
+def test_a_terminal_that_lacks_a_sign_costs_neither_evidence_nor_exit_code(
+    folder: Path, terminal: dict[str, str]
+) -> None:
+    with required():
+        java.find()
+    recipe = RECIPE.replace("till and bank", "Prüfung → Mai").replace("default: 0", "default: 1")
+    (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    done = kalla(folder, "reconcile", "recipe.yaml", **terminal)
+    assert done.returncode == 0, done.stderr
+    assert "100" in done.stdout
+    (metadata,) = (folder / "evidence").glob("*/metadata.json")
+    assert "Prüfung → Mai" in metadata.read_text(encoding="utf-8")
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:

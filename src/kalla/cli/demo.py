@@ -42,13 +42,14 @@ def command(
                 postgres.start(told_to_end)
             url = postgres.url("postgres")
             console.print(f"  making {rows:,} invoices and their payments")
-            file.write_text(invoices(rows))
+            file.write_text(invoices(rows), encoding="utf-8")
             with psycopg.connect(url) as connection:
                 payments(connection, rows)
             place = f"postgresql://postgres@{postgres.address}/postgres"
-            recipe_file.write_text(recipe(str(file), place))
+            text = recipe(str(file), place)
+            recipe_file.write_text(text, encoding="utf-8")
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
-            found = reading.read(recipe_file.read_text())
+            found = reading.read(text)
             made = reconcile.reconcile(found, str(_unused(folder / "evidence")))
         finally:
             os.environ.pop(_VARIABLE, None)

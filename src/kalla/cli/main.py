@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -39,6 +40,10 @@ COMMANDS = {
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that lacks a sign shows another; what was done is done all the same.
+            stream.reconfigure(errors="replace")
     try:
         application(sys.argv[1:])(prog_name="kalla")
     except KallaError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from kalla.cli.client import Style
 from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
-from kalla.cli.report import print_report
+from kalla.cli.report import print_report, printing
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.spark import Spark
@@ -84,10 +85,11 @@ def command(
         said = (str(error) or type(error).__name__).strip().splitlines()[0]
         typer.echo(f"The run failed: {scrub(said)}", err=True)
         raise typer.Exit(2) from error
-    if style == "json":
-        typer.echo(made.model_dump_json(indent=2))
-    else:
-        print_report(made, f"kalla runs import {made.evidence}")
+    with printing():
+        if style == "json":
+            typer.echo(made.model_dump_json(indent=2))
+        else:
+            print_report(made, f"kalla runs import {made.evidence}")
     raise typer.Exit(1 if made.exceptions else 0)
 
 
@@ -146,6 +148,8 @@ def _place(recipe: Recipe, output: str | None, storage: Storage) -> str:
     if url is None:
         signs = "".join(sign if sign.isalnum() else "-" for sign in recipe.name.lower())
         name = signs.encode()[:_NAME_BYTES].decode(errors="ignore")
+        names = sys.getfilesystemencoding()  # ASCII alone, where the locale says so
+        name = name.encode(names, "replace").decode(names).replace("?", "-")
         url = f"evidence/{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid4().hex[:6]}"
     _, path = storage.filesystem(url)
     return url.rstrip("/") if is_s3(url) else path

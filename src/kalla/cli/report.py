@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -11,6 +17,19 @@ from kalla.reconcile.model import SIDES
 from kalla.web.words import money, visible
 
 _WIDTH = 120
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Exit code 1 says that exceptions were found: what cannot be printed is exit code 2."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        # Or the interpreter tries once more as it ends, and has an exit code of its own for that.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        typer.echo(f"The report cannot be printed: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def print_report(report: Report, see_more: str) -> None:

@@ -12,7 +12,7 @@ from rich.progress import Progress, TaskID
 from kalla.cli import progress, run_evidence
 from kalla.cli.client import Client, Style, ago, print_json, print_table
 from kalla.cli.recipe import given_values, recipe_text
-from kalla.cli.report import print_report
+from kalla.cli.report import print_report, printing
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence.report import Report, percent
 from kalla.storage import is_s3
@@ -209,7 +209,7 @@ def progress_line(reached: dict[str, Any]) -> str:
 
 
 def _end(run: dict[str, Any], style: str) -> None:
-    with Client() as client:
+    with Client() as client, printing():
         _print_run(run, style, client.url)
     if run["status"] != "completed":
         raise typer.Exit(2)

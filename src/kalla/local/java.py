@@ -42,7 +42,8 @@ class Java:
             return self.home
         shim = folder / "java" / "bin" / "java"
         shim.parent.mkdir(parents=True, exist_ok=True)
-        shim.write_text(_SHIM.format(module=_VECTOR, java=self.home / "bin" / "java"))
+        text = _SHIM.format(module=_VECTOR, java=self.home / "bin" / "java")
+        shim.write_text(text, encoding="utf-8")
         shim.chmod(0o755)
         return shim.parent.parent
 
@@ -76,7 +77,8 @@ def _inspect(home: Path) -> Java | None:
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:
-        facts = dict(re.findall(r'^(\w+)="(.*)"$', (home / "release").read_text(), re.MULTILINE))
+        text = (home / "release").read_text(encoding="utf-8")
+        facts = dict(re.findall(r'^(\w+)="(.*)"$', text, re.MULTILINE))
     except OSError:
         facts = {}
     version = facts.get("JAVA_VERSION") or _ask(home)

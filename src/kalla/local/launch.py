@@ -29,9 +29,9 @@ def take_identity(identity: str) -> None:
         user, group = os.geteuid(), os.getegid()
         if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER) != 0:
             raise OSError(ctypes.get_errno(), "no user namespace")
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{NOBODY} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{NOBODY} {group} 1")
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{NOBODY} {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{NOBODY} {group} 1", encoding="ascii")
     elif identity == "nobody":
         os.setgroups([])
         os.setgid(NOBODY)

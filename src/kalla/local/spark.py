@@ -69,7 +69,7 @@ class Spark(Server):
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         for name in ("tmp", "conf", "warehouse"):
             folder.make(self.folder / name)
-        (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING)
+        (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
 
     def command(self) -> Sequence[str]:
         java_options = f"-Djava.io.tmpdir={self.folder / 'tmp'}"

@@ -49,7 +49,7 @@ def told_in(path: Path) -> Told:
 
     def tell(done: float) -> None:
         unfinished = path.with_name(f"{path.name}-{uuid4().hex}")
-        unfinished.write_text(f"{done:.1f}")
+        unfinished.write_text(f"{done:.1f}", encoding="ascii")
         unfinished.rename(path)
 
     return tell
@@ -67,7 +67,7 @@ def followed(path: Path, told: Told) -> Iterator[None]:
         last, is_over = "", False
         while not is_over:
             is_over = left.wait(_BETWEEN_LOOKS)
-            found = path.read_text() if path.exists() else ""
+            found = path.read_text(encoding="ascii") if path.exists() else ""
             if found and found != last:
                 last = found
                 told(float(found))

@@ -352,7 +352,7 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
     }
     text = json.dumps(document, indent=2, ensure_ascii=False)
     unfinished = run.folder / ".metadata.json"
-    unfinished.write_text(text + "\n")
+    unfinished.write_text(text + "\n", encoding="utf-8")
     unfinished.rename(run.folder / "metadata.json")
 
 
