@@ -111,7 +111,7 @@ def list_runs(
                 "" if run["exceptions"] is None else f"{run['exceptions']:,}",
                 run["submitted_by"],
                 ago(run["created_at"]),
-                (run["error"] or "").split("\n")[0][:80],
+                beginning(run["error"] or ""),
             ]
             for run in page["runs"]
         ],
@@ -119,6 +119,12 @@ def list_runs(
     )
     if page["next_before"]:
         typer.echo(f"More: --before {page['next_before']}")
+
+
+def beginning(text: str) -> str:
+    """The first line, or what fits of it; with a mark where something is left out."""
+    line = text.split("\n")[0][:80]
+    return line if line == text else f"{line} …"
 
 
 @app.command()

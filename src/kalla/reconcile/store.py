@@ -23,6 +23,8 @@ sql = load("kalla.reconcile", "store.sql")
 # A failed run may be retried, for which its staged rows are needed.
 KEPT_SECONDS = 24 * 3600.0
 
+_SHOWN = 500  # signs of an error
+
 
 @dataclass(frozen=True)
 class Callback:
@@ -224,7 +226,10 @@ async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "error": None if row["error"] is None else scrub(row["error"])}
+    error = row["error"]
+    if error is not None:
+        error = scrub(error) if len(error) <= _SHOWN else scrub(error)[:_SHOWN] + " …"
+    return {**row, "error": error}
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:

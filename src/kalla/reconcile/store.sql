@@ -22,10 +22,10 @@ UPDATE kalla.reconciliations SET evidence_url = %(evidence_url)s, report = %(rep
 WHERE run_id = %(run_id)s;
 
 -- name: listing
--- Newest first; `before` is the last run of the page before.
+-- Newest first; `before` is the last run of the page before. Of an error, one sign more than is shown.
 SELECT c.run_id, c.name, c.recipe_id, c.recipe_version, c.recipe_hash, c.sources, c.submitted_by,
        c.created_at, coalesce(r.status, c.status) AS status,
-       left(CASE WHEN r.run_id IS NULL THEN c.error ELSE r.error END, 500) AS error,
+       left(CASE WHEN r.run_id IS NULL THEN c.error ELSE r.error END, 501) AS error,
        CASE WHEN r.run_id IS NULL THEN c.finished_at ELSE r.finished_at END AS finished_at,
        (c.report ->> 'match_rate')::double precision AS match_rate,
        (c.report ->> 'exceptions')::bigint AS exceptions

@@ -115,9 +115,14 @@ async def revive(connection: Connection, run_id: int, total_timeout_seconds: flo
         sql.revive, {"run_id": run_id, "total_timeout_seconds": total_timeout_seconds}
     )
     if await cursor.fetchone() is None:
-        raise Conflict(
-            f"run {run_id} is {(await get(connection, run_id)).status}: nothing to retry"
-        )
+        try:
+            status = (await get(connection, run_id)).status
+        except NotFound:  # rooms remember runs for longer than jobs live
+            raise Conflict(
+                f"run {run_id} has no jobs any more, if it ever had any here: they are removed "
+                "retention.finished_seconds after its end; submit it again"
+            ) from None
+        raise Conflict(f"run {run_id} is {status}: nothing to retry")
     cursor = await connection.execute(sql.revive_jobs, {"run_id": run_id})
     return Woken(row["queue"] for row in await cursor.fetchall())
 
