@@ -109,7 +109,10 @@ def test_all_matched_is_exit_code_0_and_nothing_is_left_running(folder: Path) ->
     assert "evidence is never written over" in again.stderr
 
 
-def test_a_run_that_is_told_to_end_leaves_nothing_behind(folder: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_run_that_is_told_to_end_leaves_nothing_behind(
+    folder: Path, told: signal.Signals
+) -> None:
     with required():
         java.find()
     temporary = folder / "tmp"
@@ -125,11 +128,11 @@ def test_a_run_that_is_told_to_end_leaves_nothing_behind(folder: Path) -> None:
         log = "kalla-*/logs/spark.log"
         until(lambda: list(temporary.glob(log)), "Spark starts", SECONDS)
         assert (folder / "out").exists()
-        running.terminate()
+        running.send_signal(told)
         _, said = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 128 + signal.SIGTERM
+    assert running.returncode == 128 + told
     assert "Traceback" not in said
     assert not list(temporary.glob("kalla-*"))
     assert not (folder / "out").exists()

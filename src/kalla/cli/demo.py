@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from kalla.cli import reconcile
 from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.report import print_report
+from kalla.cli.scratch import scratch
 from kalla.local import ports
 from kalla.local.postgres import Postgres
 from kalla.reconcile.demo import invoices, payments, recipe
@@ -34,8 +34,8 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "invoices.csv"
     recipe_file = folder / "recipe.yaml"
-    with clearing_up(), tempfile.TemporaryDirectory(prefix="kalla-demo-") as data:
-        postgres = Postgres(Path(data), ports.choose_free())
+    with clearing_up(), scratch() as data:
+        postgres = Postgres(data, ports.choose_free())
         console.print("  starting Postgres")
         try:
             with deferring():

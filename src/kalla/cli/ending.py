@@ -1,4 +1,4 @@
-"""A command that is told to end, by SIGTERM or by Ctrl-C, clears up after itself first.
+"""A command that is told to end, by SIGTERM, Ctrl-C or its terminal, clears up after itself first.
 
 An exception in the middle of starting a thread or a process would leave it running: there, the
 signal only leaves word. State of the module, as signals are of the process.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _told: int | None = None  # the signal
 _deferring = False
@@ -22,7 +22,12 @@ def clearing_up() -> Iterator[None]:
     """While this holds, what is running is ended by an exception, once."""
     global _told
     _told = None
-    before = {number: signal.signal(number, _hear) for number in _SIGNALS}
+    before = {
+        number: signal.signal(number, _hear)
+        for number in _SIGNALS
+        # Under nohup the end of the terminal is nothing to hear of.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
 from kalla.cli.report import print_report, printing
+from kalla.cli.scratch import scratch
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.spark import Spark
@@ -120,8 +120,8 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
 
 @contextmanager
 def private_spark(*, brief: bool) -> Iterator[SparkSession]:
-    with tempfile.TemporaryDirectory(prefix="kalla-") as folder:
-        server = Spark(Path(folder), ports.choose_free(), cores=_cores(), brief=brief)
+    with scratch() as folder:
+        server = Spark(folder, ports.choose_free(), cores=_cores(), brief=brief)
         try:
             with deferring():
                 # The client takes seconds to import, as the server takes to start.
