@@ -9,12 +9,14 @@ from tests.reference.case import (
     compare,
     eq,
     expect,
+    group,
     left,
     missed,
     pair,
     recipe,
     right,
     rule,
+    tolerance,
     window,
 )
 
@@ -112,4 +114,59 @@ ZONES = [
     ),
 ]  # fmt: skip
 
-CASES = [*TEXTS, *ZONES]
+EQUAL = "eq(at, rat)"
+TEN, NOON = "2024-02-01T10:00:00Z", "2024-02-01T12:00:00Z"
+
+GROUPS = [
+    Case(
+        "sums of two times of a day are not added up",
+        "Both sides' group sums within tolerance: confirmed as one group.",
+        recipe(rule(eq("at"), tolerance(absolute="0"), cardinality="M:N")),
+        left("id at amount", ("L1", TEN, "5"), ("L2", NOON, "7")),
+        right("id at:text amount", ("R1", TEN, "7"), ("R2", NOON, "5")),
+        expect(
+            missed("left", "L1", "R2", "unmatched", EQUAL, (TEN, NOON), None),
+            missed("left", "L2", "R1", "unmatched", EQUAL, (NOON, TEN), None),
+            missed("right", "R1", "L2", "unmatched", EQUAL, (NOON, TEN), None),
+            missed("right", "R2", "L1", "unmatched", EQUAL, (TEN, NOON), None),
+        ),
+    ),
+    Case(
+        "each time of a day is the only row of its key",
+        "If the key has one row on the one side and the whole group's sum is within tolerance",
+        recipe(rule(eq("at"), tolerance(absolute="0"), cardinality="1:N")),
+        left("id at amount", ("L1", TEN, "5"), ("L2", NOON, "7")),
+        right(
+            "id at:text amount",
+            ("R1", TEN, "2"),
+            ("R2", TEN, "3"),
+            ("R3", NOON, "3"),
+            ("R4", NOON, "4"),
+        ),
+        expect(group("L1", "R1 R2", "1:N", "0"), group("L2", "R3 R4", "1:N", "0")),
+    ),
+    Case(
+        "a date in text shares its key with all times of its day",
+        "the rows left that share the key form a group",
+        recipe(rule(eq("at"), tolerance(absolute="0"), cardinality="M:N")),
+        left("id at amount", ("L1", TEN, "5"), ("L2", NOON, "7"), ("L3", "2024-02-02T00:00Z", "1")),
+        right("id at:text amount", ("R1", "2024-02-01", "10"), ("R2", NOON, "2")),
+        expect(
+            group("L1 L2", "R1 R2", "M:N", "0"),
+            missed("left", "L3", "R2", "matched", EQUAL, ("2024-02-02T00:00:00Z", NOON), None),
+        ),
+    ),
+    Case(
+        "a time that nobody else has is in no group, though its day is",
+        "the rows left that share the key form a group",
+        recipe(rule(eq("at"), tolerance(absolute="0"), cardinality="N:1")),
+        left("id at amount", ("L1", TEN, "5"), ("L2", NOON, "7")),
+        right("id at:text amount", ("R1", "2024-02-01", "12"), ("R2", "2024-02-01T11:00Z", "12")),
+        expect(
+            group("L1 L2", "R1", "N:1", "0"),
+            missed("right", "R2", "L2", "matched", EQUAL, (NOON, "2024-02-01T11:00:00Z"), None),
+        ),
+    ),
+]
+
+CASES = [*TEXTS, *ZONES, *GROUPS]

@@ -12,19 +12,18 @@ from tests.reference.evidence import Status
 from tests.reference.findings import Doubt, Finding, Match
 from tests.reference.lens import Lens
 from tests.reference.rows import Row
-from tests.reference.values import Seen, amount_difference, number_text, within
+from tests.reference.values import amount_difference, number_text, within
 
 
 def match_groups(lens: Lens, rule: Rule, left: list[Row], right: list[Row]) -> list[Finding]:
     """Per key; a row whose amount is null is in no group."""
     sums = Sums(lens, rule)
-    groups: dict[tuple[Seen, ...], tuple[list[Row], list[Row]]] = {}
-    for row in (*left, *right):
-        key = lens.key(rule, row)
-        if key is not None and not (sums.checked and sums.amount(row) is None):
-            groups.setdefault(key, ([], []))[row.side == "right"].append(row)
+    counting = [
+        [row for row in rows if not (sums.checked and sums.amount(row) is None)]
+        for rows in (left, right)
+    ]
     found: list[Finding] = []
-    for lefts, rights in groups.values():
+    for lefts, rights in of_one_key(lens, rule, *counting):
         if rule.cardinality == "M:N":
             found += many_to_many(sums, lefts, rights)
         else:
@@ -34,6 +33,29 @@ def match_groups(lens: Lens, rule: Rule, left: list[Row], right: list[Row]) -> l
             elif ones:
                 found += several_to_many(sums, ones, manys)
     return found
+
+
+def of_one_key(
+    lens: Lens, rule: Rule, left: list[Row], right: list[Row]
+) -> list[tuple[list[Row], list[Row]]]:
+    """Rows that have equal keys, or whose keys are both equal to a third: a date in text is equal
+    to all times of its day."""
+    rest, groups = [*left, *right], []
+    while rest:
+        group = [rest.pop(0)]
+        while near := [e for e in rest if any(same_key(lens, rule, e, row) for row in group)]:
+            group += near
+            rest = [row for row in rest if row not in near]
+        lefts, rights = ([row for row in side if row in group] for side in (left, right))
+        groups.append((lefts, rights))
+    return groups
+
+
+def same_key(lens: Lens, rule: Rule, one: Row, other: Row) -> bool:
+    if one.side == other.side:
+        return False
+    left, right = (one, other) if one.side == "left" else (other, one)
+    return all(lens.holds(each, left, right) for each in lens.equalities(rule))
 
 
 def differences(

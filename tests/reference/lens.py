@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -109,19 +108,12 @@ class Lens:
             amounts += [e.column(side) for e in other.conditions if isinstance(e, Tolerance)]
         return any(each is not None and each in amounts for each in touched)
 
-    def key(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
-        """The values that must be equal; none when one is null, for null equals nothing. Of moments
-        the dates must be, for whether their times must is a matter of the pair.
-        """
-        return self._known(self._key(each, row) for each in self.equalities(rule))
-
     def key_alone(self, rule: Rule, row: Row) -> tuple[Seen, ...] | None:
-        """The same, of whatever currency."""
-        return self._known(self._key(each, row) for each in rule.key)
-
-    @staticmethod
-    def _known(given: Iterable[Seen]) -> tuple[Seen, ...] | None:
-        values = tuple(given)
+        """The values that must be equal, of whatever currency; none when one is null, for null
+        equals nothing. Of moments the dates must be, for whether their times must is a matter of
+        the pair.
+        """
+        values = tuple(self._key(each, row) for each in rule.key)
         return None if None in values else values
 
     def _key(self, condition: Equal, row: Row) -> Seen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching.phrases import conjunction, key_columns
+from kalla.reconcile.matching.phrases import conjunction, group_columns
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import RulePlan
@@ -23,9 +23,9 @@ def doubt_pairs(bench: Workbench, rule: RulePlan, side: Side, other: Side, pairs
 
 def doubt_whole_keys(bench: Workbench, rule: RulePlan, side: Side, other: Side, which: str) -> None:
     """Rows whose key was not looked into: all of the other side in that key are candidates."""
-    same = conjunction([f"t.{name} = k.{name}" for name in key_columns(rule)])
+    same = conjunction([f"t.{name} = k.{name}" for name in group_columns(rule)])
     mine, theirs = (
-        f"SELECT t.rid, k.kid FROM {each}_rule t JOIN kids k ON {same}" for each in (side, other)
+        f"SELECT t.rid, k.kid FROM {each}_grouped t JOIN kids k ON {same}" for each in (side, other)
     )
     kids = f"SELECT m.kid FROM ({mine}) m WHERE {which}"
     bench.keys_table(other, f"SELECT rid FROM ({theirs}) WHERE kid IN ({kids})", "other_keys")

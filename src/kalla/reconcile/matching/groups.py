@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching import splits
+from kalla.reconcile.matching import kinship, splits
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.doubts import doubt_whole_keys
-from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key
+from kalla.reconcile.matching.phrases import conjunction, group_columns, key_columns, same_key
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -19,6 +19,7 @@ def match(bench: Workbench, rule: RulePlan) -> str:
     """Carry a group rule out. Returns the table of its groups, a line for each row in one."""
     bench.admit(rule, "left")
     bench.admit(rule, "right")
+    kinship.group(bench, rule)
     groups = f"groups_{rule.number}"
     bench.run(
         f"CREATE TEMP TABLE {groups} (gid BIGINT, side VARCHAR, rid BIGINT, status VARCHAR,"
@@ -77,7 +78,7 @@ def _keep_sums(bench: Workbench, rule: RulePlan, groups: str) -> None:
 
 def _match_many(bench: Workbench, rule: RulePlan, groups: str) -> None:
     """Both sides' groups of a key as one, of rows that agree with some row of the other side."""
-    keys = key_columns(rule)
+    keys = group_columns(rule)
     _find_agreeing(bench, rule, keys)
     shared = "".join(f"{name}, " for name in keys)
     summed = "sum(amount)" if rule.sums else "NULL"
@@ -110,11 +111,12 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
     against each other; a key with too many kinds of them is not looked into.
     """
     compared = [place for place in rule.pair_checks if place != rule.sum_check]
-    names = [*keys, *(f"v{place}" for place in (*rule.coarse, *compared))]
+    values = [f"v{place}" for place in (*rule.coarse, *compared)]
+    names = list(dict.fromkeys([*keys, *key_columns(rule), *values]))
     for side in SIDES:
         bench.run(
             f"CREATE OR REPLACE TEMP TABLE {side}_kinds AS"
-            f" SELECT DISTINCT {', '.join(['1 AS kind', *names])} FROM {side}_rule"
+            f" SELECT DISTINCT {', '.join(['1 AS kind', *names])} FROM {side}_grouped"
         )
     holds = [rule.checks[place].holds for place in compared]
     most = _HOT_TEXTS if any(FUZZY in each for each in holds) else _HOT_KINDS
@@ -129,7 +131,8 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
         f" ON {both} WHERE a.n * b.n > {most}"
     )
     (hot,) = bench.row("SELECT count(*) FROM kids")
-    condition = conjunction([*same_key(rule), *holds])
+    same = [f"l.{name} = r.{name}" for name in keys]
+    condition = conjunction([*same, *same_key(rule), *holds])
     for side, alias, other in (("left", "l", "right_kinds r"), ("right", "r", "left_kinds l")):
         kinds = f"SELECT {alias}.* FROM {side}_kinds {alias}"
         if hot:
@@ -137,8 +140,9 @@ def _find_agreeing(bench: Workbench, rule: RulePlan, keys: list[str]) -> None:
             kinds += f" ANTI JOIN kids k ON {cool}"
         alike = conjunction([f"t.{name} = k.{name}" for name in names])
         bench.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_part AS SELECT t.* FROM {side}_rule t SEMI JOIN"
-            f" (SELECT * FROM ({kinds}) {alias} SEMI JOIN {other} ON {condition}) k ON {alike}"
+            f"CREATE OR REPLACE TEMP TABLE {side}_part AS SELECT t.* FROM {side}_grouped t"
+            f" SEMI JOIN (SELECT * FROM ({kinds}) {alias} SEMI JOIN {other} ON {condition}) k"
+            f" ON {alike}"
         )
     if hot:
         for side, other in (SIDES, SIDES[::-1]):

@@ -23,6 +23,11 @@ def key_columns(rule: RulePlan) -> list[str]:
     return equal_columns(rule) + (["cur"] if rule.currency else [])
 
 
+def group_columns(rule: RulePlan) -> list[str]:
+    """What rows of a group have in common, in the views `{side}_grouped`."""
+    return ["kin"] if rule.coarse else key_columns(rule)
+
+
 def equal_columns(rule: RulePlan) -> list[str]:
     """The key without the currency."""
     return [f"k{place}" if rule.checks[place].coarse else f"v{place}" for place in rule.key]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from kalla.reconcile.matching import subsets
 from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
 from kalla.reconcile.matching.fitting import Fitting
-from kalla.reconcile.matching.phrases import conjunction, key_columns, same_key, unscaled
+from kalla.reconcile.matching.phrases import conjunction, group_columns, same_key, unscaled
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import RulePlan
@@ -61,7 +61,7 @@ class _Findings:
 def _number_keys(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None:
     """`kids` (the keys of both sides, their rows, whether these make too many pairs, kid), and
     `ones`: the rows of the one side that have such a key."""
-    keys = key_columns(rule)
+    keys = group_columns(rule)
     shared = "".join(f"{name}, " for name in keys)
     both = " AND ".join(f"a.{name} = b.{name}" for name in keys) or "true"
     listed = f"a.{', a.'.join(keys)}, " if keys else ""
@@ -69,14 +69,14 @@ def _number_keys(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> Non
         "CREATE OR REPLACE TEMP TABLE kids AS SELECT *, row_number() OVER () AS kid,"
         f" ones > 1 AND ones * many > {_HOT_PAIRS} AS hot"
         f" FROM (SELECT {listed}a.n AS ones, b.n AS many"
-        f" FROM (SELECT {shared}count(*) AS n FROM {one}_rule GROUP BY ALL) a"
-        f" JOIN (SELECT {shared}count(*) AS n FROM {many}_rule GROUP BY ALL) b"
+        f" FROM (SELECT {shared}count(*) AS n FROM {one}_grouped GROUP BY ALL) a"
+        f" JOIN (SELECT {shared}count(*) AS n FROM {many}_grouped GROUP BY ALL) b"
         f" ON {both})"
     )
     same = conjunction([f"t.{name} = k.{name}" for name in keys])
     bench.run(
         "CREATE OR REPLACE TEMP TABLE ones AS SELECT k.kid, k.ones = 1 AS alone, k.hot, t.*"
-        f" FROM {one}_rule t JOIN kids k ON {same}"
+        f" FROM {one}_grouped t JOIN kids k ON {same}"
     )
 
 
@@ -84,12 +84,12 @@ def _find_large(bench: Workbench, rule: RulePlan, one: Side, many: Side) -> None
     """`large_kids`: keys with several one rows that are too large to be solved together, known by
     counting; `many_rows` (kid, rid): the rows of the many side that count."""
     m, o = _letter(many), _letter(one)
-    same = conjunction([f"{m}.{name} = k.{name}" for name in key_columns(rule)])
+    same = conjunction([f"{m}.{name} = k.{name}" for name in group_columns(rule)])
     counts = f"{m}.amount <> 0" if rule.sums else "true"
     bench.run(
         f"CREATE OR REPLACE TEMP TABLE many_rows AS SELECT k.kid, {m}.rid"
-        f" FROM {many}_rule {m} JOIN kids k ON {same} AND k.ones > 1 AND NOT k.hot"
-        f" SEMI JOIN {one}_rule {o} ON {_admits(rule)} WHERE {counts}"
+        f" FROM {many}_grouped {m} JOIN kids k ON {same} AND k.ones > 1 AND NOT k.hot"
+        f" SEMI JOIN {one}_grouped {o} ON {_admits(rule)} WHERE {counts}"
     )
     bounds = bench.plan.bounds
     sized = bench.rows(
@@ -118,7 +118,7 @@ def _find_admissible(bench: Workbench, rule: RulePlan, one: Side, many: Side) ->
     bench.run(
         "CREATE OR REPLACE TEMP TABLE admissible AS"
         f" SELECT {o}.kid, {o}.alone, {o}.rid AS one, {m}.rid AS many, {', '.join(amounts)}"
-        f" FROM ({looked_at}) {o} JOIN {many}_rule {m} ON {_admits(rule)}"
+        f" FROM ({looked_at}) {o} JOIN {many}_grouped {m} ON {_admits(rule)}"
     )
     bench.run(
         "CREATE OR REPLACE TEMP TABLE whole AS"
