@@ -42,11 +42,11 @@ ROWS = [
         expect(pair("INV-7#1", "R1"), pair("INV-7#2", "R2"), pair("INV-8", "R3")),
     ),
     Case(
-        "the order of a doubled key's rows is by column name, null first, as text",
+        "the order of a doubled key's rows is by column name, null first, numbers as numbers",
         "in the order of all their column values",
         recipe(rule(eq("amount"), eq())),
-        left("ref id amount", ("a", "K", "10"), ("z", "K", "1.5"), ("b", "K", "10")),
-        right("ref id amount", ("a", "R1", "10"), ("z", "R2", "1.5"), ("b", "R3", "10")),
+        left("ref id amount", ("a", "K", "10"), ("z", "K", "9.5"), ("b", "K", "10")),
+        right("ref id amount", ("a", "R1", "10"), ("z", "R2", "9.5"), ("b", "R3", "10")),
         expect(pair("K#1", "R2"), pair("K#2", "R1"), pair("K#3", "R3")),
     ),
     Case(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from kalla.reconcile.model import Side, Source
 from tests.reference.evidence import Table, Value
@@ -48,11 +47,6 @@ def _key_text(source: Source, values: Mapping[str, Value]) -> str:
     return "|".join("∅" if part is None else part.replace("#", "##") for part in parts)
 
 
-def _all_values(values: Mapping[str, Value]) -> tuple[tuple[bool, str], ...]:
-    """Each column as text, null first, columns in name order; of two points in time in the same
-    second, the one without a fraction first."""
-    return tuple(
-        (value is not None, text.replace("Z", "+00") if isinstance(value, datetime) else text)
-        for value in (values[name] for name in sorted(values))
-        for text in [as_text(value) or ""]
-    )
+def _all_values(values: Mapping[str, Value]) -> tuple[tuple[bool, Value], ...]:
+    """Each column by its value, null first, columns in name order."""
+    return tuple((values[name] is not None, values[name]) for name in sorted(values))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from kalla.reconcile.matching import values
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.model import Side
@@ -93,7 +94,7 @@ def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:
     side = plan.side
     keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
     kept = [f"p{place}" for place in range(len(keys))] + [held(name) for name in plan.columns]
-    every = [f"CAST({held(name)} AS VARCHAR) NULLS FIRST" for name in sorted(plan.input.types)]
+    every = [f"{_in_order(*each)} NULLS FIRST" for each in sorted(plan.input.types.items())]
     text = bench.plain_key(side, "")
     bench.run(
         f"""
@@ -121,3 +122,8 @@ def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:
         f" FROM ({twins}) a JOIN in_order b ON a.twin = b.twin AND {same}"
     )
     bench.run("DROP TABLE in_order")
+
+
+def _in_order(name: str, kind: str) -> str:
+    """What rows are in order by, of a column: its values, or their text."""
+    return held(name) if values.has_order(kind) else f"CAST({held(name)} AS VARCHAR)"

@@ -239,6 +239,12 @@ def shown(given: Value, sql: str | None = None) -> str:
     return f"CAST({sql} AS VARCHAR)"
 
 
+def has_order(type_: str) -> bool:
+    """Whether a column's values are in an order that is not that of their text."""
+    whole = type_.upper() in _WHOLE | _UNWRITABLE | _NAIVE
+    return whole or type_.upper().startswith(("DECIMAL(", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP"))
+
+
 def _raw(columns: Columns, column: str) -> Value:
     sql, kind = held(column), columns.types[column].upper()
     if kind.endswith("]"):
