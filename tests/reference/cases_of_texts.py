@@ -7,6 +7,7 @@ from tests.reference.case import (
     alone,
     eq,
     expect,
+    fuzzy,
     left,
     missed,
     pair,
@@ -25,6 +26,33 @@ DERIVED = (
 ZONE = "a date against a timestamp uses the recipe's time zone (default UTC)"
 
 TEXTS = [
+    Case(
+        "a threshold of many digits is held to all of them",
+        "a whole number of ten-thousandths",
+        recipe(rule(eq(), fuzzy("0.90005", metric="levenshtein"))),
+        left("id ref note", ("L1", "a", "abcdefghij")),
+        right("id ref note", ("R1", "a", "abcdefghix")),
+        expect(
+            missed(
+                "left",
+                "L1",
+                "R1",
+                "unmatched",
+                "fuzzy(note, rnote)",
+                ("abcdefghij", "abcdefghix"),
+                "1000",
+            ),
+            missed(
+                "right",
+                "R1",
+                "L1",
+                "unmatched",
+                "fuzzy(note, rnote)",
+                ("abcdefghij", "abcdefghix"),
+                "1000",
+            ),
+        ),
+    ),
     Case(
         "capitals and spaces matter",
         DERIVED,

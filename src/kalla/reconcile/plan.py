@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.matching import filters, values
-from kalla.reconcile.matching.conditions import EXACT, Bound, Check, compile_condition
+from kalla.reconcile.matching.conditions import EXACT, Bound, Check, bound_of, compile_condition
 from kalla.reconcile.matching.values import Columns, Value
 from kalla.reconcile.model import (
     SIDES,
@@ -241,7 +241,8 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
         sum_bound = EXACT if sums else None
         if rule.tolerance:
             sum_check = rule.conditions.index(rule.tolerance)
-            sum_bound = checks[sum_check].bound
+        if sums and rule.tolerance:
+            sum_bound = bound_of(rule.tolerance, max(value.scale for value in sums))
         if sum_bound:  # of sums nobody knows how many digits they have
             sum_bound = replace(sum_bound, is_tight=True)
     return RulePlan(

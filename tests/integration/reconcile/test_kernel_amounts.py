@@ -15,7 +15,8 @@ import pytest
 from kalla.errors import Permanent
 from kalla.reconcile import complaints, kernel, plan
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import pairs
+from kalla.reconcile.matching import pairs, values
+from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
@@ -70,7 +71,22 @@ NINES = "9" * 28
         (("DECIMAL(38,9)", "DECIMAL(38,9)"), [f"9{NINES}"], [f"-9{NINES}"], {"absolute": 1}, 0, 0),
         (("DECIMAL(38,9)", "DECIMAL(38,9)"), [f"9{NINES}"], [f"9{NINES}"], {"absolute": 1}, 1, 0),
         (("DECIMAL(38,2)", "DECIMAL(38,2)"), ["9" * 36], ["1"], {"absolute": "0.000000001"}, 0, 0),
+        (("DECIMAL(36,2)", "DECIMAL(36,2)"), ["9" * 31], ["1"], {"absolute": "0.000000001"}, 0, 0),
+        (
+            ("DECIMAL(12,2)", "DECIMAL(12,2)"),
+            ["1", "1"],
+            ["1.01", "1.02"],
+            {"absolute": "0.019"},
+            1,
+            0,
+        ),
+        # White around text does not count, nor do zeros that say nothing.
+        (("VARCHAR", "VARCHAR"), ["5\t", "1.0000000000"], ["5", "1"], {"absolute": 0}, 2, 0),
+        (("VARCHAR", "VARCHAR"), ["\u00a07", "0" * 40 + "3"], ["7", "3"], {"absolute": 0}, 2, 0),
+        (("VARCHAR", "VARCHAR"), ["1.0000000001"], ["1"], {"absolute": 0}, 0, 1),
         # What has no place among the other side's decimals is not read.
+        (("DECIMAL(38,2)", "DECIMAL(38,38)"), ["0.5", "5"], ["0.5", "0"], {"absolute": 0}, 1, 1),
+        (("DECIMAL(5,0)", "DECIMAL(38,38)"), ["0", "5"], ["0", "0.5"], {"absolute": 0}, 1, 1),
         (("DECIMAL(38,0)", "DECIMAL(38,9)"), ["9" * 35, "5"], ["1", "5"], {"absolute": 1}, 1, 1),
         # A percentage needs room to multiply in.
         (("VARCHAR", "VARCHAR"), ["9" * 24, "100"], ["9" * 24, "90"], {"percent": 1000000}, 1, 1),
@@ -137,3 +153,64 @@ def test_what_duckdb_says_is_told_without_its_sql() -> None:
     told = str(complaints.of_matching(failed.value))
     assert "LINE" not in told
     assert "SELECT" not in told
+
+
+@pytest.mark.parametrize("cardinality", ["1:N", "M:N"])
+def test_a_group_whose_sum_no_number_holds_is_no_match(tmp_path: Path, cardinality: str) -> None:
+    """Nor does it matter in which order amounts are added up whose sum is one."""
+    huge, kind = Decimal("9e35"), pa.decimal128(38, 2)
+    rows: dict[Side, tuple[str, list[Decimal]]] = {
+        "left": ("ab", [huge, huge]),
+        "right": ("aabbbb", [huge, huge, huge, huge, -huge, Decimal(0)]),
+    }
+    inputs: dict[Side, Input] = {}
+    for side, (refs, amounts) in rows.items():
+        path = tmp_path / f"{side}.parquet"
+        pq.write_table(
+            pa.table(
+                {
+                    "id": pa.array(range(len(refs))),
+                    "ref": list(refs),
+                    "amount": pa.array(amounts, kind),
+                    "fee": [1] * len(refs),
+                }
+            ),
+            path,
+        )
+        types = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(38,2)", "fee": "BIGINT"}
+        inputs[side] = Input("parquet", (str(path),), types, rows=len(refs))
+    source = {"uri": "-", "primary_key": ["id"], "amount": "fee"}
+    conditions = [
+        {"left": "ref", "op": "eq", "right": "ref"},
+        {"left": "amount", "op": "tolerance", "right": "amount", "absolute": 0},
+    ]
+    recipe = Recipe.model_validate(
+        {
+            "name": "test",
+            "sources": {"left": source, "right": source},
+            "rules": [{"name": "only", "cardinality": cardinality, "conditions": conditions}],
+        }
+    )
+    made = plan.make(recipe, inputs)
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    found = [
+        key
+        for file in (tmp_path / "evidence" / "matched").glob("*.parquet")
+        for row in pq.read_table(file).to_pylist()
+        if row["status"] == "confirmed"
+        for key in (row["left_key"], row["right_key"])
+    ]
+    assert set(found) - {None} == {"1", "2", "3", "4", "5"}
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [("0", "0"), ("0.5", "0.5"), ("-0.05", "-0.05"), ("-0.5", "-0.5")]
+)
+@pytest.mark.parametrize("kind", ["DECIMAL(38,38)", "DECIMAL(5,5)", "DECIMAL(9,5)"])
+def test_a_number_has_a_digit_before_its_point(kind: str, number: str, shown: str) -> None:
+    column = values.value(Columns({"x": kind}), "x")
+    given = f"SELECT {number}::{kind} AS {values.held('x')}"
+    with duckdb.connect() as connection:
+        found = connection.execute(f"SELECT {values.shown(column)} FROM ({given})").fetchall()
+    assert found == [(shown,)]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from fractions import Fraction
+from math import ceil
 
 from kalla.reconcile.matching import times, values
 from kalla.reconcile.matching.times import DAY
@@ -151,7 +153,7 @@ def compile_condition(
     if isinstance(condition, Fuzzy):
         left, right = values.as_text(left), values.as_text(right)
         alike = f"{FUZZY}({values.literal(condition.metric)}, {lv}, {rv})"
-        least = int(condition.threshold * 10_000)
+        least = ceil(Fraction(condition.threshold) * 10_000)
         far = f"(10000 - {alike})"
         holds = f"{alike} >= {least}"
         return Check(label, left, right, holds, far, f"CAST({far} AS VARCHAR)", delta=far)
@@ -172,22 +174,7 @@ def _tolerance(
 ) -> Check:
     left, right = values.as_number(left, columns[0]), values.as_number(right, columns[1])
     scale = max(left.scale, right.scale)
-    most = Decimal("9" * (38 - scale) or "0")  # no difference is more
-
-    def either(one: Decimal | None, both: Decimal | None) -> Decimal | None:
-        return both if one is None else one
-
-    def bounded(one: Decimal | None) -> Decimal | None:
-        found = either(one, condition.absolute)
-        return None if found is None else min(found, most)
-
-    bound = Bound(
-        bounded(condition.below),
-        bounded(condition.above),
-        either(condition.below_percent, condition.percent),
-        either(condition.above_percent, condition.percent),
-        condition.negate,
-    )
+    bound = bound_of(condition, scale)
     room = 38 - scale
     for percent in (bound.below_percent, bound.above_percent):
         if percent is not None:  # both sides of what is compared are multiplied
@@ -209,6 +196,26 @@ def _tolerance(
         scale=scale,
         delta=difference,
         window=bound.window(scale),
+    )
+
+
+def bound_of(condition: Tolerance, scale: int) -> Bound:
+    """Of amounts that have so many places, and whose differences have no more."""
+    most = Decimal("9" * (38 - scale) or "0")  # no difference is more
+
+    def either(one: Decimal | None, both: Decimal | None) -> Decimal | None:
+        return both if one is None else one
+
+    def bounded(one: Decimal | None) -> Decimal | None:
+        found = either(one, condition.absolute)
+        return None if found is None else Decimal(f"{_units(min(found, most), scale)}E-{scale}")
+
+    return Bound(
+        bounded(condition.below),
+        bounded(condition.above),
+        either(condition.below_percent, condition.percent),
+        either(condition.above_percent, condition.percent),
+        condition.negate,
     )
 
 

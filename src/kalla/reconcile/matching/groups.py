@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching import kinship, splits
+from kalla.reconcile.matching import kinship, splits, totals
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.doubts import doubt_whole_keys
-from kalla.reconcile.matching.phrases import conjunction, group_columns, key_columns, same_key
+from kalla.reconcile.matching.phrases import (
+    conjunction,
+    group_columns,
+    key_columns,
+    same_key,
+    unscaled,
+)
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
@@ -63,16 +69,21 @@ def _keep_sums(bench: Workbench, rule: RulePlan, groups: str) -> None:
     """What groups sum up to, and in which currency; kept now, as pairs are."""
     if rule.sums is None:
         return
+    scale = rule.sum_scale
+    halves = ", ".join(
+        f"{totals.halves(unscaled(f'{side}_rule.amount', scale))} AS {side}_total" for side in SIDES
+    )
     sums = ", ".join(
-        f"sum({side}_rule.amount) FILTER (g.side = '{side}') AS {side}_amount" for side in SIDES
+        f"{totals.scaled(totals.whole(f'{side}_total'), scale)} AS {side}_amount" for side in SIDES
     )
     currency = "any_value(left_rule.cur)" if rule.currency else "NULL::VARCHAR"
     joins = " ".join(
         f"LEFT JOIN {side}_rule ON g.side = '{side}' AND {side}_rule.rid = g.rid" for side in SIDES
     )
     bench.run(
-        f"CREATE TEMP TABLE {groups}_sums AS SELECT g.gid, {sums}, {currency} AS currency,"
-        f" any_value(g.cardinality) AS cardinality FROM {groups} g {joins} GROUP BY g.gid"
+        f"CREATE TEMP TABLE {groups}_sums AS SELECT gid, {sums}, currency, cardinality FROM"
+        f" (SELECT g.gid, {halves}, {currency} AS currency,"
+        f" any_value(g.cardinality) AS cardinality FROM {groups} g {joins} GROUP BY g.gid)"
     )
 
 
@@ -81,9 +92,10 @@ def _match_many(bench: Workbench, rule: RulePlan, groups: str) -> None:
     keys = group_columns(rule)
     _find_agreeing(bench, rule, keys)
     shared = "".join(f"{name}, " for name in keys)
-    summed = "sum(amount)" if rule.sums else "NULL"
+    summed = totals.halves(unscaled("amount", rule.sum_scale)) if rule.sums else "NULL"
     both = " AND ".join(f"a.{name} = b.{name}" for name in keys) or "true"
-    fits = rule.sum_bound.holds("a.total", "b.total") if rule.sum_bound else "true"
+    sums = [totals.scaled(totals.whole(f"{each}.total"), rule.sum_scale) for each in "ab"]
+    fits = rule.sum_bound.holds(*sums) if rule.sum_bound else "true"
     shape = (
         "CASE WHEN a.n = 1 AND b.n = 1 THEN '1:1' WHEN a.n = 1 THEN '1:N'"
         " WHEN b.n = 1 THEN 'N:1' ELSE 'M:N' END"

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from kalla.reconcile.matching import subsets
+from kalla.reconcile.matching import subsets, totals
 from kalla.reconcile.matching.doubts import doubt_pairs, doubt_whole_keys
 from kalla.reconcile.matching.fitting import Fitting
 from kalla.reconcile.matching.phrases import conjunction, group_columns, same_key, unscaled
@@ -124,7 +124,8 @@ def _find_admissible(bench: Workbench, rule: RulePlan, one: Side, many: Side) ->
         "CREATE OR REPLACE TEMP TABLE whole AS"
         f" SELECT one, n, counting, coalesce({_whole_fits(rule, one)}, false) AS fits"
         " FROM (SELECT one, count(*) AS n, count(*) FILTER (many_amount <> 0) AS counting,"
-        " any_value(one_amount) AS amount, sum(many_amount) AS total"
+        " any_value(one_amount) AS amount,"
+        f" {totals.halves('many_amount')} AS total"
         " FROM admissible WHERE alone GROUP BY one)"
     )
 
@@ -143,17 +144,9 @@ def _whole_fits(rule: RulePlan, one: Side) -> str:
     """Over the amount of one row and the total of its admissible rows: whether that fits it."""
     if rule.sum_bound is None:
         return "true"
-    exact = f"DECIMAL(38, {rule.sum_scale})"
-    row = f"({_scaled('amount', rule.sum_scale)})::{exact}"
-    total = f"({_scaled('total', rule.sum_scale)})::{exact}"
+    row = totals.scaled("amount", rule.sum_scale)
+    total = totals.scaled(totals.whole("total"), rule.sum_scale)
     return rule.sum_bound.holds(row, total) if one == "left" else rule.sum_bound.holds(total, row)
-
-
-def _scaled(sql: str, scale: int) -> str:
-    """A whole number of last places as the decimal it is; a power of ten as a decimal is exact."""
-    if scale == 0:
-        return f"CAST({sql} AS HUGEINT)"
-    return f"CAST({sql} AS DECIMAL(38, 0)) * 0.{'0' * (scale - 1)}1::DECIMAL(38, {scale})"
 
 
 def _search_subsets(

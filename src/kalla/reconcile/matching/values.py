@@ -19,7 +19,8 @@ Kind = Literal["text", "number", "date", "timestamp", "boolean", "moment", "dura
 
 # Amounts in text and in floats are read with so many places; more digits than that are no amount.
 PLACES = 9
-_DIGITS = 38 - PLACES - 1  # before the point, so that the difference of two has a place
+_MOST_DIGITS = 38
+_DIGITS = _MOST_DIGITS - PLACES - 1  # before the point, so that the difference of two has a place
 
 _WHITE = "".join(
     chr(code)
@@ -124,10 +125,11 @@ def as_number(given: Value, columns: Columns) -> Value:
         return given
     if given.kind != "text":
         raise InvalidInput(Problem("", f"a {given.kind} is no amount"))
-    text = f"trim({given.sql})"
+    text = _trimmed(given.sql)
     if columns.csv.decimal == ",":
         text = f"CASE WHEN {text} NOT LIKE '%.%' THEN replace({text}, ',', '.') END"
-    shape = literal(rf"[+-]?(\d{{1,{_DIGITS}}}(\.\d{{0,{PLACES}}})?|\.\d{{1,{PLACES}}})")
+    # Zeros in front and at the end are no digits that matter.
+    shape = literal(rf"[+-]?(0*\d{{1,{_DIGITS}}}(\.\d{{0,{PLACES}}}0*)?|\.\d{{1,{PLACES}}}0*)")
     sql = f"CASE WHEN regexp_full_match({text}, {shape}) THEN CAST({text} AS {amount_type()}) END"
     return Value(f"({sql})", "number", PLACES, given.sql, given.column)
 
@@ -206,8 +208,16 @@ def narrow(given: Value, whole: int) -> Value:
     unreadable."""
     if given.whole <= whole:
         return given
-    sql = f"TRY_CAST({given.sql} AS DECIMAL({max(whole, 1) + given.scale}, {given.scale}))"
+    sql = f"TRY_CAST({given.sql} AS DECIMAL({whole + given.scale}, {given.scale}))"
+    if not whole + given.scale:
+        sql = f"CASE WHEN {given.sql} = 0 THEN {given.sql} END"
     return replace(given, sql=sql, whole=whole, reads=given.reads or given.sql)
+
+
+def _trimmed(text: str) -> str:
+    # To look for all kinds of white takes twenty times as long as to see that there is none.
+    plain = " AND ".join(f"{end}({text}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
+    return f"(CASE WHEN {plain} THEN {text} ELSE trim({text}, {literal(_WHITE)}) END)"
 
 
 def amount_type(scale: int = PLACES) -> str:
@@ -222,6 +232,8 @@ def shown(given: Value, sql: str | None = None) -> str:
     if given.kind == "number" and given.scale:
         # To trim takes ten times as long as to write, and most need none.
         text = f"CAST({sql} AS VARCHAR)"
+        if not given.whole or given.scale == _MOST_DIGITS:  # DuckDB writes no zero before the point
+            text = rf"regexp_replace({text}, '^(-?)[.]', '\10.')"
         return f"CASE WHEN suffix({text}, '0') THEN rtrim(rtrim({text}, '0'), '.') ELSE {text} END"
     if given.kind == "timestamp":
         moment = f"timezone('UTC', {sql})"
@@ -325,11 +337,7 @@ def _derived(given: Value, derivation: Derivation) -> Value:
         sql = f"CASE WHEN regexp_matches({given.sql}, {pattern}) THEN {found} END"
         return Value(f"({sql})", "text", column=given.column)
     if derivation == "trim":
-        # To look for all kinds of white takes twenty times as long as to see that there is none.
-        plain = " AND ".join(f"{end}({given.sql}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
-        trimmed = f"trim({given.sql}, {literal(_WHITE)})"
-        sql = f"(CASE WHEN {plain} THEN {given.sql} ELSE {trimmed} END)"
-        return Value(sql, "text", column=given.column)
+        return Value(_trimmed(given.sql), "text", column=given.column)
     if derivation == "digits":
         found = f"nullif(regexp_replace({given.sql}, '[^0-9]', '', 'g'), '')"
         return Value(found, "text", column=given.column)
