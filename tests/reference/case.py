@@ -264,6 +264,14 @@ def taken(
     )
 
 
+def out_of_sum(side: Side, key: str, candidate: str, columns: str) -> Unmatched:
+    """The closest candidate satisfies everything, but their groups do not."""
+    return Unmatched(
+        key, side, ("r",), candidate, "unmatched", "r",
+        failing_condition=f"sum({columns})", rejection_reason="sum_failed",
+    )  # fmt: skip
+
+
 def missed(
     side: Side,
     key: str,

@@ -9,11 +9,11 @@ from tests.reference.case import (
     group,
     left,
     missed,
+    out_of_sum,
     pair,
     recipe,
     right,
     rule,
-    taken,
     tolerance,
     window,
 )
@@ -142,9 +142,9 @@ WHOLES = [
         right("id ref qty", ("R1", "a", 2), ("R2", "a", 3), ("R3", "b", 2), ("R4", "b", 4)),
         expect(
             group("L1", "R1 R2", "1:N"),
-            taken("left", "L2", "R3", "unmatched"),
-            taken("right", "R3", "L2", "unmatched"),
-            taken("right", "R4", "L2", "unmatched"),
+            out_of_sum("left", "L2", "R3", "qty, rqty"),
+            out_of_sum("right", "R3", "L2", "qty, rqty"),
+            out_of_sum("right", "R4", "L2", "qty, rqty"),
         ),
     ),
     Case(
@@ -208,9 +208,9 @@ MANY = [
         left("id ref amount", ("L1", "a", "3"), ("L2", "a", "9")),
         right("id ref amount", ("R1", "a", "3")),
         expect(
-            taken("left", "L1", "R1", "unmatched"),
+            out_of_sum("left", "L1", "R1", "amount, ramount"),
             missed("left", "L2", "R1", "unmatched", AMOUNT, ("9", "3"), "-6"),
-            taken("right", "R1", "L1", "unmatched"),
+            out_of_sum("right", "R1", "L1", "amount, ramount"),
         ),
     ),
     Case(

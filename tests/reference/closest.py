@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from kalla.reconcile.model import Condition, DateWindow, Equal, Rule, Tolerance
+from kalla.reconcile.model import SIDES, Condition, DateWindow, Equal, Rule, Tolerance
 from tests.reference.evidence import Fate, Unmatched
 from tests.reference.lens import Lens
 from tests.reference.rows import Row, in_key_order
@@ -41,10 +41,18 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
         if not lens.holds(each, best.left, best.right)
     ]
     if not fail:
-        return Unmatched(
-            row.key, row.side, attempted, best.other.key, fates[best.other], best.rule.name,
+        became = fates[best.other]
+        fits = Unmatched(
+            row.key, row.side, attempted, best.other.key, became, best.rule.name,
             rejection_reason="taken",
         )  # fmt: skip
+        if became != "unmatched":
+            return fits
+        # Both are left over though they fit each other: it is their groups that do not.
+        within = best.rule.tolerance
+        summed = [best.rule.summed(side) or (within and within.column(side)) for side in SIDES]
+        label = f"sum({', '.join(map(str, summed))})"
+        return replace(fits, failing_condition=label, rejection_reason="sum_failed")
     name, failing = fail[0]
     return Unmatched(
         record_key=row.key,

@@ -17,7 +17,7 @@ Rows = Sequence[Mapping[str, Value]]
 Status = Literal["confirmed", "suggested"]
 Reason = Literal["tie", "unequal", "too_large", "several_subsets", "several_groups"]
 Fate = Literal["matched", "suggested", "ambiguous", "unmatched"]
-Rejection = Literal["taken", "condition_failed", "no_candidate", "not_attempted"]
+Rejection = Literal["taken", "sum_failed", "condition_failed", "no_candidate", "not_attempted"]
 
 CANDIDATES_LISTED = 20
 

@@ -39,6 +39,7 @@ _REASONS = {
     "no_pair": "in no pair of the SQL's result",
     "not_attempted": "no rule's filters admit it",
     "taken": "fits {candidate}, which another row took",
+    "sum_failed": "fits {candidate}, but {condition} of their groups does not",
     "condition_failed": "closest is {candidate} ({status}): {condition} fails",
 }
 

@@ -34,7 +34,14 @@ _ROWS = 122_880  # of a row group
 _KEYS = ("record_key", "closest_candidate")  # gain little by compression
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
-_REASONS = ("not_attempted", "no_candidate", "taken", "condition_failed", "no_pair")
+_REASONS = (
+    "not_attempted",
+    "no_candidate",
+    "taken",
+    "sum_failed",
+    "condition_failed",
+    "no_pair",
+)
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
 _PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
@@ -174,9 +181,11 @@ class Evidence:
         gone = bench.gone(other, f"SELECT other FROM {side}_found")
         statuses, reasons = enum([*SETTLED, *OPEN]), enum(_REASONS)
         ambiguous, unmatched = (f"{literal(each)}::{statuses}" for each in OPEN)
-        no_attempt, no_candidate, taken, failed, no_pair = (
+        no_attempt, no_candidate, taken, sum_failed, failed, no_pair = (
             f"{literal(each)}::{reasons}" for each in _REASONS
         )
+        # Two rows that are left and fit each other are of a group whose sums do not.
+        untaken = "(n.other IS NOT NULL AND n.failing IS NULL AND g.rid IS NULL AND a.rid IS NULL)"
         if bench.plan.statement is not None:  # nobody has looked for one
             no_candidate = no_pair
         columns = {
@@ -188,12 +197,13 @@ class Evidence:
             f" WHEN a.rid IS NOT NULL THEN {ambiguous}"
             f" WHEN n.other IS NOT NULL THEN {unmatched} END",
             "rule": "n.rule",
-            "failing_condition": "n.failing",
+            "failing_condition": _failing(bench.plan.rules, untaken),
             "left_value": "n.left_value",
             "right_value": "n.right_value",
             "difference": "n.difference",
             "rejection_reason": f"CASE WHEN {nobody} THEN {no_attempt}"
             f" WHEN n.rid IS NULL THEN {no_candidate}"
+            f" WHEN {untaken} THEN {sum_failed}"
             f" WHEN n.failing IS NULL THEN {taken} ELSE {failed} END",
         }
         self._write_whole(
@@ -332,6 +342,20 @@ def _worth(plan: Plan, side: Side) -> dict[str, str]:
 
 def _names(plan: Plan) -> str:
     return "[" + ", ".join(literal(rule.name) for rule in plan.rules) + "]"
+
+
+def _failing(rules: Sequence[RulePlan], untaken: str) -> str:
+    """What fails of a row and its closest one; of what fits but for its group, the sum."""
+    sums = " ".join(
+        f"WHEN {literal(rule.name)} THEN {literal(f'sum({left.column}, {right.column})')}"
+        for rule in rules
+        if rule.sums
+        for left, right in [rule.sums]
+    )
+    if not sums:
+        return "n.failing"
+    named = f"CASE CAST(n.rule AS VARCHAR) {sums} END"
+    return f"CASE WHEN {untaken} THEN {named} ELSE CAST(n.failing AS VARCHAR) END"
 
 
 def _attempted(plan: Plan, side: Side) -> tuple[str, str]:
