@@ -29,8 +29,8 @@ INPUT = (
     mutant(
         "a secret in an error is kept",
         "work/jobs.py",
-        "error = _clip(scrub(error))",
-        "error = _clip(error)",
+        '"error": _clip(scrub(error)),',
+        '"error": _clip(error),',
         "test_lost_jobs.py::test_an_error_is_kept_with_its_traceback_and_without_its_secrets",
         trap=17,
     ),

@@ -152,8 +152,8 @@ ENDINGS = (
     mutant(
         "a job that fell silent to the end leaves its run alone",
         JOBS,
-        "if row is not None and run_id is not None:",
-        "if row is None and run_id is not None:",
+        "    if run_id is not None:\n        await runs.end_locked(",
+        "    if run_id is None:\n        await runs.end_locked(",
         "test_runs.py::test_a_failed_job_ends_its_run_and_the_others[silent to the end]",
         trap=8,
     ),
