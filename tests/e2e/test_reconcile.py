@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -81,6 +82,8 @@ def test_exceptions_found_are_exit_code_1_and_in_the_evidence(folder: Path) -> N
     metadata = json.loads((folder / "out" / "metadata.json").read_text())
     assert metadata["datasets"]["matched"]["rows"] == 1
     assert metadata["recipe_hash"] == report["recipe_hash"]
+    (mark,) = metadata["sources"]["left"]["marks"]
+    assert mark["sha256"] == hashlib.sha256((folder / "left.csv").read_bytes()).hexdigest()
     assert sorted(each.name for each in (folder / "out").iterdir()) == [
         "ambiguous",
         "matched",

@@ -85,7 +85,6 @@ class Spark(Server):
             "spark.local.dir": str(self.folder / "tmp"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(2 * self.cores),
-            "spark.sql.session.timeZone": "UTC",
             **READING,
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",

@@ -32,7 +32,8 @@ from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
-from kalla.reconcile.sources import direct, native, origins
+from kalla.reconcile.sources import digests, direct, native, origins
+from kalla.reconcile.sources.digests import Marks
 from kalla.reconcile.sources.origins import Chunk, Limits, Resolve
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.spark.connectors.postgres_snapshot import Mark
@@ -98,7 +99,8 @@ def match(
     work = work_folder(folder)
     made = plan.make(recipe, inputs)
     try:
-        facts = _match(session, recipe, made, work, limits, progress, began)
+        with digests.taken(inputs) as marks:
+            facts = _match(session, recipe, made, work, limits, progress, began)
         check_conservation(facts.sides)
         check_evidence(facts)
         for side in SIDES:
@@ -110,7 +112,7 @@ def match(
     finally:  # evidence of which nobody knows whether it is whole
         shutil.rmtree(work, ignore_errors=True)
     run = Run(folder, made, facts, (datetime.now(UTC) - began).total_seconds())
-    _write_metadata(run, recipe, began)
+    _write_metadata(run, recipe, began, marks)
     return run
 
 
@@ -308,7 +310,7 @@ def check_evidence(facts: Facts) -> None:
                 )
 
 
-def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
+def _write_metadata(run: Run, recipe: Recipe, began: datetime, marks: Mapping[Side, Marks]) -> None:
     facts = run.facts
     document = {
         "kalla": metadata.version("kalla"),
@@ -329,7 +331,7 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime) -> None:
                 ],
                 "filters": [each.model_dump(mode="json") for each in recipe.sources[side].filters],
                 "notes": list(run.plan.sides[side].input.notes),
-                "marks": [dict(each) for each in run.plan.sides[side].input.marks],
+                "marks": [dict(each) for each in marks[side]],
                 "states": {
                     state: _tally(tally) for state, tally in facts.sides[side].states.items()
                 },

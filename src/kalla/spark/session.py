@@ -42,6 +42,7 @@ READING = {
 # would hold the cores for as long as it likes.
 _CONF: dict[str, bool | float | int | str | None] = {
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",  # a point in time is the same wherever a server stands
     **READING,
 }
 
