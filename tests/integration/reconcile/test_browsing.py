@@ -16,7 +16,7 @@ import pytest
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.evidence.archive import Damaged
-from kalla.reconcile.evidence.browsing import Page, Query, page
+from kalla.reconcile.evidence.browsing import Page, Query, as_json, page
 from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL
@@ -302,3 +302,11 @@ def test_a_reader_that_takes_too_long_is_ended(evidence: str) -> None:
     """With no time at all even the smallest evidence takes too long."""
     with pytest.raises(Unavailable, match="took longer than"):
         page(evidence, "matched", Query(), LOCAL, Bounds(seconds=0))
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [("20428.870000000", "20428.87"), ("0.000000001", "0.000000001"), ("7", "7"), ("5.0", "5.0")],
+)
+def test_amounts_are_told_without_the_places_they_are_held_with(held: str, told: str) -> None:
+    assert as_json(Decimal(held)) == told

@@ -85,7 +85,7 @@ def page(
 def as_json(value: Any) -> Any:
     """A value of the evidence as JSON has it, exactly."""
     if isinstance(value, Decimal):
-        return f"{value:f}"
+        return _plain(value)
     if isinstance(value, datetime):
         moment = value.astimezone(UTC) if value.tzinfo else value
         return moment.isoformat().replace("+00:00", "Z")
@@ -94,6 +94,12 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [as_json(each) for each in value]
     return value
+
+
+def _plain(value: Decimal) -> str:
+    """Without the zeros behind two places: those of a text are held with nine."""
+    whole, point, places = f"{value:f}".partition(".")
+    return whole + point + places[:2] + places[2:].rstrip("0")
 
 
 @dataclass(frozen=True)
