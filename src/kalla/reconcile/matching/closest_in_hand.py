@@ -65,9 +65,10 @@ def search(bench: Workbench, side: Side, *, by_key: bool, by_value: bool) -> lis
     if len(rules) < len(known):
         return None
     rids = bench.column(f"SELECT rid FROM {side}_unmatched")
-    looking = _Looking(side, rids, order, bench.plan.bounds.closest_candidates)
+    named = list(zip(bench.plan.rules, rules, strict=True))
+    looking = _Looking(side, rids, named, order, bench.plan.bounds.closest_candidates)
     try:
-        return list(looking.found(bench.plan.rules, rules, by_key=by_key, by_value=by_value))
+        return list(looking.found(by_key=by_key, by_value=by_value))
     except _Unknown:
         return None
 
@@ -150,33 +151,33 @@ def _key_order(bench: Workbench, side: Side, hand: Hand | None) -> list[Units] |
 class _Looking:
     """The unmatched rows of a side, and who is closest to each so far."""
 
-    def __init__(self, side: Side, rids: Rids, order: list[Units], bound: int) -> None:
+    def __init__(
+        self,
+        side: Side,
+        rids: Rids,
+        rules: Sequence[tuple[RulePlan, Compared]],
+        order: Sequence[Units],
+        bound: int,
+    ) -> None:
         self._side, self._other = side, opposite(side)
-        self._rids, self._order, self._bound = rids, order, bound
+        self._rids, self._rules, self._order, self._bound = rids, rules, order, bound
         self._closest = np.full(len(rids), _NOBODY, np.int64)
         self._satisfied = np.full(len(rids), _NOBODY, np.int64)
         self._rule = np.zeros(len(rids), np.int64)
 
-    def found(
-        self,
-        rules: Sequence[RulePlan],
-        known: Sequence[Compared],
-        *,
-        by_key: bool,
-        by_value: bool,
-    ) -> Iterator[Seen]:
+    def found(self, *, by_key: bool, by_value: bool) -> Iterator[Seen]:
         if by_key:
-            for number, each in enumerate(known):
-                self._take(number, each, self._of_same_key(each))
+            for number, (_, known) in enumerate(self._rules):
+                self._take(number, known, self._of_same_key(known))
         lonely = np.flatnonzero(self._closest == _NOBODY)
-        for number, (rule, each) in enumerate(zip(rules, known, strict=True)):
+        for number, (rule, known) in enumerate(self._rules):
             place = steps.searched(rule)
             if by_value and len(lonely) and place is not None:
-                nearest = self._nearest(rule.checks[place], each.windows[place], lonely)
-                self._take(number, each, nearest)
-        for number, (rule, each) in enumerate(zip(rules, known, strict=True)):
+                nearest = self._nearest(rule.checks[place], known.windows[place], lonely)
+                self._take(number, known, nearest)
+        for number, (rule, known) in enumerate(self._rules):
             chosen = np.flatnonzero((self._closest != _NOBODY) & (self._rule == number))
-            yield from self._failing(rule, each, self._rids[chosen], self._closest[chosen])
+            yield from self._failing(rule, known, self._rids[chosen], self._closest[chosen])
 
     def _failing(self, rule: RulePlan, known: Compared, rids: Rids, others: Rids) -> Iterator[Seen]:
         """By the first check that fails."""
@@ -223,6 +224,9 @@ class _Looking:
     def _take(self, number: int, known: Compared, pairs: _Pairs) -> None:
         """Of those that are offered the best: most conditions, least distance, first key; what
         earlier rules have found stays, unless this satisfies more."""
+        if len(self._rules) == 1 and _begins(pairs.places).all():  # there is nothing to choose
+            self._closest[pairs.places] = pairs.others
+            return
         rids = {self._side: self._rids[pairs.places], self._other: pairs.others}
         satisfied = known.same_key(rids).astype(np.int64)
         far = []
