@@ -144,11 +144,12 @@ def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, 
 
 
 def put_off(view: View, claim: Claim, patience: float, waits: float) -> Woken | None:
+    known = view.rows.get(("job", claim[0]))
+    if isinstance(known, JobRow) and known.run_id is not None:  # whoever holds the claim by now
+        view.lock(view.run(known.run_id))
     row = view.held(claim)
     if row is None:
         return None
-    if row.run_id is not None:
-        view.lock(view.run(row.run_id))
     since = view.now if row.away_since is None else row.away_since
     if row.away_since is not None and view.now >= since + patience:
         return None
