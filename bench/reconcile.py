@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -113,9 +114,11 @@ def measure(rivals: Sequence[Contender], pair: Pair, folder: Path, repeat: int) 
             # What takes minutes is warm enough after its smaller sizes.
             if number == 0 and isinstance(rival, DatacompySpark) and pair.rows >= 1_000_000:
                 continue
+            empty = fresh(folder)
+            os.sync()  # or each would wait for what the one before has left to be written
             try:
                 with Peak() as peak:
-                    found = rival.run(pair, fresh(folder))
+                    found = rival.run(pair, empty)
             except Skipped as why:
                 note(f"{rival.name}: skipped: {why}")
                 skipped.add(rival.name)
