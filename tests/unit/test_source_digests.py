@@ -40,6 +40,15 @@ def test_what_is_no_file_of_this_disk_has_the_mark_it_had() -> None:
     assert found["left"] == marks
 
 
+def test_a_file_that_is_cut_off_meanwhile_is_told_by_its_mark_alone(tmp_path: Path) -> None:
+    cut = tmp_path / "right.parquet"
+    cut.write_bytes(b"PAR1")
+    inputs = {"right": Input("parquet", (), {}, marks=({"file": str(cut), "bytes": 900},))}
+    with digests.taken(inputs) as marks:  # type: ignore[arg-type]
+        pass
+    assert marks["right"] == inputs["right"].marks
+
+
 def test_a_match_that_fails_says_why_and_not_what_became_of_its_files(tmp_path: Path) -> None:
     gone = Input("csv", (), {}, marks=({"file": str(tmp_path / "gone.csv")},))
     with pytest.raises(ZeroDivisionError), digests.taken({"left": gone}):
