@@ -27,6 +27,8 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 	@echo "  packages      lock/requirements.lock"
 	@$(INSTALL) -r lock/requirements.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
+	@echo "  compiled      src/kalla/reconcile/loops.py"
+	@$(BIN)/python -c 'from kalla.machine_code import prepare; prepare("kalla.reconcile.loops")'
 	@rm -rf .venv/.cache
 	@touch $@
 

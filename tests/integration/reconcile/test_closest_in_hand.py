@@ -93,7 +93,7 @@ def test_rows_that_nobody_counted_do_not_take_the_room_of_others() -> None:
     assert read is not None
     count, columns = read
     assert count == 1_000
-    assert columns["n"].units.tolist() == list(range(1_000))
+    assert columns["n"].held.tolist() == list(range(1_000))
 
 
 def made_up(chance: random.Random, keys: int) -> Rows:

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.evidence import identity, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
-from kalla.reconcile.matching.fates import numbers, sums_by_code
+from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES
 from kalla.reconcile.plan import RulePlan
@@ -92,8 +93,9 @@ class _Block:
 def _by_number(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     """Where all keys are whole numbers, and no difference must be spelled: without SQL."""
     keys = [rows.column(name).chunk(0).cast(pa.int64()) for name in ("lp0", "rp0")]
-    high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *map(numbers, keys))
-    return _Block(high, low, [key.cast(pa.string()) for key in keys], rows)
+    words = [numbers(key) for key in keys]
+    high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *words)
+    return _Block(high, low, [spelling.of_numbers(each) for each in words], rows)
 
 
 def _by_text(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
@@ -197,9 +199,10 @@ def _digest(said: Said, block: _Block) -> int:
         interchangeable, fifo = (block.rows.column(flag).to_numpy() for flag in flags)
         codes = codes + np.where(interchangeable, 1, np.where(fifo, 2, 0))
     total = 0
-    sums = sums_by_code(codes, block.low, block.high)
-    for code, summed in enumerate(sums):  # a sign is lost in the modulus
-        if summed:
+    halves = np.zeros((int(codes.max(initial=0)) + 1, 4), np.uint64)
+    loops.add_up(codes, block.low, block.high, len(codes), halves)
+    for code, parts in enumerate(halves.tolist()):
+        if summed := sum(part << (32 * number) for number, part in enumerate(parts)):
             way, mark = divmod(code, len(_MARKS))
             how = (said.rule.name, _CONFIRMED, _ONE_TO_ONE, (said.texts or [])[way])
             text = "\x1f".join(how) + _MARKS[mark]

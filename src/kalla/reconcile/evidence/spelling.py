@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import as_column, numbers
@@ -62,6 +63,17 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     texts = bench.rows(f"SELECT {of_pairs(rule)} FROM ways ORDER BY way")
     bench.connection.unregister("ways")
     return pairs.append_column("way", numbers_of_ways), [text for (text,) in texts]
+
+
+def of_numbers(numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Whole numbers as texts."""
+    extremes = (int(numbers.min(initial=0)), int(numbers.max(initial=0)))
+    longest = max(len(str(each)) for each in extremes)
+    ends = np.zeros(len(numbers) + 1, np.int32)
+    text = np.empty(len(numbers) * longest, np.uint8)
+    loops.spell(numbers, len(numbers), loops.DIGITS, ends[1:], text)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.string(), len(numbers), buffers)
 
 
 def _numbered(

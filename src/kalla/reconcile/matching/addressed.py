@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching.fates import Rids, numbers
-from kalla.reconcile.matching.hand import Chosen, Hand, Units, typed
+from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side, opposite
@@ -23,7 +24,6 @@ from kalla.reconcile.plan import RulePlan
 
 # Numbers lie close together if there are no more than so many places for each of them.
 _PLACES = 8
-_NOBODY = -1
 _FAR = 2**62
 _MOST_ROWS = 2**31
 _DIGITS = 19  # what the difference of two decimals of a word takes
@@ -45,18 +45,18 @@ def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
     if any(bench.fates[each].rows >= _MOST_ROWS for each in SIDES):
         return None
     admitted = {each: _admitted(bench, rule, each, known) for each in SIDES}
-    keys = known.key[side].units
-    chosen = keys if admitted[side].all() else keys[admitted[side]]
+    keys = known.key[side]
+    chosen = keys.held if admitted[side].all() else keys.held[admitted[side]]
     if not len(chosen):
         return None
     low, high = int(chosen.min()), int(chosen.max())
     if high - low >= _PLACES * len(chosen) or not -_FAR < low <= high < _FAR:
         return None
-    places = np.full(high - low + 1, _NOBODY, np.int32)
+    places = np.full(high - low + 1, loops.NOBODY, np.int32)
 
     def lay(rows: slice) -> None:
-        here = np.flatnonzero(admitted[side][rows])
-        places[keys[rows][here] - low] = rows.start + here
+        here = keys.held[rows]
+        loops.lay(here, len(here), low, admitted[side][rows], rows.start, places)
 
     for _ in _spread(lay, _ranges(bench.fates[side].rows), bench.threads):
         pass
@@ -80,10 +80,11 @@ def _admitted(bench: Workbench, rule: RulePlan, side: Side, known: Compared) -> 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a side, and the parts of their primary keys."""
+    """Some rows of a side, and the parts of their primary keys, as they are in hand for all rows,
+    or else of these rows."""
 
     rows: Rids | slice
-    parts: Sequence[pa.Array]
+    parts: Sequence[Column] | Sequence[pa.Array]
 
 
 def _blocks(bench: Workbench, side: Side, hand: Hand) -> Iterator[_Block]:
@@ -91,7 +92,7 @@ def _blocks(bench: Workbench, side: Side, hand: Hand) -> Iterator[_Block]:
     parts = [f"p{part}" for part in range(len(bench.plan.sides[side].primary_key))]
     if all(part in hand.columns for part in parts):
         for rows in _ranges(bench.fates[side].rows):
-            yield _Block(rows, [hand.columns[part].at(rows) for part in parts])
+            yield _Block(rows, [hand.columns[part] for part in parts])
     else:
         listed = ", ".join(["rid", *parts])
         for batch in bench.batches(f"SELECT {listed} FROM {bench.all_rows(side)}", _BATCH):
@@ -120,22 +121,35 @@ class _Meeting:
 
     def pairs(self, block: _Block) -> pa.RecordBatch:
         other = opposite(self.side)
-        keys = self.known.key[other].units[block.rows]
-        at = keys - self.low
-        partners = _taken(self.places, at)
-        fits = self.admitted[block.rows] & (partners != _NOBODY)
-        fits &= at.view(np.uint64) < len(self.places)  # none is below zero as one without a sign
+        keys = self.known.key[other].held[block.rows]
+        count = len(keys)
+        partners = np.empty(count, np.int32)
+        admitted = self.admitted[block.rows]
+        loops.meet(keys, count, self.low, admitted, self.places, len(self.places), partners)
         deltas = {}
         for place, window in self.known.windows.items():
-            mine = _taken(window.columns[self.side].units, partners)
-            theirs = window.columns[other].units[block.rows]
-            delta = window.apart({self.side: mine, other: theirs})
-            fits &= window.holds(delta)
-            deltas[place] = delta
-        chosen = np.flatnonzero(fits)
-        rows = typed(chosen, pa.int64())
+            deltas[place] = np.empty(count, np.int64)
+            loops.apart(
+                window.columns[self.side].held,
+                window.signs[self.side],
+                window.columns[other].held[block.rows],
+                window.signs[other],
+                count,
+                window.lowest,
+                window.highest,
+                partners,
+                deltas[place],
+            )
+        chosen = np.empty(count, np.int64)
+        chosen = chosen[: loops.paired(partners, count, chosen)]
+        rids = _rids(block.rows)[chosen]
         ours, others = ("l", "r") if self.side == "left" else ("r", "l")
-        parts = {f"{others}p{part}": held.take(rows) for part, held in enumerate(block.parts)}
+        parts = {
+            f"{others}p{part}": held.at(rids)
+            if isinstance(held, Column)
+            else held.take(typed(chosen, pa.int64()))
+            for part, held in enumerate(block.parts)
+        }
         told = {
             f"d{place}": _told(self.known.windows[place], delta[chosen])
             for place, delta in deltas.items()
@@ -143,7 +157,7 @@ class _Meeting:
         return pa.RecordBatch.from_pydict(
             {
                 f"{ours}rid": typed(partners[chosen], pa.int32()),
-                f"{others}rid": typed(_rids(block.rows)[chosen], pa.int32()),
+                f"{others}rid": typed(rids, pa.int32()),
                 f"{ours}p0": typed(keys[chosen], self.kind),
                 **parts,
                 **told,
@@ -165,11 +179,6 @@ def _told(window: Window, deltas: Units) -> pa.Array:
     every = typed(np.arange(window.lowest, window.highest + 1), kind)
     numbered = pa.array((deltas - window.lowest).astype(np.int16))
     return pa.DictionaryArray.from_arrays(numbered, every, safe=False)
-
-
-def _taken(values: npt.NDArray[Any], places: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Those at some places; where there is no such place, any. An index that checks is slow."""
-    return values.take(places, mode="clip")
 
 
 def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import Rids
-from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
-from kalla.reconcile.matching.steps import Measured, Steps
+from kalla.reconcile.matching.hand import Chosen, Column, Hand, Held, typed
+from kalla.reconcile.matching.steps import Measured, Steps, in_parts
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side, opposite
@@ -25,8 +25,6 @@ from kalla.reconcile.plan import RulePlan
 Found = TypeVar("Found")
 
 _PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
-_IN_CACHE = 1 << 16
-_NOBODY = -1
 _FEW = 5  # others that are offered to a row on average: of more, rows alike are better ranked once
 
 
@@ -97,21 +95,20 @@ def _there(found: Found | None) -> Found:
 
 def of_same_key(mine: Column, theirs: Column, rids: Rids) -> Rids | None:
     """The rows of the other side that have the key of one of these; none if keys lie far apart."""
-    wanted = mine.units[rids]
+    wanted = mine.units(rids)
     if not len(wanted):
         return np.empty(0, np.int64)
     low, high = int(wanted.min()), int(wanted.max())
-    if high - low > _PLACES * len(theirs.units):
+    if high - low > _PLACES * len(theirs):
         return None
     marks = np.zeros(high - low + 1, np.bool_)
-    marks[wanted - low] = True
-    found = [np.empty(0, np.int64)]
-    for first in range(0, len(theirs.units), _IN_CACHE):
-        at = theirs.units[first : first + _IN_CACHE] - low
-        # None is below zero as a number without a sign; to clip the others is quicker than to ask.
-        marked = marks.take(at, mode="clip") & (at.view(np.uint64) < len(marks))
-        found.append(first + np.flatnonzero(marked))
-    others = np.concatenate(found)
+    loops.mark(wanted, len(wanted), low, marks)
+    others = in_parts(
+        lambda first, part, found: loops.marked(
+            part, len(part), low, marks, len(marks), first, found
+        ),
+        theirs.held,
+    )
     return others if theirs.nulls is None else others[~theirs.nulls[others]]
 
 
@@ -120,16 +117,15 @@ def measured(
 ) -> tuple[Measured, Measured]:
     """All rows of the other side, and these of this side, by what a check compares; all known."""
     other = opposite(side)
-    mine, theirs = columns[side].units[rids], columns[other].units
     offered = None
     if (nulls := columns[other].nulls) is not None:
         offered = np.flatnonzero(~nulls)
-        theirs = theirs[offered]
     negate = check.bound.negate if check.bound else None
-    return (
-        Measured(offered, -theirs if negate == other else theirs),
-        Measured(rids, -mine if negate == side else mine),
-    )
+    mine = columns[side].units(rids)
+    theirs: Held = columns[other].held if offered is None else columns[other].units(offered)
+    if negate == other:  # half a word has no place for its lowest number without the sign
+        theirs = -theirs.astype(np.int64, copy=False)
+    return Measured(offered, theirs), Measured(rids, -mine if negate == side else mine)
 
 
 def _is_bare(rule: RulePlan) -> bool:
@@ -140,12 +136,12 @@ def _has_nulls(known: Compared) -> bool:
     return any(column.nulls is not None for side in SIDES for column in known.columns(side))
 
 
-def _key_order(bench: Workbench, side: Side, hand: Hand | None) -> list[Units] | None:
+def _key_order(bench: Workbench, side: Side, hand: Hand | None) -> list[Held] | None:
     """What keys are in order by, of every row."""
     parts = [f"p{part}" for part in range(len(bench.plan.sides[side].primary_key))]
     if hand is None or bench.ordinals[side] or any(part not in hand.columns for part in parts):
         return None
-    return [hand.columns[part].units for part in parts]
+    return [hand.columns[part].held for part in parts]
 
 
 class _Looking:
@@ -156,27 +152,27 @@ class _Looking:
         side: Side,
         rids: Rids,
         rules: Sequence[tuple[RulePlan, Compared]],
-        order: Sequence[Units],
+        order: Sequence[Held],
         bound: int,
     ) -> None:
         self._side, self._other = side, opposite(side)
         self._rids, self._rules, self._order, self._bound = rids, rules, order, bound
-        self._closest = np.full(len(rids), _NOBODY, np.int64)
-        self._satisfied = np.full(len(rids), _NOBODY, np.int64)
+        self._closest = np.full(len(rids), loops.NOBODY, np.int64)
+        self._satisfied = np.full(len(rids), loops.NOBODY, np.int64)
         self._rule = np.zeros(len(rids), np.int64)
 
     def found(self, *, by_key: bool, by_value: bool) -> Iterator[Seen]:
         if by_key:
             for number, (_, known) in enumerate(self._rules):
                 self._take(number, known, self._of_same_key(known))
-        lonely = np.flatnonzero(self._closest == _NOBODY)
+        lonely = np.flatnonzero(self._closest == loops.NOBODY)
         for number, (rule, known) in enumerate(self._rules):
             place = steps.searched(rule)
             if by_value and len(lonely) and place is not None:
                 nearest = self._nearest(rule.checks[place], known.windows[place], lonely)
                 self._take(number, known, nearest)
         for number, (rule, known) in enumerate(self._rules):
-            chosen = np.flatnonzero((self._closest != _NOBODY) & (self._rule == number))
+            chosen = np.flatnonzero((self._closest != loops.NOBODY) & (self._rule == number))
             yield from self._failing(rule, known, self._rids[chosen], self._closest[chosen])
 
     def _failing(self, rule: RulePlan, known: Compared, rids: Rids, others: Rids) -> Iterator[Seen]:
@@ -199,11 +195,11 @@ class _Looking:
         others = of_same_key(mine, theirs, self._rids)
         if others is None:
             raise _Unknown
-        keys = theirs.units[others]
-        order = np.argsort(keys)
+        keys = theirs.units(others)
+        order = steps.in_order(keys)
         keys, others = keys[order], others[order]
-        wanted = mine.units[self._rids]
-        looking = np.argsort(wanted)  # in order, they are found much sooner
+        wanted = mine.units(self._rids)
+        looking = steps.in_order(wanted)  # in order, they are found much sooner
         wanted = wanted[looking]
         first = np.searchsorted(keys, wanted)
         counts = np.searchsorted(keys, wanted, "right") - first
@@ -244,7 +240,7 @@ class _Looking:
         self._rule[places] = number
 
 
-def _first(places: Rids, ranks: Sequence[npt.NDArray[np.int64]]) -> Rids:
+def _first(places: Rids, ranks: Sequence[Held]) -> Rids:
     """Of those at the same place, which stand together, the one that comes first by its ranks."""
     left = np.arange(len(places))
     for rank in ranks:

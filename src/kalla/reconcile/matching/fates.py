@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kalla.errors import Permanent
+from kalla.reconcile import loops
 
 Rids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -38,12 +39,8 @@ class Fates:
 
     def settle(self, parts: Iterable[Rids], status: str, rule: int) -> None:
         """Rows leave, some of them at a time."""
-        due = int(np.count_nonzero(self._codes))
         code = 1 + SETTLED.index(status) + len(SETTLED) * rule
-        for rids in parts:
-            self._codes[rids] = code
-            due += len(rids)
-        if twice := due - int(np.count_nonzero(self._codes)):
+        if twice := sum(loops.settle(self._codes, rids, len(rids), code) for rids in parts):
             raise Permanent(
                 f"conservation failed: {twice:,} {self._side} rows were matched more than once"
             )

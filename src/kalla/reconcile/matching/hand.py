@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import pyarrow as pa
 from kalla.reconcile.matching.fates import Rids, Words, numbers, words
 
 Units = npt.NDArray[np.int64]
+Held = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 
 MANY = 100_000  # rows: of fewer, SQL goes through all as soon
@@ -28,27 +30,35 @@ _SHORT = 18  # digits of a decimal that fits into a word
 @dataclass(frozen=True)
 class Column:
     """Of every row: whole numbers as they are, decimals in units of their last place, dates as
-    days, points in time as microseconds. A null is zero."""
+    days, points in time as microseconds. A null is zero. In half a word each where that is enough:
+    to reckon with them, ask for the `units` of some rows."""
 
     kind: pa.DataType
-    units: Units
+    held: Held
     nulls: Chosen | None  # if there are any
+
+    def __len__(self) -> int:
+        return len(self.held)
 
     @property
     def is_whole(self) -> bool:
         """Whether its values are whole numbers."""
         return bool(pa.types.is_integer(self.kind))
 
+    def units(self, rids: Rids | slice) -> Units:
+        """The numbers of some rows."""
+        return self.held[rids].astype(np.int64, copy=False)
+
     def words(self) -> Iterator[tuple[slice, Words, None]]:
         """Some rows at a time, their values as numbers of one word."""
-        for first in range(0, len(self.units), IN_CACHE):
+        for first in range(0, len(self.held), IN_CACHE):
             rows = slice(first, first + IN_CACHE)
-            yield rows, self.units[rows].view(np.uint64), None
+            yield rows, self.units(rows).view(np.uint64), None
 
     def at(self, rids: Rids | slice) -> pa.Array:
         """The values of some rows, as Arrow has them."""
         missing = None if self.nulls is None else self.nulls[rids]
-        return typed(self.units[rids], self.kind, missing)
+        return typed(self.held[rids], self.kind, missing)
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Hand:
 
     @property
     def bytes(self) -> int:
-        return sum(column.units.nbytes for column in self.columns.values())
+        return sum(column.held.nbytes for column in self.columns.values())
 
     def taken(self, rids: Rids) -> pa.Table:
         """Some rows, with their rid first."""
@@ -104,7 +114,7 @@ def gather(
 
 
 def size(rows: int, names: Sequence[str]) -> int:
-    """How many bytes so many rows take."""
+    """How many bytes so many rows take at the most."""
     return rows * len(names) * np.dtype(np.int64).itemsize
 
 
@@ -113,14 +123,16 @@ class _Reading:
 
     def __init__(self, names: Sequence[str], rows: int) -> None:
         self._names, self._rows = names, rows
-        self._units = {name: np.empty(rows, np.int64) for name in names}
+        self._units: dict[str, Held] = {name: np.empty(rows, np.int32) for name in names}
         self._nulls: dict[str, Chosen] = {}
         self._kinds: dict[str, pa.DataType] = {}
 
     def grow(self, rows: int) -> None:
         if rows > self._rows:
             self._rows = rows + rows // 2
-            self._units = {name: np.resize(held, self._rows) for name, held in self._units.items()}
+            for name, units in self._units.items():
+                self._units[name] = np.empty(self._rows, units.dtype)
+                self._units[name][: len(units)] = units
             for name, held in self._nulls.items():
                 self._nulls[name] = np.zeros(self._rows, np.bool_)
                 self._nulls[name][: len(held)] = held
@@ -137,8 +149,10 @@ class _Reading:
                 found = np.where(missing, found.dtype.type(0), found)
             if found.dtype == np.uint64 and found.max(initial=0) >= 2**63:
                 del self._units[name]
-            else:
-                self._units[name][rids] = found
+                continue
+            if self._units[name].dtype == np.int32 and not _is_narrow(found):
+                self._units[name] = self._units[name].astype(np.int64)
+            self._units[name][rids] = found
 
     def columns(self, rows: int) -> dict[str, Column]:
         """Those that fit, of so many rows."""
@@ -151,6 +165,13 @@ class _Reading:
             for name, held in self._units.items()
             if name in self._kinds
         }
+
+
+def _is_narrow(found: npt.NDArray[Any]) -> bool:
+    """Whether half a word holds each of these."""
+    if found.dtype.itemsize <= np.dtype(np.int32).itemsize and found.dtype != np.uint32:
+        return True
+    return bool(found.min(initial=0) >= -(2**31) and found.max(initial=0) < 2**31)
 
 
 def _usual(kind: pa.DataType) -> pa.DataType:
@@ -168,16 +189,18 @@ def _range(rids: Rids) -> Rids | slice:
     return rids
 
 
-def typed(units: Units, kind: pa.DataType, missing: Chosen | None = None) -> pa.Array:
+def typed(
+    units: npt.NDArray[np.signedinteger], kind: pa.DataType, missing: Chosen | None = None
+) -> pa.Array:
     """Whole numbers as values of a type that can be in hand."""
     bits = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
     if pa.types.is_decimal128(kind):
-        held = np.stack([units, units >> 63], axis=1)
-    elif kind.bit_width == 64:
-        held = np.ascontiguousarray(units)
+        held = np.empty((len(units), 2), np.int64)
+        held[:, 0], held[:, 1] = units, units >> (8 * units.dtype.itemsize - 1)
     else:
         width = "u" if pa.types.is_unsigned_integer(kind) else "i"
-        held = units.astype(f"{width}{kind.bit_width // 8}")
+        wanted = f"{width}{kind.bit_width // 8}"
+        held = np.ascontiguousarray(units).astype(wanted, copy=False)
     return pa.Array.from_buffers(kind, len(units), [bits, pa.py_buffer(held)])
 
 

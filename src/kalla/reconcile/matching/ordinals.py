@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.fates import numbers
+from kalla.reconcile.matching.hand import Held
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
 
 _PLACES = 8  # for each row: with more, its key is not looked up by place
-_IN_CACHE = 1 << 16
 
 if TYPE_CHECKING:
     from kalla.reconcile.matching.workbench import Workbench
@@ -56,11 +56,10 @@ def _is_unique_in_hand(bench: Workbench, side: Side, name: str) -> bool:
     column = hand.columns.get(name) if hand else None
     if column is None or column.nulls is not None:
         return False
-    low, high = int(column.units.min()), int(column.units.max())
-    if high - low >= _PLACES * len(column.units):
+    low, high = int(column.held.min()), int(column.held.max())
+    if high - low >= _PLACES * len(column):
         return False
-    parts = np.split(column.units, range(_IN_CACHE, len(column.units), _IN_CACHE))
-    return _differ((part - low for part in parts), high - low + 1, len(column.units))
+    return _differ([column.held], low, high)
 
 
 def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
@@ -71,18 +70,16 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     whole = type(low) is int and -(2**63) <= low <= high < 2**63
     if whole and high - low < _PLACES * count:
-        batches = bench.batches(f"SELECT CAST({sql} AS BIGINT) - ({low}) FROM {rows}")
-        return _differ((numbers(batch.column(0)) for batch in batches), high - low + 1, count)
+        batches = bench.batches(f"SELECT CAST({sql} AS BIGINT) FROM {rows}")
+        return _differ((numbers(batch.column(0)) for batch in batches), low, high)
     hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
     return bool((hashes[1:] != hashes[:-1]).all())
 
 
-def _differ(parts: Iterable[npt.NDArray[np.int64]], places: int, count: int) -> bool:
-    """Whether so many numbers, each of a place from zero on, are all at places of their own."""
-    seen = np.full(places, False)
-    for part in parts:
-        seen[part] = True
-    return bool(np.count_nonzero(seen) == count)
+def _differ(parts: Iterable[Held], low: int, high: int) -> bool:
+    """Whether numbers between these two are all different."""
+    seen = np.zeros(high - low + 1, np.bool_)
+    return all(loops.mark(part, len(part), low, seen) == len(part) for part in parts)
 
 
 def _order_doubled(bench: Workbench, plan: SidePlan, source: str) -> None:

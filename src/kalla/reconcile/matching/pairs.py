@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching import addressed, crowds
 from kalla.reconcile.matching.fates import Rids, as_column, numbers
 from kalla.reconcile.matching.phrases import conjunction, hashable, key_columns, same_key
@@ -130,9 +131,7 @@ def _doubtful(pairs: pa.Table, rows: list[int]) -> npt.NDArray[np.bool_]:
     doubtful = np.zeros(len(pairs), np.bool_)
     for parts, count in zip(_rids(pairs), rows, strict=True):
         seen = np.zeros(count, np.bool_)
-        for rids in parts:
-            seen[rids] = True
-        if np.count_nonzero(seen) < len(pairs):
+        if sum(loops.mark(rids, len(rids), 0, seen) for rids in parts) < len(pairs):
             together = np.concatenate(parts)
             doubtful |= np.bincount(together, minlength=count)[together] > 1
     return doubtful

@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile import loops
 from kalla.reconcile.matching.fates import Rids, as_table, halves, numbers, words
+from kalla.reconcile.matching.hand import Held
 from kalla.reconcile.matching.values import Kind
 from kalla.reconcile.plan import RulePlan
 
 Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.intp]
+Places = npt.NDArray[np.int64]
 
 # With more currencies than this, rows are not looked up currency by currency.
 MOST_CURRENCIES = 20
@@ -42,7 +44,7 @@ class Measured:
     """
 
     rids: Rids | None  # None: all rows of a side
-    values: npt.NDArray[np.int64] | Floats
+    values: Held | Floats
     codes: npt.NDArray[np.int32] | None = None
 
     def at(self, places: Places) -> Rids:
@@ -160,8 +162,7 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
     """
     low, span, codes = _extent(offered, wanted)
     values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
-    order = np.argsort(sought)
-    sought = sought[order]
+    sought, order = _in_order(sought)
     among = _in_cells(values, sought, span * codes)
     if not len(values):
         return Steps(*(np.empty(0, np.int64) for _ in range(4)))
@@ -187,13 +188,27 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
 
 def _in_order(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Places]:
     """Sorted, and where each was."""
-    if values.dtype == np.uint32:  # numbers of 64 bits are sorted faster than places are
-        both = values.astype(np.uint64) << _BITS
-        both |= np.arange(len(values), dtype=np.uint64)
-        both.sort()
-        return (both >> _BITS).astype(np.uint32), (both & _HALF).astype(np.intp)
-    order = np.argsort(values)
-    return values[order], order
+    if values.dtype != np.uint32:
+        order = np.argsort(values)
+        return values[order], order
+    both = values.astype(np.uint64) << _BITS
+    both |= np.arange(len(values), dtype=np.uint64)
+    spare = np.empty_like(both)
+    # Digit by digit, the last one first: NumPy's own sort takes several times as long.
+    for shift in range(32, 32 + int(values.max(initial=0)).bit_length(), loops.DIGIT_BITS):
+        places = np.zeros(loops.DIGIT_PLACES, np.int64)
+        loops.sort_by_digit(both, len(both), shift, places, spare)
+        both, spare = spare, both
+    return (both >> _BITS).astype(np.uint32), (both & _HALF).astype(np.int64)
+
+
+def in_order(numbers: npt.NDArray[np.int64]) -> Places:
+    """Where whole numbers lie, from the least to the largest."""
+    low, high = (int(each) for each in (numbers.min(), numbers.max())) if len(numbers) else (0, 0)
+    if high - low >= 2**32:
+        return np.argsort(numbers)
+    _, order = _in_order((numbers - low).astype(np.uint32))
+    return order
 
 
 def _extent(offered: Measured, wanted: Measured) -> tuple[int, int, int]:
@@ -213,7 +228,7 @@ def _in_one_line(rows: Measured, low: int, span: int, codes: int) -> npt.NDArray
         return rows.values
     kind: Any = np.uint32 if span * codes < 2**32 else np.int64
     line: npt.NDArray[Any] = np.empty(len(rows.values), kind)
-    np.subtract(rows.values, low, out=line, casting="unsafe")
+    np.subtract(rows.values, low, out=line, casting="unsafe", dtype=np.int64)
     if rows.codes is not None:
         line += rows.codes.astype(kind) * kind(span)
     return line
@@ -226,31 +241,30 @@ def _in_cells(values: npt.NDArray[Any], sought: npt.NDArray[Any], span: int) -> 
     """
     if span >= 2**63 or not len(values):
         return None
-    shift = values.dtype.type(max(0, span.bit_length() - _CELL_BITS))
-    near = np.zeros(1 << _CELL_BITS, np.bool_)
-    near[sought >> shift] = True
-    if near[values[:: 1 + len(values) // _SAMPLE] >> shift].mean() > _MANY:
+    shift = max(0, span.bit_length() - _CELL_BITS)
+    near, filled = (np.zeros(1 << _CELL_BITS, np.bool_) for _ in range(2))
+    loops.fill(sought, len(sought), shift, near)
+    if near[values[:: 1 + len(values) // _SAMPLE] >> values.dtype.type(shift)].mean() > _MANY:
         return None
-    filled = np.zeros(len(near), np.bool_)
-    for first in range(0, len(values), _IN_CACHE):
-        filled[(values[first : first + _IN_CACHE] >> shift).astype(np.intp)] = True
+    loops.fill(values, len(values), shift, filled)
     cells, wanted = np.flatnonzero(filled), np.flatnonzero(near)
     near[cells[np.maximum(np.searchsorted(cells, wanted) - 1, 0)]] = True
     near[cells[np.minimum(np.searchsorted(cells, wanted, "right"), len(cells) - 1)]] = True
-    return _marked(values, near, lambda given: given >> shift)
+    return in_parts(
+        lambda first, part, found: loops.in_cells(part, len(part), shift, near, first, found),
+        values,
+    )
 
 
-def _marked(
-    values: npt.NDArray[Any],
-    marks: npt.NDArray[np.bool_],
-    place: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+def in_parts(
+    find: Callable[[int, npt.NDArray[Any], Places], int], values: npt.NDArray[Any]
 ) -> Places:
-    """Where those lie whose place is marked."""
-    found = [np.empty(0, np.intp)]
+    """What a loop finds of some values at a time, the first of which is at a place: it writes down
+    where they are, and tells how many."""
+    found, here = [np.empty(0, np.int64)], np.empty(_IN_CACHE, np.int64)
     for first in range(0, len(values), _IN_CACHE):
-        at = place(values[first : first + _IN_CACHE]).astype(np.intp, copy=False)
-        # All are within bounds: to clip them is quicker than to ask.
-        found.append(first + np.flatnonzero(np.take(marks, at, mode="clip")))
+        count = find(first, values[first : first + _IN_CACHE], here)
+        found.append(here[:count].copy())
     return np.concatenate(found)
 
 

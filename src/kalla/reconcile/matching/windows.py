@@ -16,6 +16,8 @@ from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
+_FAR = 2**63 - 1  # two words of decimals or dates do not differ by so much
+
 
 @dataclass(frozen=True)
 class Window:
@@ -28,7 +30,7 @@ class Window:
 
     def delta(self, rids: Mapping[Side, Rids]) -> Units:
         """Of pairs of rows."""
-        return self.apart({side: self.columns[side].units[rids[side]] for side in SIDES})
+        return self.apart({side: self.columns[side].units(rids[side]) for side in SIDES})
 
     def apart(self, values: Mapping[Side, Units]) -> Units:
         left, right = (values[side] if self.signs[side] > 0 else -values[side] for side in SIDES)
@@ -47,7 +49,7 @@ class Compared:
 
     def same_key(self, rids: Mapping[Side, Rids]) -> Chosen:
         """Of pairs of rows."""
-        left, right = (self.key[side].units[rids[side]] for side in SIDES)
+        left, right = (self.key[side].units(rids[side]) for side in SIDES)
         return np.asarray(left == right)
 
     def columns(self, side: Side) -> Iterator[Column]:
@@ -90,7 +92,8 @@ def _window(check: Check, columns: Mapping[Side, Column]) -> Window | None:
     signs: dict[Side, int] = {"left": -1, "right": 1}
     if check.bound and check.bound.negate:
         signs[check.bound.negate] *= -1
-    return Window(columns, signs, *check.window)
+    lowest, highest = (min(max(bound, -_FAR), _FAR) for bound in check.window)
+    return Window(columns, signs, lowest, highest)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

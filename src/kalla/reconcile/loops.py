@@ -1,0 +1,205 @@
+"""What goes through all rows of a side, or all pairs, one by one: compiled, on arrays in hand.
+
+Each takes some rows at a time, so that what is made of them stays in a cache, and what it counts is
+for its caller to add up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kalla.machine_code import loop
+
+NOBODY = -1
+DIGIT_BITS = 11  # as many as make a table that stays in the nearest cache
+DIGIT_PLACES = 1 << DIGIT_BITS
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_SIGN = np.uint64(2**63)
+_BEFORE, _AFTER = np.uint64(29), np.uint64(32)
+_HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
+_ZERO, _TEN, _HUNDRED = np.uint64(0), np.uint64(10), np.uint64(100)
+_MOST_DIGITS = 20
+
+DIGITS = np.frombuffer("".join(f"{each:02d}" for each in range(100)).encode(), np.uint8)
+
+
+@loop("int: n int int U1")
+def mark(numbers: Any, count: int, low: int, marks: Any) -> int:
+    """Marks each number's place, from the lowest on. Returns how many had no mark before."""
+    new = 0
+    for row in range(count):
+        at = np.int64(numbers[row]) - low
+        new += 1 - marks[at]
+        marks[at] = 1
+    return new
+
+
+@loop("int: n int int u1 int int I8")
+def marked(
+    numbers: Any, count: int, low: int, marks: Any, size: int, first: int, found: Any
+) -> int:
+    """Finds the rows whose number has a mark, counted from the first row. Returns how many."""
+    some = 0
+    for row in range(count):
+        at = np.int64(numbers[row]) - low
+        if at >= 0 and at < size and marks[at]:
+            found[some] = first + row
+            some += 1
+    return some
+
+
+@loop("none: n int int U1")
+def fill(numbers: Any, count: int, shift: int, cells: Any) -> None:
+    """Marks the cell of each number; a cell is as many numbers as the shift has bits."""
+    for row in range(count):
+        cells[np.int64(numbers[row]) >> shift] = 1
+
+
+@loop("int: n int int u1 int I8")
+def in_cells(numbers: Any, count: int, shift: int, cells: Any, first: int, found: Any) -> int:
+    """Finds the rows whose number is in a marked cell, as `marked` does."""
+    some = 0
+    for row in range(count):
+        found[some] = first + row  # without a branch: nobody can tell who is next
+        some += cells[np.int64(numbers[row]) >> shift]
+    return some
+
+
+@loop("none: u8 int int I8 U8")
+def sort_by_digit(words: Any, count: int, shift: int, places: Any, sorted_words: Any) -> None:
+    """Puts words in order by some of their bits, those that are alike as they were. There are as
+    many places as these bits can tell apart, all of them zero."""
+    last = np.uint64(DIGIT_PLACES - 1)
+    for row in range(count):
+        places[(words[row] >> np.uint64(shift)) & last] += 1
+    before = 0
+    for place in range(DIGIT_PLACES):
+        here = places[place]
+        places[place] = before
+        before += here
+    for row in range(count):
+        digit = (words[row] >> np.uint64(shift)) & last
+        sorted_words[places[digit]] = words[row]
+        places[digit] += 1
+
+
+@loop("none: n int int u1 int I4")
+def lay(keys: Any, count: int, low: int, admitted: Any, first: int, places: Any) -> None:
+    """Tells each admitted row at the place of its key, from the lowest on."""
+    for row in range(count):
+        if admitted[row]:
+            places[np.int64(keys[row]) - low] = first + row
+
+
+@loop("none: n int int u1 i4 int I4")
+def meet(
+    keys: Any, count: int, low: int, admitted: Any, places: Any, size: int, partners: Any
+) -> None:
+    """Who lies at the place of each row's key, of those that are admitted; else nobody."""
+    for row in range(count):
+        at = np.int64(keys[row]) - low
+        found = NOBODY
+        if admitted[row] and at >= 0 and at < size:
+            found = places[at]
+        partners[row] = found
+
+
+@loop("none: n int n int int int int I4 I8")
+def apart(
+    mine: Any,
+    my_sign: int,
+    theirs: Any,
+    their_sign: int,
+    count: int,
+    lowest: int,
+    highest: int,
+    partners: Any,
+    deltas: Any,
+) -> None:
+    """By how much partners differ, mine being theirs; who is outside the bounds is one no more."""
+    for row in range(count):
+        partner = partners[row]
+        if partner >= 0:
+            delta = my_sign * np.int64(mine[partner]) + their_sign * np.int64(theirs[row])
+            deltas[row] = delta
+            if delta < lowest or delta > highest:
+                partners[row] = NOBODY
+
+
+@loop("int: i4 int I8")
+def paired(partners: Any, count: int, found: Any) -> int:
+    """Finds the rows that have a partner. Returns how many."""
+    some = 0
+    for row in range(count):
+        found[some] = row
+        some += partners[row] >= 0
+    return some
+
+
+@loop("int: U2 n int int")
+def settle(codes: Any, rids: Any, count: int, code: int) -> int:
+    """Gives rows their code. Returns how many had one before."""
+    before = 0
+    for row in range(count):
+        before += codes[rids[row]] != 0
+        codes[rids[row]] = code
+    return before
+
+
+@loop("none: i8 i8 int u8 U8 U8")
+def mix(left: Any, right: Any, count: int, seeds: Any, high: Any, low: Any) -> None:
+    """The words of the id of each pair of numbers, as `docs/reconcile.md` defines it."""
+    for row in range(count):
+        a, b = np.uint64(left[row]) ^ _SIGN, np.uint64(right[row]) ^ _SIGN
+        for turn in range(0, 4, 2):
+            x = b ^ seeds[turn]
+            p = (x ^ (x >> _BEFORE)) * _FACTOR
+            a ^= p ^ (p >> _AFTER)
+            x = a ^ seeds[turn + 1]
+            p = (x ^ (x >> _BEFORE)) * _FACTOR
+            b ^= p ^ (p >> _AFTER)
+        high[row], low[row] = a, b
+
+
+@loop("none: n u8 u8 int U8")
+def add_up(codes: Any, low: Any, high: Any, count: int, sums: Any) -> None:
+    """Adds numbers of two words to the sums of their codes, each of four halves of a word."""
+    for row in range(count):
+        at = 4 * np.int64(codes[row])
+        sums[at] += low[row] & _HALF
+        sums[at + 1] += low[row] >> _BITS
+        sums[at + 2] += high[row] & _HALF
+        sums[at + 3] += high[row] >> _BITS
+
+
+@loop("int: i8 int u1 I4 U1")
+def spell(numbers: Any, count: int, digits: Any, ends: Any, text: Any) -> int:
+    """Writes numbers as texts, one behind the other, and where each ends. Returns where all do."""
+    end = 0
+    for row in range(count):
+        rest = np.uint64(numbers[row])
+        if numbers[row] < 0:
+            text[end] = 45  # the sign
+            end += 1
+            rest = _ZERO - rest
+        more, length = _TEN, 1
+        while length < _MOST_DIGITS - 1 and rest >= more:
+            more *= _TEN
+            length += 1
+        end += length
+        at = end
+        while rest >= _HUNDRED:
+            part = rest // _HUNDRED
+            two = 2 * np.int64(rest - part * _HUNDRED)
+            at -= 2
+            text[at], text[at + 1] = digits[two], digits[two + 1]
+            rest = part
+        two = 2 * np.int64(rest)
+        text[at - 1] = digits[two + 1]
+        if rest >= _TEN:
+            text[at - 2] = digits[two]
+        ends[row] = end
+    return end

@@ -1,0 +1,124 @@
+"""Loops are compiled once: who comes later loads them, from wherever they could be kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kalla import machine_code
+from kalla.machine_code import loop
+from kalla.reconcile import loops
+
+LOOPS = """
+from kalla.machine_code import loop
+
+@loop("int: i8 int")
+def total(numbers, count):
+    found = 0
+    for row in range(count):
+        found += numbers[row]
+    return found
+"""
+SCRIPT = """
+import sys
+import numpy as np
+from kalla import machine_code
+machine_code.__file__ = {package!r}
+made, make = [], machine_code._make
+machine_code._make = lambda *given: made.append(1) or make(*given)
+import loops_of_ours
+assert loops_of_ours.total(np.arange(5), 5) == 10
+assert "numba" not in sys.modules
+print("made" if made else "found")
+"""
+
+
+class Package:
+    """A package in a folder of its own, and processes that use its loops."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "loops_of_ours.py").write_text(LOOPS, encoding="ascii")
+        (folder / "machine_code.py").write_text("", encoding="ascii")
+
+    @property
+    def kept(self) -> Path:
+        return self.folder / "__pycache__"
+
+    def use(self, **environment: str) -> str:
+        script = SCRIPT.format(package=str(self.folder / "machine_code.py"))
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | {"PYTHONPATH": str(self.folder)} | environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+def test_a_process_that_finds_the_code_needs_no_compiler(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    assert package.use() == "made"
+    assert package.use() == "found"
+    assert [file.suffix for file in package.kept.iterdir()] == [".loops"]
+
+
+def test_loops_that_were_changed_are_compiled_anew(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    assert package.use() == "made"
+    with (tmp_path / "loops_of_ours.py").open("a", encoding="ascii") as file:
+        file.write("# another\n")
+    assert package.use() == "made"
+
+
+def test_where_the_package_cannot_be_written_the_user_keeps_the_code(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    package.kept.write_text("not a folder", encoding="ascii")
+    cache = tmp_path / "cache"
+    assert package.use(XDG_CACHE_HOME=str(cache)) == "made"
+    assert package.use(XDG_CACHE_HOME=str(cache)) == "found"
+    assert [file.suffix for file in (cache / "kalla").iterdir()] == [".loops"]
+
+
+def test_where_nothing_can_be_written_it_is_made_for_the_process(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    package.kept.write_text("not a folder", encoding="ascii")
+    assert package.use(XDG_CACHE_HOME=str(package.kept)) == "made"
+
+
+def test_a_file_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    assert package.use() == "made"
+    (kept,) = package.kept.iterdir()
+    kept.write_bytes(kept.read_bytes()[:-100])
+    assert package.use() == "made"
+    assert package.use() == "found"
+
+
+def test_what_a_loop_cannot_take_is_refused() -> None:
+    marks = np.zeros(3, np.bool_)
+    with pytest.raises(TypeError, match="mark cannot take f8 as n"):
+        loops.mark(np.zeros(2), 2, 0, marks)
+    with pytest.raises(TypeError, match="cannot take i8"):
+        loops.mark(np.arange(4)[::2], 2, 0, marks)
+    marks.flags.writeable = False
+    with pytest.raises(TypeError, match="cannot take u1 as U1"):
+        loops.mark(np.arange(2), 2, 0, marks)
+
+
+def test_every_way_of_calling_a_loop_is_known_beforehand() -> None:
+    @loop("int: n int I8 u1")
+    def some(numbers: object, count: int, out: object, flags: object) -> int:
+        return 0
+
+    written = machine_code._written[__name__]["some"]
+    assert list(written.kinds()) == [(kind, "int", "i8", "u1") for kind in ("i4", "i8", "u4")]
+    del machine_code._written[__name__]
