@@ -119,16 +119,12 @@ def _match(
         tables = [Carried(rule, table, time.monotonic() - began)]
         headway.made("match", 1)
     clock.lap("match")
-    for side in SIDES:
-        find_unmatched(bench, side)
+    bench.by_side(find_unmatched)
     facts, written = _write(bench, evidence, tables, headway)
     clock.lap("evidence")
     states = {
-        side: SideFacts(
-            loaded[side],
-            states_of(bench, side) | {"filtered": filtered(loaded[side])},
-        )
-        for side in SIDES
+        side: SideFacts(loaded[side], counted | {"filtered": filtered(loaded[side])})
+        for side, counted in bench.by_side(states_of).items()
     }
     facts = with_doubts(facts, {side: doubts(bench, side) for side in SIDES})
     clock.lap("conservation")
@@ -142,20 +138,12 @@ def _match(
 
 
 def _load(bench: Workbench, headway: Headway) -> dict[Side, Loaded]:
-    """Both sides at the same time: what is counted of each uses a single core."""
-
     def load(own: Workbench, side: Side) -> Loaded:
         loaded = loading.load(own, side)
         headway.made("load", 1 / len(SIDES))
         return loaded
 
-    with ExitStack() as stack:
-        benches = {side: bench.beside() for side in SIDES}
-        for own in benches.values():
-            stack.callback(own.close)
-        pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, len(SIDES))))
-        asked = {side: pool.submit(load, own, side) for side, own in benches.items()}
-        return {side: each.result() for side, each in asked.items()}
+    return bench.by_side(load)
 
 
 def _write(

@@ -10,6 +10,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -230,12 +231,16 @@ def read(
     tables: dict[Side, PostgresConnector] = {}
     marks: dict[Side, Mark] = {}
     with ExitStack() as held:
+        pool = held.enter_context(ThreadPoolExecutor(len(SIDES)))
+        looks = {
+            side: pool.submit(origins.look, recipe.sources[side], side, storage=limits.storage)
+            for side in SIDES
+            if not origins.is_staged(recipe.sources[side])
+        }
+        found |= {side: look.result() for side, look in looks.items()}
         for side in SIDES:
             source = recipe.sources[side]
-            if not origins.is_staged(source):
-                found[side] = origins.look(source, side, storage=limits.storage)
-                continue
-            if source.read == "direct":
+            if side in found or source.read == "direct":
                 continue
             opened = origins.connector(
                 source, side, recipe.time_zone, resolve=resolve, at_one_moment=True

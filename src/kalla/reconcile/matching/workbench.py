@@ -8,13 +8,15 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -40,6 +42,8 @@ from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan, room
 from kalla.storage import LOCAL, Storage
+
+Found = TypeVar("Found")
 
 _IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
 
@@ -67,7 +71,9 @@ class Workbench:
         # What a rule looks at, and whether rows of it have left since it was made.
         self._left_over: dict[Side, str] = dict.fromkeys(SIDES, "")  # all, until some are settled
         self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
-        self._kinds: dict[str, str] = {}
+        # Tables and views that were made, of all hands, and temporary ones of this one.
+        self._lasting: dict[str, str] = {}
+        self._passing: dict[str, str] = {}
         self._admitted: dict[str, str] = {}  # by what query, as long as it would find the same
         self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
         # DuckDB would make the folder when it spills, but not the one above it.
@@ -99,13 +105,30 @@ class Workbench:
 
         Its temporary tables are its own; it settles nobody.
         """
-        found = copy(self)
         for side in SIDES:
             if self._stale[side]:
                 self.left_over(side)
+        found = self._other_hand()
         found._left_over = dict(self._left_over)
         found._stale = dict(self._stale)
-        found._kinds, found._admitted = {}, {}
+        return found
+
+    def by_side(self, work: Callable[[Workbench, Side], Found]) -> dict[Side, Found]:
+        """The same for each side, at the same time: what is of one side alone uses a single core.
+
+        What becomes of the side by it is known here afterwards.
+        """
+        with ExitStack() as stack:
+            hands = {side: self._other_hand() for side in SIDES}
+            for own in hands.values():
+                stack.callback(own.close)
+            pool = stack.enter_context(ThreadPoolExecutor(min(self.threads, len(SIDES))))
+            asked = {side: pool.submit(work, own, side) for side, own in hands.items()}
+            return {side: each.result() for side, each in asked.items()}
+
+    def _other_hand(self) -> Workbench:
+        found = copy(self)
+        found._passing, found._admitted = {}, {}
         found.connection = self.connection.cursor()
         return found
 
@@ -433,9 +456,10 @@ class Workbench:
 
     def _make(self, kind: str, name: str, sql: str) -> None:
         """Anew, as a table or a view, whichever it was before."""
-        if before := self._kinds.get(name):
+        made = self._passing if kind.startswith("TEMP ") else self._lasting
+        if before := made.get(name):
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
-        self._kinds[name] = kind
+        made[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
 
 
