@@ -146,3 +146,13 @@ def test_who_is_settled_twice_is_counted(kind: Any, data: st.DataObject) -> None
     again = loops.settle(codes, array(second, kind), len(second), 5)
     assert again == len(second) - len(set(second) - set(first))
     assert codes.tolist() == [5 if n in second else 3 if n in first else 0 for n in range(10)]
+
+
+@KINDS
+@given(data=st.data())
+def test_a_table_tells_what_it_has(kind: Any, data: st.DataObject) -> None:
+    table = data.draw(st.lists(NARROW, min_size=1))
+    places = data.draw(st.lists(st.integers(0, len(table) - 1)))
+    found = np.empty(len(places), np.int32)
+    loops.look_up(array(places, kind), len(places), array(table, np.int32), found)
+    assert found.tolist() == [table[place] for place in places]

@@ -86,6 +86,13 @@ def sort_by_digit(words: Any, count: int, shift: int, places: Any, sorted_words:
         places[digit] += 1
 
 
+@loop("none: n int i4 I4")
+def look_up(places: Any, count: int, table: Any, found: Any) -> None:
+    """What a table has at each place."""
+    for row in range(count):
+        found[row] = table[places[row]]
+
+
 @loop("none: n int int u1 int I4")
 def lay(keys: Any, count: int, low: int, admitted: Any, first: int, places: Any) -> None:
     """Tells each admitted row at the place of its key, from the lowest on."""

@@ -18,6 +18,7 @@ from kalla.reconcile import loops
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import as_column, numbers
+from kalla.reconcile.matching.hand import Held
 from kalla.reconcile.matching.values import Value, literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.plan import RulePlan
@@ -40,18 +41,24 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     if not len(pairs):  # Arrow cannot join no chunks of a dictionary
         return pairs.append_column("way", pa.array([], pa.int32())), []
     deltas = [f"d{place}" for place in rule.pair_checks if rule.checks[place].delta]
-    codes = np.zeros(len(pairs), np.int64)
     parts: list[pa.Array] = []
+    indices = []
     for name in deltas:
         coded = _coded(pairs.column(name))
         if coded is None:
             return pairs, None
         parts.append(coded.dictionary)
-        if math.prod(map(len, parts)) >= 2**63:
-            return pairs, None
-        codes *= len(coded.dictionary)
-        codes += numbers(coded.indices)
-    found = _numbered(codes, math.prod(map(len, parts)))
+        indices.append(numbers(coded.indices))
+    count = math.prod(map(len, parts))
+    if count >= 2**63:
+        return pairs, None
+    codes: Held = np.zeros(len(pairs), np.int64)
+    if count <= _COUNTED:
+        codes = np.zeros(len(pairs), np.int32)
+    for part, places in zip(parts, indices, strict=True):
+        codes *= len(part)
+        codes += places
+    found = _numbered(codes, count)
     if found is None:
         return pairs, None
     numbers_of_ways, which = found
@@ -76,17 +83,16 @@ def of_numbers(numbers: npt.NDArray[np.int64]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(numbers), buffers)
 
 
-def _numbered(
-    codes: npt.NDArray[np.int64], count: int
-) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
+def _numbered(codes: Held, count: int) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     """Each code's number among those that occur, and these codes; none if they are many."""
     if count <= _COUNTED:
-        occur = np.flatnonzero(np.bincount(codes, minlength=count))
-        if len(occur) > FEW:
+        seen = np.zeros(count, np.bool_)
+        if loops.mark(codes, len(codes), 0, seen) > FEW:
             return None
-        order = np.zeros(count, np.int32)
-        order[occur] = np.arange(len(occur))
-        return pa.array(order[codes]), occur
+        order = (np.cumsum(seen) - 1).astype(np.int32)
+        numbered = np.empty(len(codes), np.int32)
+        loops.look_up(codes, len(codes), order, numbered)
+        return as_column(numbered).column(0).combine_chunks(), np.flatnonzero(seen)
     found = _coded(as_column(codes).column(0))
     return None if found is None else (found.indices, numbers(found.dictionary))
 
