@@ -60,7 +60,7 @@ def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
 
     for _ in _spread(lay, _ranges(bench.fates[side].rows), bench.threads):
         pass
-    meeting = _Meeting(known, side, admitted[other], low, places, mine.columns["p0"].kind)
+    meeting = _Meeting(known, side, admitted[other], low, places)
     blocks = _blocks(bench, other, theirs)
     return pa.Table.from_batches(list(_spread(meeting.pairs, blocks, bench.threads)))
 
@@ -117,7 +117,6 @@ class _Meeting:
     admitted: Chosen  # of the other side
     low: int
     places: npt.NDArray[np.int32]  # the row of each number, from the lowest on
-    kind: pa.DataType  # of this side's primary key
 
     def pairs(self, block: _Block) -> pa.RecordBatch:
         other = opposite(self.side)
@@ -145,7 +144,7 @@ class _Meeting:
         rids = _rids(block.rows)[chosen]
         ours, others = ("l", "r") if self.side == "left" else ("r", "l")
         parts = {
-            f"{others}p{part}": held.at(rids)
+            f"{others}p{part}": held.narrow(rids)
             if isinstance(held, Column)
             else held.take(typed(chosen, pa.int64()))
             for part, held in enumerate(block.parts)
@@ -158,7 +157,7 @@ class _Meeting:
             {
                 f"{ours}rid": typed(partners[chosen], pa.int32()),
                 f"{others}rid": typed(rids, pa.int32()),
-                f"{ours}p0": typed(keys[chosen], self.kind),
+                f"{ours}p0": typed(keys[chosen], self.known.key[other].narrowest),
                 **parts,
                 **told,
                 "interchangeable": pa.repeat(False, len(chosen)),

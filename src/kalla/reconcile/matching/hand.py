@@ -55,10 +55,22 @@ class Column:
             rows = slice(first, first + IN_CACHE)
             yield rows, self.units(rows).view(np.uint64), None
 
+    @property
+    def narrowest(self) -> pa.DataType:
+        """The type of whole numbers as they are held; of other values their own."""
+        return pa.from_numpy_dtype(self.held.dtype) if self.is_whole else self.kind
+
     def at(self, rids: Rids | slice) -> pa.Array:
         """The values of some rows, as Arrow has them."""
+        return self._typed(rids, self.kind)
+
+    def narrow(self, rids: Rids) -> pa.Array:
+        """The same, whole numbers of whatever width they are held in."""
+        return self._typed(rids, self.narrowest)
+
+    def _typed(self, rids: Rids | slice, kind: pa.DataType) -> pa.Array:
         missing = None if self.nulls is None else self.nulls[rids]
-        return typed(self.held[rids], self.kind, missing)
+        return typed(self.held[rids], kind, missing)
 
 
 @dataclass(frozen=True)

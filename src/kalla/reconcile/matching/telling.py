@@ -66,7 +66,7 @@ def tell_seen(bench: Workbench, side: Side, seen: Sequence[Seen]) -> None:
     key = bench.plain_key(opposite(side), "")
     for number, each in enumerate(seen):
         name = f"{side}_seen_{number}"
-        bench.table(name, closest_in_hand.table(bench, side, each))
+        bench.connection.register(name, closest_in_hand.table(bench, side, each))
         rids.append(f"SELECT rid, other FROM {name}")
         said, rows = dict.fromkeys(_SAID, "NULL"), f"SELECT rid, other, {key} AS key"
         if each.place is not None:
