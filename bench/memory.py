@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from types import TracebackType
 
 import psutil
@@ -11,10 +12,14 @@ _BETWEEN = 0.1
 
 
 class Peak:
-    """Summed over processes, so that pages they share count more than once: never too little."""
+    """Summed over processes, so that pages they share count more than once: never too little.
 
-    def __init__(self) -> None:
+    Processes of others, which only wait for their turn, can be left out.
+    """
+
+    def __init__(self, left_out: Collection[int] = ()) -> None:
         self.mebibytes = 0
+        self._left_out = left_out
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -37,7 +42,7 @@ class Peak:
             total = 0
             for process in (own, *own.children(recursive=True)):
                 try:
-                    total += process.memory_info().rss
+                    total += 0 if process.pid in self._left_out else process.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue  # it ended between being listed and being asked
             self.mebibytes = max(self.mebibytes, total >> 20)

@@ -117,7 +117,8 @@ def measure(rivals: Sequence[Contender], pair: Pair, folder: Path, repeat: int) 
             empty = fresh(folder)
             os.sync()  # or each would wait for what the one before has left to be written
             try:
-                with Peak() as peak:
+                waiting = {each.process for each in rivals if each is not rival and each.process}
+                with Peak(waiting) as peak:
                     found = rival.run(pair, empty)
             except Skipped as why:
                 note(f"{rival.name}: skipped: {why}")

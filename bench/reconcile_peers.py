@@ -53,6 +53,7 @@ class Skipped(Exception):
 class Contender(ABC):
     name: str
     most_rows = 100_000_000
+    process: int | None = None  # of its own, that nobody else uses
 
     @abstractmethod
     def run(self, pair: Pair, folder: Path) -> Seen:
@@ -79,6 +80,7 @@ class Apart(Contender):
         self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
     def run(self, pair: Pair, folder: Path) -> Seen:
+        self.process = self._pool.submit(os.getpid).result()
         return self._pool.submit(_measured, self._work, pair, folder, self._key).result()
 
     def close(self) -> None:
