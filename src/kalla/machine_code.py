@@ -14,14 +14,15 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -103,10 +104,10 @@ def loop(signature: str) -> Callable[[Loop], Loop]:
                 with _LOADING:
                     address = _loaded(function.__module__)[_label(function.__name__, kind)]
                 ready[kind] = written.callable(address, kind)
+            words = zip(kind, given, strict=True)
             return ready[kind](
-                *(each if word == "int" else each.ctypes.data
-                  for word, each in zip(kind, given, strict=True))
-            )  # fmt: skip
+                *(each if word == "int" else each.ctypes.data for word, each in words)
+            )
 
         return call
 
@@ -139,41 +140,42 @@ _engines: list[Any] = []  # which hold the code
 
 
 def _code(module: str) -> dict[str, tuple[str, bytes]]:
-    """The symbol and the machine code of each loop, from the file of a folder that has it, or else
-    from one that is made now, where it can be."""
+    """The symbol and the machine code of each loop: from a file, or else made now, and kept for
+    others in the first folder that takes it."""
     name = _file_name(module)
     folders = [Path(__file__).parent / "__pycache__", *_of_user()]
     for folder in folders:
-        if (file := folder / name).is_file() and (found := _read(file)):
+        if (file := folder / name).is_file() and (found := _read(file.read_bytes())):
             return found
+    made = _make(module)
     for folder in folders:
+        unfinished = folder / f"{name}-{uuid4().hex}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder) as own:
-                made = _make(module, file := Path(own) / name)
-                file.replace(folder / name)  # or another process did
-                return made
+            unfinished.write_bytes(made)
+            unfinished.replace(folder / name)  # another process may have been sooner
+            break
         except OSError:  # it is not ours to write, or full
-            continue
-    with tempfile.TemporaryDirectory() as own:  # this process alone has it
-        return _make(module, Path(own) / name)
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+    return _read(made)
 
 
-def _make(module: str, file: Path) -> dict[str, tuple[str, bytes]]:
+def _make(module: str) -> bytes:
     """By a process of its own: the compiler would keep a hundred megabytes of this one."""
-    command = [sys.executable, "-m", "kalla.machine_code", module, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
+    command = [sys.executable, "-m", "kalla.machine_code", module]
+    done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+    if done.returncode or not _read(done.stdout):
         raise Permanent(
             f"the loops of {module} could not be compiled; install Kalla's locked packages anew:"
-            f" {done.stderr[-2_000:]}"
+            f" {done.stderr[-2_000:].decode(errors='replace')}"
         )
-    return _read(file)
+    return done.stdout
 
 
-def _read(file: Path) -> dict[str, tuple[str, bytes]]:
-    """Nothing of a file that is not as it was written: to call it would end the process."""
-    digest, _, rest = file.read_bytes().partition(b"\n")
+def _read(content: bytes) -> dict[str, tuple[str, bytes]]:
+    """Nothing of what is not as it was written: to call it would end the process."""
+    digest, _, rest = content.partition(b"\n")
     if digest != hashlib.sha256(rest).hexdigest().encode():
         return {}
     head, _, codes = rest.partition(b"\n")
@@ -184,8 +186,8 @@ def _read(file: Path) -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def _write(module: str, file: Path) -> None:
-    """Compile the loops of a module into a file."""
+def _compiled(module: str) -> bytes:
+    """All loops of a module, for the processor of this machine."""
     llvm = _llvm()
     importlib.import_module(module)
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -198,8 +200,7 @@ def _write(module: str, file: Path) -> None:
             codes.append(machine.emit_object(llvm.parse_assembly(text)))
             named.append((_label(name, kind), symbol, len(codes[-1])))
     content = json.dumps(named).encode() + b"\n" + b"".join(codes)
-    digest = hashlib.sha256(content).hexdigest().encode()
-    file.write_bytes(digest + b"\n" + content)
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def _label(name: str, kind: Sequence[str]) -> str:
@@ -239,4 +240,5 @@ def _of_user() -> list[Path]:
 
 if __name__ == "__main__":
     # The module of loops knows this one by its name, not as the program.
-    importlib.import_module("kalla.machine_code")._write(sys.argv[1], Path(sys.argv[2]))
+    program = importlib.import_module("kalla.machine_code")
+    sys.stdout.buffer.write(program._compiled(sys.argv[1]))
