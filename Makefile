@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-promql
+.PHONY: help setup dev up demo test reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ bench-reconcile: .venv/.dev ## rows/s from sources to evidence against DuckDB, d
 
 bench-modes: .venv/.dev ## the same alone, on one machine, on a cluster of two executors
 	@$(BIN)/python -m bench.modes $(BENCH_OPTIONS)
+
+bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
+	@$(BIN)/python -m bench.stages $(BENCH_OPTIONS)
 
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)
