@@ -192,8 +192,11 @@ class Storage:
             if not is_s3(url):
                 place = Path(path)
                 fresh = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
-                fresh.write_text(text, "utf-8")
-                fresh.replace(place)
+                try:
+                    fresh.write_text(text, "utf-8")
+                    fresh.replace(place)
+                finally:
+                    fresh.unlink(missing_ok=True)
                 return
             with filesystem.open_output_stream(path, compression=None) as stream:
                 stream.write(text.encode())  # an object appears when it is whole

@@ -21,6 +21,10 @@ _WRONG_KEYS = {"SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLI
 _AWAY = {"NETWORK_CONNECTION", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING",
          "REQUEST_TIMEOUT", "INTERNAL_FAILURE"}  # fmt: skip
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = tuple(map(os.strerror, _FULL))
+"""What a full disk says, where its error comes as a text."""
+
 
 @contextmanager
 def told(url: str) -> Iterator[None]:
@@ -39,9 +43,14 @@ def meaning(url: str, error: Exception) -> KallaError:
         return NotFound(f"{url} does not exist")
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else scrub(str(error).splitlines()[0])
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE):
+    if number in (*_FULL, errno.EIO, errno.ESTALE, errno.EMFILE):
         return Unavailable(f"{url} cannot be used now: {reason}")
     return InvalidInput(Problem("", f"{url} cannot be used: {reason}"))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room, on the disk or for this user."""
+    return error.errno in _FULL
 
 
 def is_denial(error: Exception) -> bool:

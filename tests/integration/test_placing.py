@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
 from kalla.settings import Spark as SparkSettings
+from kalla.spark import failures
 from kalla.spark.placing import place
 from kalla.spark.session import connect
 from tests.servers import SparkServer
@@ -77,3 +78,23 @@ def test_any_other_error_fails_the_call(session: SparkSession) -> None:
 
     with pytest.raises(Exception, match="ZeroDivisionError"):
         place(session, kernel, [0])
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "told"),
+    [
+        ("/dev/full", Unavailable, "there is no room left where a task of Spark writes (OSError: "),
+        ("/proc/no", KallaError, "a task of Spark failed: FileNotFoundError: "),
+    ],
+)
+def test_what_a_task_raises_is_told_in_a_sentence(
+    session: SparkSession, path: str, kind: type[KallaError], told: str
+) -> None:
+    def kernel(_: int) -> int:
+        with open(path, "w", encoding="ascii") as opened:  # noqa: PTH123 -- the path travels
+            return opened.write("1")
+
+    with pytest.raises(kind) as caught, failures.told():
+        place(session, kernel, [0])
+    assert str(caught.value).startswith(told)
+    assert "\n" not in str(caught.value)

@@ -18,6 +18,7 @@ from kalla.local import ports
 from kalla.local.postgres import Postgres
 from kalla.reconcile.demo import invoices, payments, recipe
 from kalla.reconcile.recipes import reading
+from kalla.storage import LOCAL
 
 _VARIABLE = "KALLA_SECRET_DEMO"
 
@@ -42,12 +43,12 @@ def command(
                 postgres.start(told_to_end)
             url = postgres.url("postgres")
             console.print(f"  making {rows:,} invoices and their payments")
-            file.write_text(invoices(rows), encoding="utf-8")
+            LOCAL.write_text(str(file), invoices(rows))
             with psycopg.connect(url) as connection:
                 payments(connection, rows)
             place = f"postgresql://postgres@{postgres.address}/postgres"
             text = recipe(str(file), place)
-            recipe_file.write_text(text, encoding="utf-8")
+            LOCAL.write_text(str(recipe_file), text)
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
             found = reading.read(text)
             made = reconcile.reconcile(found, str(_unused(folder / "evidence")))

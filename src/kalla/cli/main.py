@@ -52,6 +52,25 @@ def main() -> None:
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
         typer.echo("\n".join(lines), err=True)
         sys.exit(1 if isinstance(error, StartFailed) else 2)
+    except OSError as error:
+        from kalla.storage_failures import is_full  # here: it would take each command a second
+
+        if not is_full(error):
+            raise
+        where = f" for {error.filename}" if error.filename else ""
+        typer.echo(
+            f"There is no room{where}: {error.strerror}; free some, and try again.", err=True
+        )
+        _give_up_stdout()
+        sys.exit(2)
+
+
+def _give_up_stdout() -> None:
+    """What it still keeps back may be what found no room; as it ends, Python would try again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def application(arguments: list[str]) -> typer.Typer:

@@ -44,6 +44,7 @@ from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
 from kalla.settings import load
+from kalla.spark import failures
 from kalla.spark.session import connect
 from kalla.storage import Storage, is_s3
 
@@ -131,7 +132,8 @@ def private_spark(*, brief: bool) -> Iterator[SparkSession]:
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
             session = connect(settings)
             try:
-                yield session
+                with failures.told():
+                    yield session
             finally:
                 session.stop()
         finally:

@@ -9,6 +9,7 @@ import duckdb
 
 from kalla.errors import KallaError, Permanent, Unavailable
 from kalla.redaction import scrub
+from kalla.storage_failures import NO_ROOM
 
 _LONGEST_LINE = 200
 _LINES = 3  # of an error in a CSV: where, the line itself, and what is wrong with it
@@ -20,12 +21,16 @@ _CSV_FAULT = re.compile(
 _SQL = re.compile(r"^LINE \d+:", re.MULTILINE)
 _TOO_LARGE = "Out of Range Error: "
 _RAISED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
+# What fails in a thread of DuckDB's comes wrapped in JSON.
+_WRAPPED = re.compile(r'"exception_message":"((?:[^"\\]|\\.)*)"')
 
 
 def said(error: duckdb.Error, lines: int = 1) -> str:
     """The lines of an error that tell, or what was raised in Python while it read from S3."""
     if raised := _raised(error):
         return scrub(raised[1])
+    if wrapped := _WRAPPED.search(str(error)):
+        return scrub(wrapped[1].replace('\\"', '"'))
     text = _SQL.split(str(error))[0]  # ours, which nobody else wrote
     told = [line.strip() for line in text.splitlines() if line.strip()]
     if told and told[0].startswith(_TOO_LARGE):
@@ -56,13 +61,16 @@ def of_reading(error: duckdb.Error, whose: str, files: Sequence[str]) -> Excepti
 
 
 def of_matching(error: duckdb.Error) -> KallaError:
-    """A match broke off; the same again would, too, unless a server was away for a moment."""
+    """A match broke off; the same again would, too, unless a server was away for a moment, or
+    there was no room."""
     return _lasting(error)(f"the match failed: {said(error, _LINES)}")
 
 
 def _lasting(error: duckdb.Error) -> type[KallaError]:
-    raised = _raised(error)
-    return Unavailable if raised and raised[0] == Unavailable.__name__ else Permanent
+    if raised := _raised(error):
+        return Unavailable if raised[0] == Unavailable.__name__ else Permanent
+    is_full = isinstance(error, duckdb.IOException) and any(each in str(error) for each in NO_ROOM)
+    return Unavailable if is_full else Permanent
 
 
 def _raised(error: duckdb.Error) -> tuple[str, str] | None:

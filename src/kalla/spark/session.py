@@ -14,6 +14,7 @@ from kalla import logs
 from kalla.errors import Permanent, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
+from kalla.spark import failures
 from kalla.work.handler import Context
 from kalla.work.job import Job
 
@@ -76,7 +77,8 @@ class SparkSessions:
         context.on_end(lambda: self._interrupt(spark, tag, left))
         spark.addTag(tag)
         try:
-            yield spark
+            with failures.told():
+                yield spark
         except Exception as error:
             context.check()  # an interrupted query fails in many ways; the reason is the cancel
             if spark.client.is_closed or _is_away(error):

@@ -6,7 +6,6 @@ Apart from `writing.py`, which writes it: what is asked of it later must never c
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from kalla.reconcile.complaints import said
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching.values import quote
 from kalla.reconcile.sources.scans import parquet
-from kalla.redaction import scrub
 from kalla.storage import Storage, join
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -56,8 +54,6 @@ _KEYS = {
     "unmatched_right": ("record_key",),
     "ambiguous": ("side", "record_key"),
 }
-# What fails in a thread of DuckDB's comes wrapped in JSON.
-_WRAPPED = re.compile(r'"exception_message":"((?:[^"\\]|\\.)*)"')
 
 
 class Damaged(Conflict):
@@ -218,8 +214,7 @@ def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  #
 
 def unwrapped(error: duckdb.Error) -> str:
     """What DuckDB says itself, in a line."""
-    wrapped = _WRAPPED.search(str(error))
-    return scrub(wrapped[1].replace('\\"', '"')) if wrapped else said(error).rstrip(": ")
+    return said(error).rstrip(": ")
 
 
 def column(columns: Sequence[Column], name: str, where: str) -> Column:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -25,6 +26,7 @@ from kalla.reconcile.matching.values import literal
 from kalla.storage import Storage
 
 if TYPE_CHECKING:
+    from xlsxwriter.workbook import Workbook
     from xlsxwriter.worksheet import Worksheet
 
 Format = Literal["csv", "parquet", "xlsx"]
@@ -67,7 +69,7 @@ def export(
             for each in total_order(dataset, query.orders)
         )
         rest = Term(f"FROM {dataset.relation} WHERE {where.sql} ORDER BY {order}", where.values)
-        with _writing(path):
+        with writing(path):
             if style == "csv":
                 _csv(reader, dataset, rest, path, bom)
             elif style == "parquet":
@@ -81,7 +83,7 @@ def export(
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """What goes wrong with the file that is made is no fault of the evidence."""
     try:
         yield
@@ -136,9 +138,43 @@ def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path)
 
 def _make_book(reader: Reader, dataset: Dataset, rest: Term, path: Path, parts: str) -> None:
     import xlsxwriter  # here: the API would start later for it
+
+    with _Target(path, "w") as target:
+        book = xlsxwriter.Workbook(target, {"constant_memory": True, "tmpdir": parts})
+        _fill(book, reader, dataset, rest)
+        if target.failure is not None:
+            raise target.failure
+
+
+class _Target(FileIO):
+    """Remembers what went wrong and takes the rest for written, also when it is closed: a zip file
+    that is dropped tries to end itself, and its complaint would be printed as a traceback."""
+
+    failure: OSError | None = None
+
+    def write(self, content: Any, /) -> int:
+        rest = memoryview(content).cast("B")
+        size = len(rest)
+        try:
+            while rest and self.failure is None and not self.closed:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def seek(self, place: int, whence: int = 0, /) -> int:
+        return 0 if self.closed else super().seek(place, whence)
+
+    def tell(self) -> int:
+        return 0 if self.closed else super().tell()
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def _fill(book: Workbook, reader: Reader, dataset: Dataset, rest: Term) -> None:
     from xlsxwriter.exceptions import FileCreateError
 
-    book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "tmpdir": parts})
     try:
         sheet = book.add_worksheet(dataset.part)
         bold = book.add_format({"bold": True})

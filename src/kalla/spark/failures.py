@@ -1,0 +1,42 @@
+"""What a task raised in Python, in a sentence: Spark tells it as a stack trace below a first line
+that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kalla.errors import KallaError, Unavailable
+from kalla.redaction import scrub
+from kalla.storage_failures import NO_ROOM
+
+_TRACE = "Traceback (most recent call last):"
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """A task that fails otherwise than on purpose is told by what it raised."""
+    try:
+        yield
+    except Exception as error:
+        if (raised := _raised(error)) is None:
+            raise
+        if any(reason in raised for reason in NO_ROOM):
+            raise Unavailable(
+                f"there is no room left where a task of Spark writes ({raised}): free some, or"
+                " let the evidence go elsewhere"
+            ) from error
+        raise KallaError(f"a task of Spark failed: {raised}") from error
+
+
+def _raised(error: Exception) -> str | None:
+    """The first line of what is below the trace."""
+    from pyspark.errors import PythonException
+
+    if not isinstance(error, PythonException):
+        return None
+    lines = str(error).rpartition(_TRACE)[2].splitlines()
+    below = [place for place, line in enumerate(lines, 1) if line.startswith("  ")]
+    rest = lines[below[-1] :] if below else lines
+    return next((scrub(line.strip()) for line in rest if line.strip()), None)
