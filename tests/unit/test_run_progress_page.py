@@ -12,7 +12,7 @@ from kalla.cli.runs import progress_line
 from kalla.reconcile import store
 from kalla.reconcile.kernel import STATES
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.store import Progress, RunDetail, SideProgress
+from kalla.reconcile.store import Progress, PutOff, RunDetail, SideProgress
 from kalla.web.layout import Layout
 
 NOW = datetime(2026, 5, 31, 12, 0, 9, tzinfo=UTC)
@@ -102,7 +102,7 @@ def staging_job(kind: str, status: str, seconds_ago: float, **facts: Any) -> dic
     at = NOW - timedelta(seconds=seconds_ago)
     times = {"run_after": at, "claimed_at": at, "heartbeat_at": NOW, "now": NOW}
     job = {"type": kind, "side": "right", "status": status, "progress": None, "result": None}
-    return job | times | facts
+    return job | times | {"away_since": None, "error": None} | facts
 
 
 def test_under_a_snapshot_the_job_that_holds_it_tells_the_rate() -> None:
@@ -140,3 +140,23 @@ def test_a_job_that_waits_for_its_next_attempt_tells_nothing_of_its_last() -> No
 
 def test_a_run_that_waits_says_so() -> None:
     assert "Stage waiting" in shown(Progress("waiting", share=0.0))
+
+
+def test_a_run_whose_job_is_put_off_says_why_and_until_when() -> None:
+    away = {"away_since": NOW - timedelta(seconds=90), "error": "Spark at sc://[db]:1 is away"}
+    first, later = (
+        staging_job("stage_chunk", "pending", -seconds, error=error, away_since=away["away_since"])
+        for seconds, error in ((12, away["error"]), (20, "the other"))
+    )
+    plan = staging_job("stage_plan", "completed", 60, result={})
+    progress = store._progress([plan, later, first])
+    assert progress.put_off == PutOff("Spark at sc://[db]:1 is away", 90.0, 12.0)
+    assert "Put off Spark at sc://[db]:1 is away; tried again in 12 s" in shown(progress)
+    line = "waiting (put off: Spark at sc://[db]:1 is away; tried again in 12 s)"
+    assert progress_line(asdict(progress)) == line
+
+
+def test_a_job_that_is_tried_again_is_put_off_no_more() -> None:
+    away = {"away_since": NOW - timedelta(seconds=90), "error": "Spark is away"}
+    job = staging_job("exec", "claimed", 1, side=None, **away)
+    assert store._progress([job]).put_off is None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from kalla.cli import progress, run_evidence
@@ -16,7 +17,7 @@ from kalla.cli.report import print_report, printing
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence.report import Report, percent
 from kalla.storage import is_s3
-from kalla.web.words import seconds
+from kalla.web.words import seconds, visible
 
 app = typer.Typer(no_args_is_help=True)
 app.command("export")(run_evidence.export)
@@ -193,7 +194,7 @@ def _follow(client: Client, run_id: int, style: str) -> dict[str, Any]:
 
 
 def _show_progress(bar: Progress, task: TaskID, reached: dict[str, Any]) -> None:
-    bar.update(task, description=progress_line(reached), completed=reached["share"])
+    bar.update(task, description=escape(progress_line(reached)), completed=reached["share"])
 
 
 def progress_line(reached: dict[str, Any]) -> str:
@@ -211,7 +212,15 @@ def progress_line(reached: dict[str, Any]) -> str:
         line += f", {reached['rows_per_second']:,.0f} rows/s"
     if reached["seconds_left"]:
         line += f", {seconds(reached['seconds_left'])} left"
+    if reached["put_off"]:
+        line += f" ({put_off_line(reached['put_off'])})"
     return line
+
+
+def put_off_line(told: dict[str, Any]) -> str:
+    """Why a job of the run waits, and until when."""
+    until = seconds(round(told["next_try_seconds"]))
+    return f"put off: {visible(told['reason'])}; tried again in {until}"
 
 
 def _end(run: dict[str, Any], style: str) -> None:

@@ -80,6 +80,15 @@ class SideProgress:
 
 
 @dataclass(frozen=True)
+class PutOff:
+    """What a job of the run needs is away: how long already, and when it is asked for again."""
+
+    reason: str
+    seconds: float
+    next_try_seconds: float
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far a run is. A side that is read where it lies has no entry."""
 
@@ -90,6 +99,7 @@ class Progress:
     rows_per_second: float | None = None
     seconds_left: float | None = None
     share: float = 1.0  # from 0 to 1, for a bar
+    put_off: PutOff | None = None
 
 
 @dataclass(frozen=True)
@@ -226,10 +236,11 @@ async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    error = row["error"]
-    if error is not None:
-        error = scrub(error) if len(error) <= _SHOWN else scrub(error)[:_SHOWN] + " …"
-    return {**row, "error": error}
+    return {**row, "error": None if row["error"] is None else _clipped(row["error"])}
+
+
+def _clipped(error: str) -> str:
+    return scrub(error) if len(error) <= _SHOWN else scrub(error)[:_SHOWN] + " …"
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,7 +268,21 @@ def _progress(jobs: list[dict[str, Any]]) -> Progress:
         rate, left = _rate([*by_type["stage_plan"], *by_type["stage_chunk"]], staging)
     share = _share(stage, staging, _matched(current))
     tasks, done = current.get("tasks"), current.get("tasks_done")
-    return Progress(stage, staging, tasks, done, rate, left, share)
+    return Progress(stage, staging, tasks, done, rate, left, share, _put_off(jobs))
+
+
+def _put_off(jobs: list[dict[str, Any]]) -> PutOff | None:
+    """Of several jobs that wait for what is away, the one that is tried first tells."""
+    waiting = [job for job in jobs if job["status"] == "pending" and job["away_since"]]
+    if not waiting:
+        return None
+    first = min(waiting, key=lambda job: job["run_after"])
+    now = first["now"]
+    return PutOff(
+        _clipped(first["error"] or ""),
+        (now - first["away_since"]).total_seconds(),
+        max((first["run_after"] - now).total_seconds(), 0.0),
+    )
 
 
 _TYPES = ("stage_plan", "stage_chunk", "exec")

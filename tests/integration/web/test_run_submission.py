@@ -10,6 +10,7 @@ import pytest
 
 from kalla.reconcile.library import entries, looking
 from kalla.reconcile.library.looking import Look, Seen
+from kalla.work import jobs
 from tests.web_kit import Site
 
 
@@ -204,3 +205,19 @@ async def test_a_body_is_refused_alike_where_it_is_checked_and_where_it_is_run(
         {"field": field, "message": f"{told['message']} ({told['suggestion']})"}
     ]
     assert await runs(site) == 0
+
+
+@pytest.mark.usefixtures("files")
+async def test_a_run_whose_job_is_put_off_tells_the_reason(site: Site) -> None:
+    async with site.client("operator") as client:
+        run = (await client.post("/api/runs", json={"recipe": recipe()})).json()
+        assert run["progress"]["put_off"] is None
+        async with site.app.state.parts.database.transaction() as connection:
+            (job,) = await jobs.claim(connection, "exec", ["exec"], "w", 1)
+            await jobs.put_off(connection, job, "Spark at sc://x does not answer", "", 300)
+        shown = (await client.get(f"/api/runs/{run['run_id']}")).json()["progress"]
+        page = await client.get(f"/runs/{run['run_id']}", headers={"Accept": "text/html"})
+    assert shown["stage"] == "waiting"
+    assert shown["put_off"]["reason"] == "Spark at sc://x does not answer"
+    assert 0 <= shown["put_off"]["next_try_seconds"] <= jobs.LONGEST_PAUSE
+    assert "Spark at sc://x does not answer; tried again in" in page.text
