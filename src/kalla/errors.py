@@ -78,6 +78,10 @@ class Unavailable(KallaError):
     title = "A part of the system is away"
 
 
+class BrokeOff(Unavailable):
+    """A server was there when the work began and went under it: the work may be the reason."""
+
+
 class StartFailed(KallaError):
     """A server of `kalla up` did not start; the sentence says why and what to do."""
 

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from kalla.errors import Cancelled, Permanent, Unavailable
+from kalla.errors import BrokeOff, Cancelled, Permanent, Unavailable
 from kalla.local import ports
 from kalla.operate.probe import Probe
 from kalla.settings import Spark as SparkSettings
@@ -123,17 +123,35 @@ def test_a_session_that_the_server_dropped_is_made_anew_and_asked_nothing_more(
     )
     with spark.session(a_job(), Context()) as first:
         first.client.release_session()
-    with (
-        pytest.raises(Unavailable, match=r"Spark does not answer: .*SESSION_CLOSED"),
-        spark.session(a_job(), Context()) as session,
-    ):
-        session.sql("SELECT 1").collect()
     with spark.session(a_job(), Context()) as again:
-        assert (session is first, again is first) == (True, False)
+        assert again is not first
         assert again.range(10).count() == 10
     spark.close()
     assert first.client.is_closed
     assert again.client.is_closed
+
+
+@pytest.mark.spark
+def test_what_goes_under_a_job_broke_off_and_what_was_gone_before_did_not(
+    spark_server: SparkServer,
+) -> None:
+    spark = SparkSessions(
+        SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token))
+    )
+
+    def lose() -> None:
+        with spark.session(a_job(), Context()) as session:
+            session.client.release_session()
+            session.sql("SELECT 1").collect()
+
+    with pytest.raises(BrokeOff, match=r"Spark does not answer: .*SESSION_CLOSED"):
+        lose()
+    spark.close()
+    with pytest.raises(Unavailable) as caught:
+        Probe(SparkSessions(SparkSettings(remote=f"sc://localhost:{ports.choose_free()}"))).run(
+            a_job(count=1), Context()
+        )
+    assert not isinstance(caught.value, BrokeOff)
 
 
 @pytest.mark.spark

@@ -45,6 +45,21 @@ ABSENCES = (
         trap=7,
     ),
     mutant(
+        "a job that kills what it needs is put off like others",
+        f"{SQL}#put_off",
+        "OR NOT %(broke_off)s AND moment",
+        "OR moment",
+        f"{FILE}test_what_breaks_off_under_a_job_again_and_again_counts_every_second_time",
+        trap=7,
+    ),
+    mutant(
+        "what broke off once counts as a failure",
+        f"{SQL}#put_off",
+        "(away_since IS NULL\n           OR NOT %(broke_off)s AND",
+        "NOT %(broke_off)s AND (away_since IS NULL OR",
+        f"{FILE}test_what_does_not_come_back_between_is_one_absence",
+    ),
+    mutant(
         "every answer begins the absence anew",
         f"{SQL}#put_off",
         "coalesce(away_since, moment.now)",

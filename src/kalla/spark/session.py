@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kalla import logs
-from kalla.errors import Permanent, Unavailable
+from kalla.errors import BrokeOff, Permanent, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.spark import failures
@@ -83,7 +83,7 @@ class SparkSessions:
             context.check()  # an interrupted query fails in many ways; the reason is the cancel
             if spark.client.is_closed or _is_away(error):
                 self._forget(spark)
-                raise Unavailable(f"Spark does not answer: {scrub(_first_line(error))}") from error
+                raise BrokeOff(f"Spark does not answer: {scrub(_first_line(error))}") from error
             raise
         finally:
             left.set()
@@ -103,6 +103,9 @@ class SparkSessions:
 
     def _connected(self) -> SparkSession:
         with self._lock:
+            if self._session is not None and not _answers(self._session, self._settings.remote):
+                self._lost.append(self._session)
+                self._session = None
             if self._session is None:
                 self._session = connect(self._settings)
                 # Declared as a class of its own, but any function will do.
@@ -165,6 +168,18 @@ def require_reading(session: SparkSession) -> None:
             f"Spark does not let Kalla set {', '.join(wrong)} to false, so SQL of a recipe could "
             "mean something else to it than to the sandbox: allow that setting on the server"
         )
+
+
+def _answers(session: SparkSession, remote: str) -> bool:
+    """Whether the server still has the session. If it is gone under the job after that, the job may
+    have been the reason."""
+    _knock(remote.rstrip("/"))
+    try:
+        session.conf.get("spark.sql.session.timeZone")  # its version, it tells without a session
+    except Exception as error:  # whatever it is, a new session will tell
+        _log.info("the session with spark is lost", error=scrub(_first_line(error)))
+        return False
+    return True
 
 
 def _knock(remote: str) -> None:

@@ -147,17 +147,25 @@ async def fail(
 
 
 async def put_off(
-    connection: Connection, job: Job, error: str, traceback: str, patience: float
+    connection: Connection,
+    job: Job,
+    error: str,
+    traceback: str,
+    patience: float,
+    *,
+    broke_off: bool = False,
 ) -> Woken | None:
     """What the job needs is away: let it wait without counting a failure.
 
-    None if that has lasted `patience` seconds, or the claim is no longer ours: `fail` tells.
+    None if that has lasted `patience` seconds, if it was back and broke off once more, or if the
+    claim is no longer ours: `fail` tells.
     """
     if job.run_id is not None:
         await runs.lock(connection, job.run_id)  # first of all: `fail` may follow
     ended = _ended(job, error, traceback)
     cursor = await connection.execute(
-        sql.put_off, ended | {"patience": patience, "longest": LONGEST_PAUSE}
+        sql.put_off,
+        ended | {"patience": patience, "longest": LONGEST_PAUSE, "broke_off": broke_off},
     )
     if await cursor.fetchone() is None:
         return None

@@ -164,7 +164,8 @@ SELECT status, queue, due FROM ended;
 
 -- name: put_off
 -- What the job needs is away, which is no failure of its own: it waits, and longer the longer that
--- lasts. Trap 7: past `patience` no row changes, and the answer counts as a failure.
+-- lasts. Trap 7: past `patience` no row changes, and the answer counts as a failure; nor does one if
+-- the job had waited, found what it needs, and that broke off under it: it may be the reason.
 WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
 returned AS (
     UPDATE kalla.jobs
@@ -179,7 +180,8 @@ returned AS (
             WHERE other.dedupe_key = jobs.dedupe_key AND other.status = 'pending') THEN dedupe_key END
     FROM moment
     WHERE job_id = %(job_id)s AND fence = %(fence)s AND status = 'claimed'
-      AND (away_since IS NULL OR moment.now < away_since + make_interval(secs => %(patience)s))
+      AND (away_since IS NULL
+           OR NOT %(broke_off)s AND moment.now < away_since + make_interval(secs => %(patience)s))
     RETURNING job_id, fence, worker, claimed_at
 ),
 noted AS (

@@ -143,7 +143,9 @@ def fail(view: View, claim: Claim, permanent: bool, waits: float) -> tuple[str, 
     return row.status, next_of(view, row)
 
 
-def put_off(view: View, claim: Claim, patience: float, waits: float) -> Woken | None:
+def put_off(
+    view: View, claim: Claim, patience: float, waits: float, broke_off: bool
+) -> Woken | None:
     known = view.rows.get(("job", claim[0]))
     if isinstance(known, JobRow) and known.run_id is not None:  # whoever holds the claim by now
         view.lock(view.run(known.run_id))
@@ -151,7 +153,7 @@ def put_off(view: View, claim: Claim, patience: float, waits: float) -> Woken | 
     if row is None:
         return None
     since = view.now if row.away_since is None else row.away_since
-    if row.away_since is not None and view.now >= since + patience:
+    if row.away_since is not None and (broke_off or view.now >= since + patience):
         return None
     note(view, row, "put off")
     least, most = (BACKOFF, BACKOFF_LIMIT) if row.type == "flaky" else (0.0, LONGEST_PAUSE)

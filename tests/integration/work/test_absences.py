@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kalla.database import Connection
-from kalla.errors import Unavailable
+from kalla.errors import BrokeOff, Unavailable
 from kalla.settings import JobPolicy
 from kalla.work import jobs, runs
 from kalla.work.handler import Context
@@ -30,9 +30,13 @@ from tests.worker_kit import Site
 PATIENCE = 100.0
 
 
-async def put_off(connection: Connection, job: Job, patience: float = PATIENCE) -> bool:
+async def put_off(
+    connection: Connection, job: Job, patience: float = PATIENCE, broke_off: bool = False
+) -> bool:
     async with connection.transaction():
-        woken = await jobs.put_off(connection, job, "it is away", "Traceback ...", patience)
+        woken = await jobs.put_off(
+            connection, job, "it is away", "Traceback ...", patience, broke_off=broke_off
+        )
         return woken is not None
 
 
@@ -140,6 +144,42 @@ async def test_an_absence_that_lasts_counts_as_a_failure_and_the_attempts_end_it
         assert await fail(a, job) == ("failed" if failures + 1 == ATTEMPTS else "pending")
     record = await jobs.get(a, job_id)
     assert (record.status, record.failures) == ("failed", ATTEMPTS)
+
+
+async def test_what_breaks_off_under_a_job_again_and_again_counts_every_second_time(
+    a: Connection, clock: Clock
+) -> None:
+    """Trap 7: the job may be what kills it."""
+    (job_id,) = await put(a)
+    for failures in range(ATTEMPTS):
+        assert await put_off(a, await take_one(a), broke_off=True), "anybody may restart it once"
+        await come_due(a, clock)
+        job = await take_one(a)
+        assert not await put_off(a, job, broke_off=True)
+        assert await fail(a, job) == ("failed" if failures + 1 == ATTEMPTS else "pending")
+    assert (await jobs.get(a, job_id)).failures == ATTEMPTS
+
+
+async def test_what_does_not_come_back_between_is_one_absence(a: Connection, clock: Clock) -> None:
+    await put(a)
+    assert await put_off(a, await take_one(a), broke_off=True)
+    for _ in range(3):
+        await come_due(a, clock)
+        assert await put_off(a, await take_one(a)), "nobody was there"
+
+
+async def test_a_job_that_kills_what_it_needs_fails_after_a_few_tries(database_url: str) -> None:
+    site = Site(database_url)
+
+    def deadly(job: Job, context: Context) -> Outcome:
+        raise BrokeOff("Spark does not answer")
+
+    site.handle("deadly", deadly)
+    async with site.client() as client, site.worker():
+        (job_id,) = await client.submit(NewJob("deadly"))
+        record = await client.until(job_id, "failed", seconds=30)
+    endings = [each.ending for each in record.attempts]
+    assert endings == ["put off", "failed"] * record.max_attempts
 
 
 @pytest.mark.parametrize("between", ["a loss", "a retry by hand", "a retry of its run"])

@@ -137,18 +137,23 @@ class Jobs(Mirrored):
         self.both(leave, act, lambda view: model.fail(view, name(job), permanent, chance[0]))
 
     @precondition(lambda self: self.claims)
-    @rule(leave=LEAVE, pick=PICK, seconds=st.sampled_from([0, 0, 16]))
-    def put_off(self, leave: Leave, pick: int, seconds: int) -> None:
+    @rule(leave=LEAVE, pick=PICK, after=st.sampled_from([(0, False), (0, True), (16, False)]))
+    def put_off(self, leave: Leave, pick: int, after: tuple[int, bool]) -> None:
         (job,) = self.picked([pick])
+        seconds, broke_off = after
         chance = [0.0]
 
         async def act(connection: Connection) -> Any:
-            done = await jobs.put_off(connection, job, "it is away", "", PATIENT)
+            done = await jobs.put_off(
+                connection, job, "it is away", "", PATIENT, broke_off=broke_off
+            )
             chance[0] = await waits(connection, job)
             return done
 
         self.jump(seconds)
-        self.both(leave, act, lambda view: model.put_off(view, name(job), PATIENT, chance[0]))
+        self.both(
+            leave, act, lambda view: model.put_off(view, name(job), PATIENT, chance[0], broke_off)
+        )
 
     @precondition(lambda self: self.claims)
     @rule(leave=LEAVE, picks=st.lists(PICK, min_size=1, max_size=3))

@@ -11,6 +11,7 @@ from typing import TypeVar
 from kalla import logs
 from kalla.database import AWAY, TOO_LARGE, Connection, Database
 from kalla.errors import (
+    BrokeOff,
     InvalidInput,
     InvalidSettings,
     KallaError,
@@ -144,10 +145,13 @@ class Settling(Duty):
         lines = "".join(traceback.format_exception(error))
         permanent = _is_lasting(error)
         patience = self._kinds.patience(job.type) if isinstance(error, Unavailable) else 0.0
+        broke_off = isinstance(error, BrokeOff)
 
         async def act(connection: Connection) -> tuple[str, Woken]:
             if patience:
-                woken = await job_store.put_off(connection, job, sentence, lines, patience)
+                woken = await job_store.put_off(
+                    connection, job, sentence, lines, patience, broke_off=broke_off
+                )
                 if woken is not None:
                     return "put off", woken
             return await job_store.fail(connection, job, sentence, lines, permanent)
