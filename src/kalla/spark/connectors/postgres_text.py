@@ -106,6 +106,8 @@ def _comparison(op: str, column: PostgresColumn, value: Scalar, zone: str) -> st
     value = _as_column_has_it(column, value)
     if column.base in _TIMES and not isinstance(value, datetime) and isinstance(value, date):
         return _day_comparison(op, column, value, zone)
+    if column.base == "timestamp" and isinstance(value, datetime) and value.tzinfo:
+        return _clock_comparison(op, column, value, zone)
     left = identifier(column.name)
     if column.kind == "e":
         left += "::text"
@@ -162,10 +164,36 @@ def _number(base: str, value: int | Decimal) -> str:
 
 
 def _moment(base: str, value: datetime, zone: str) -> str:
-    text, in_zone = literal(value.isoformat(sep=" ")), f"AT TIME ZONE {literal(zone)}"
-    if base == "timestamptz":
-        return f"{text}::timestamptz" if value.tzinfo else f"({text}::timestamp {in_zone})"
-    return f"({text}::timestamptz {in_zone})" if value.tzinfo else f"{text}::timestamp"
+    text = literal(value.isoformat(sep=" "))
+    if base == "timestamp":
+        return f"{text}::timestamp"
+    return f"{text}::timestamptz" if value.tzinfo else _placed(f"{text}::timestamp", zone)
+
+
+def _placed(timestamp: str, zone: str) -> str:
+    """Where a time of a zone's clocks is; of one that they show twice, the first time, as in files:
+    Postgres takes the last. What the clocks were a day before tells."""
+    named = f"AT TIME ZONE {literal(zone)}"
+    if zone == "UTC":
+        return f"({timestamp} {named})"
+    first = f"(({timestamp} - INTERVAL '24 hours') {named} + INTERVAL '24 hours')"
+    return f"(CASE WHEN {first} {named} = {timestamp} THEN {first} ELSE {timestamp} {named} END)"
+
+
+def _clock_comparison(op: str, column: PostgresColumn, instant: datetime, zone: str) -> str:
+    """What clocks show against a point in time, as points in time: one that they show twice may be
+    after the first. What they show within a day of it is looked at, so an index is of use."""
+    left = identifier(column.name)
+    moment = f"{literal(instant.isoformat(sep=' '))}::timestamptz"
+    shown = f"({moment} AT TIME ZONE {literal(zone)})"
+    if zone == "UTC":
+        return f"{left} {_SIGNS[op]} {shown}"
+    parts = [f"{_placed(left, zone)} {_SIGNS[op]} {moment}"]
+    if op in ("eq", "lt", "lte"):
+        parts.append(f"{left} < {shown} + INTERVAL '1 day'")
+    if op in ("eq", "gt", "gte"):
+        parts.append(f"{left} > {shown} - INTERVAL '1 day'")
+    return f"({' AND '.join(parts)})"
 
 
 def _day_comparison(op: str, column: PostgresColumn, day: date, zone: str) -> str:
@@ -174,7 +202,7 @@ def _day_comparison(op: str, column: PostgresColumn, day: date, zone: str) -> st
 
     def start(of: date) -> str:
         text = f"{literal(of.isoformat())}::timestamp"
-        return f"({text} AT TIME ZONE {literal(zone)})" if column.base == "timestamptz" else text
+        return _placed(text, zone) if column.base == "timestamptz" else text
 
     if day == date.max:
         raise _unfit(column, day)
