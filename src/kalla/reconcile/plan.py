@@ -53,6 +53,7 @@ class Input:
     slices: tuple[Slice, ...] = ()
     table: str = ""  # the table of the match that these are read into
     at_once: int = 1  # slices that may be read at the same time
+    unread: Mapping[str, str] = field(default_factory=dict)  # columns, each with the reason
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
         side: Columns(inputs[side].types, recipe.sources[side].csv, recipe.time_zone)
         for side in SIDES
     }
-    _demand_columns(recipe, columns)
+    _demand_columns(recipe, inputs)
     rules = tuple(
         _rule(number, rule, recipe, (columns["left"], columns["right"]))
         for number, rule in enumerate(recipe.rules_in_order)
@@ -339,15 +340,15 @@ def _columns_used(recipe: Recipe, side: Side) -> list[str]:
     return [name for name in names if name is not None]
 
 
-def _demand_columns(recipe: Recipe, columns: Mapping[Side, Columns]) -> None:
+def _demand_columns(recipe: Recipe, inputs: Mapping[Side, Input]) -> None:
     """Every column the recipe names is there; `reading` tells this earlier and with more advice."""
     problems = []
     for side in SIDES:
         for name in _named(recipe, side):
-            if name not in columns[side].types:
-                there = ", ".join(columns[side].types)
-                problems.append(
-                    Problem(f"sources.{side}", f"there is no column {name!r}; there are {there}")
-                )
+            if name not in inputs[side].types:
+                there = ", ".join(inputs[side].types)
+                missing = f"there is no column {name!r}; there are {there}"
+                reason = inputs[side].unread.get(name, missing)
+                problems.append(Problem(f"sources.{side}", reason))
     if problems:
         raise InvalidInput(*problems)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import combinations
@@ -13,8 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Source
+from kalla.reconcile import plan
+from kalla.reconcile.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.plan import Input
+from kalla.reconcile.recipes import checking
+from kalla.reconcile.recipes.checking import columns_of
+from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.sources import origins
 from kalla.reconcile.sources.files import opened
 from kalla.reconcile.sources.scans import reader
@@ -98,22 +103,43 @@ def test_types_that_one_type_holds_are_read_exactly(tmp_path: Path, pair: tuple[
 
 
 @pytest.mark.parametrize("pair", APART, ids=" and ".join)
-def test_types_that_no_type_holds_are_refused(tmp_path: Path, pair: tuple[str, str]) -> None:
+def test_types_that_no_type_holds_are_left_out(tmp_path: Path, pair: tuple[str, str]) -> None:
     for names in (pair, pair[::-1]):
         for place, name in enumerate(names):
             type_, values = TYPES[name]
             amount = pa.array(values, type_)
             write(tmp_path / f"{place}.parquet", id=range(len(values)), amount=amount)
-        with pytest.raises(InvalidInput, match=r"uri: amount is .*0\.parquet and .*1\.parquet"):
-            look(tmp_path)
+        seen = look(tmp_path)
+        assert list(seen.types) == ["id"]
+        assert re.match(r"amount is .*0\.parquet and .*1\.parquet", seen.unread["amount"])
+        assert seen.notes == (f"left out: {seen.unread['amount']}",)
 
 
-def test_what_is_refused_is_named_with_both_files_and_types(tmp_path: Path) -> None:
+def recipe(folder: Path, **more: str) -> Recipe:
+    side = {"uri": str(folder), "primary_key": ["id"]}
+    condition = {"left": "id", "op": "eq", "right": "id"}
+    return Recipe.model_validate(
+        {
+            "name": "r",
+            "sources": {"left": side | more, "right": side},
+            "rules": [{"name": "one", "conditions": [condition]}],
+        }
+    )
+
+
+def test_what_is_left_out_is_refused_where_it_is_needed_and_only_there(tmp_path: Path) -> None:
     for name, places in (("a", 2), ("b", 2), ("c", 4)):
         write(tmp_path / f"{name}.parquet", id=[1], amount=pa.array([1], pa.decimal128(38, places)))
     wrong = r"amount is decimal\(38,2\) in .*a\.parquet and decimal\(38,4\) in .*c\.parquet"
-    with pytest.raises(InvalidInput, match=wrong):
-        look(tmp_path)
+    unneeded, needed = recipe(tmp_path), recipe(tmp_path, amount="amount")
+    inputs: dict[Side, Input] = {side: look(tmp_path) for side in SIDES}
+    assert plan.make(unneeded, inputs).sides["left"].columns == ("id",)
+    with pytest.raises(InvalidInput, match=rf"sources\.left: {wrong}"):
+        plan.make(needed, inputs)
+    columns: dict[Side, Columns] = {"left": columns_of(needed.sources.left)}
+    assert not checking.check(unneeded, columns)
+    (problem,) = checking.check(needed, columns)
+    assert re.match(rf"sources\.left\.amount: is not read: {wrong}", str(problem))
 
 
 def test_whole_numbers_beside_texts_are_their_texts(tmp_path: Path) -> None:
@@ -127,15 +153,16 @@ def test_parts_of_a_column_agree_too(tmp_path: Path) -> None:
     write(tmp_path / "b.parquet", id=[1], of=[{"amount": [1], "more": 1}])
     assert list(look(tmp_path).types) == ["id", "of"]
     write(tmp_path / "b.parquet", id=[1], of=[{"amount": [1.5]}])
-    with pytest.raises(InvalidInput, match=r"of\.amount\.list\.element is bigint .* double"):
-        look(tmp_path)
+    seen = look(tmp_path)
+    assert list(seen.types) == ["id"]
+    assert re.match(r"of\.amount\.list\.element is bigint .* double", seen.unread["of"])
 
 
-def test_decimals_of_more_digits_than_can_be_held_are_refused(tmp_path: Path) -> None:
+def test_decimals_of_more_digits_than_can_be_held_are_left_out(tmp_path: Path) -> None:
     amount = pa.array([Decimal("12345678901234567890.12")], pa.decimal256(40, 2))
     write(tmp_path / "a.parquet", id=[1], amount=amount)
-    with pytest.raises(InvalidInput, match=r"a\.parquet has decimals of 40 digits in amount"):
-        look(tmp_path / "a.parquet")
+    (note,) = look(tmp_path / "a.parquet").notes
+    assert re.match(r"left out: amount has decimals of 40 digits in .*a\.parquet", note)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ def _spark_reads(side: SidePlan) -> bool:
     return (
         given.format == "parquet"
         and given.relation is None
+        and not given.unread
         and all(map(_is_plain, given.files))
         and side.filters is None
         and all(map(_is_shared, given.types.values()))

@@ -29,7 +29,7 @@ from kalla.reconcile.model import (
     Tolerance,
 )
 from kalla.reconcile.recipes import dialects, engine, fitting
-from kalla.reconcile.recipes.fitting import Columns
+from kalla.reconcile.recipes.fitting import Columns, Unread
 from kalla.reconcile.recipes.problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
 
@@ -96,7 +96,8 @@ def columns_of(
         seen = native.look(source, storage=storage or LOCAL, bounds=bounds)
     except InvalidInput as error:
         raise Unavailable("; ".join(each.message for each in error.problems)) from None
-    return {name: word_of(type_) for name, type_ in seen.types.items()}
+    words = {name: word_of(type_) for name, type_ in seen.types.items()}
+    return words | {name: Unread(reason) for name, reason in seen.unread.items()}
 
 
 def word_of(type_: str) -> str:

@@ -21,11 +21,17 @@ from kalla.reconcile.model import (
 from kalla.reconcile.recipes.notation import plain
 from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean
 
-# name -> text, integer, decimal, float, date, timestamp, boolean or other
+# name -> text, integer, decimal, float, date, timestamp, boolean, other, or why it is Unread
 Columns = Mapping[str, str]
 
 _NUMBERS = ("integer", "decimal", "float")
 _TIMES = ("date", "timestamp")
+
+
+class Unread(str):
+    """Why a column is not read, in the place of its type."""
+
+    __slots__ = ()
 
 
 def findings(recipe: Recipe, columns: Mapping[Side, Columns]) -> Iterator[Finding]:
@@ -42,6 +48,8 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
         if column not in known:
             yield Finding(path, f"is not a column of the {side} source", column,
                           did_you_mean(column, known))  # fmt: skip
+        elif isinstance(known[column], Unread):
+            yield Finding(path, f"is not read: {known[column]}", column)
         elif wanted == "amount" and known[column] in (*_TIMES, "boolean"):
             numbers = [name for name, word in known.items() if word in _NUMBERS]
             yield Finding(path, f"must be an amount, not a {known[column]}", column,
@@ -102,7 +110,7 @@ def _types(condition: Condition, columns: Mapping[Side, Columns], path: Path) ->
     for side in SIDES:
         column = condition.column(side)
         raw = columns.get(side, {}).get(column)
-        if raw is None:
+        if raw is None or isinstance(raw, Unread):
             continue
         if raw == "other":
             others = [name for name, word in columns[side].items() if word != "other"]

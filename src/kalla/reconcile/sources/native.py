@@ -23,7 +23,7 @@ from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
 from kalla.reconcile.sources.scans import listed, scan, written_out
-from kalla.reconcile.sources.schemas import common_types
+from kalla.reconcile.sources.schemas import common_schema
 from kalla.storage import LOCAL, Storage
 from kalla.storage_files import File, each_once
 
@@ -166,7 +166,10 @@ def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
 def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     with opened(storage, bounds) as connection, readable(given.files):
         connection.execute("SET parquet_metadata_cache = true")  # one look at each footer is enough
-        given = replace(given, types=common_types(connection, given.files))
+        schema = common_schema(connection, given.files)
+        left_out = [f"left out: {reason}" for reason in schema.unread.values()]
+        notes = (*given.notes, *left_out)
+        given = replace(given, types=schema.types, unread=schema.unread, notes=notes)
         ((rows,),) = connection.execute(f"SELECT count(*) FROM {scan(given)}").fetchall()
     return replace(given, rows=int(rows))
 

@@ -7,14 +7,13 @@ DuckDB finds a common type for each column of several files, and would round wha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
 import duckdb
 
-from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.complaints import names
 from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.scans import listed, parquet
@@ -45,33 +44,44 @@ class _Shape:
     leaves: tuple[tuple[_Path, _Node], ...]  # the columns, or the parts of those that have parts
 
 
-def common_types(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> dict[str, str]:
-    """The columns of all files with the types that all of them are read by.
+@dataclass(frozen=True)
+class Schema:
+    """The columns of all files with the types that all of them are read by; and those that would
+    not be read as they were written, each with the reason, as the end of a sentence."""
 
-    Refuses what would not be read as it was written: names that nobody can tell apart, decimals of
-    too many digits, and types of one column that have no exact one in common.
-    """
+    types: Mapping[str, str]
+    unread: Mapping[str, str]
+
+
+def common_schema(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> Schema:
+    """Refuses names that nobody can tell apart. Unread are decimals of too many digits, and columns
+    of types that have no exact one in common: who needs none of them is not held up."""
     shapes = _shapes(connection, files)
     types: dict[_Path, dict[str, str]] = {}  # of each leaf, each type with its first file
+    unread: dict[str, str] = {}
     for shape in shapes:
         demand_names(shape.columns, shape.file)
         for path, (_, type_, _, digits) in shape.leaves:
             types.setdefault(path, {}).setdefault(type_, shape.file)
             if digits > _MOST_DIGITS:
-                raise _inexact(
-                    f"{shape.file} has decimals of {digits} digits in {'.'.join(path)}, which would"
-                    f" be rounded: write them with {_MOST_DIGITS} at the most, or as text"
+                unread.setdefault(
+                    path[0],
+                    f"{'.'.join(path)} has decimals of {digits} digits in {shape.file}, which would"
+                    f" be rounded: write them with {_MOST_DIGITS} at the most, or as text",
                 )
     demand_names(list({name: None for each in shapes for name in each.columns}), names(files))
     for path, found in types.items():
         for (one, first), (other, second) in combinations(found.items(), 2):
             if not _agree(one, other) and not _agree(other, one):
-                raise _inexact(
+                unread.setdefault(
+                    path[0],
                     f"{'.'.join(path)} is {one.lower()} in {first} and {other.lower()} in {second},"
-                    " which cannot be read as one without changing values: write both alike"
+                    " which cannot be read as one without changing values: write both alike",
                 )
     described = connection.execute(f"DESCRIBE FROM {parquet(files)}").fetchall()
-    return {str(name): str(type_) for name, type_, *_ in described}
+    found_types = {str(name): str(type_) for name, type_, *_ in described}
+    kept = {name: type_ for name, type_ in found_types.items() if name not in unread}
+    return Schema(kept, unread)
 
 
 def _shapes(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list[_Shape]:
@@ -122,7 +132,3 @@ def _digits(type_: str) -> tuple[int, int] | None:
         return len(str(_LARGEST[type_])), 0
     found = _DECIMAL.fullmatch(type_)
     return (int(found[1]) - int(found[2]), int(found[2])) if found else None
-
-
-def _inexact(message: str) -> InvalidInput:
-    return InvalidInput(Problem("", message))
