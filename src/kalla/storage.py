@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.storage_failures import is_denial, told
-from kalla.storage_files import File, below, named, now
+from kalla.storage_files import File, below, named, now, tagged
 from kalla.storage_patterns import MAGIC
 
 if TYPE_CHECKING:
@@ -94,14 +94,26 @@ class Storage:
                 raise NotFound(f"there is no file {url}")
         return found
 
-    def now(self, urls: Sequence[str]) -> dict[str, File | None]:
+    def now(self, urls: Sequence[str], *, with_tags: bool = False) -> dict[str, File | None]:
         """Files of one place as they are now, all asked for at once; None is one that is gone."""
         if not urls:
             return {}
         filesystem, _ = self.filesystem(urls[0])
         with told(urls[0]):
             found = now(filesystem, [self.filesystem(url)[1] for url in urls])
+            if with_tags:
+                found = tagged(filesystem, found)
         return dict(zip(urls, found, strict=True))
+
+    def tagged(self, files: Sequence[File]) -> list[File]:
+        """Files of one place with all that their storage tells of them; NotFound if one is gone."""
+        filesystem, _ = self.filesystem(files[0].url)
+        with told(files[0].url):
+            found = tagged(filesystem, files)
+        for file, now_there in zip(files, found, strict=True):
+            if now_there is None:
+                raise NotFound(f"{file.url} does not exist")
+        return [each for each in found if each is not None]
 
     def size(self, url: str) -> int:
         return self.info(url).size

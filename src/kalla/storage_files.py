@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -20,13 +21,15 @@ from kalla.errors import InvalidInput, Problem
 from kalla.storage_patterns import MAGIC, is_hidden, leads, matches
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE = 16  # requests
 
 
 @dataclass(frozen=True)
 class File:
     """A file as it is now. Size and time are its mark: another content has another one.
 
-    On disk it also has an inode, and the time when anything about it changed, which nobody sets.
+    On disk it also has an inode, and the time when anything about it changed, which nobody sets; on
+    S3, where it was asked for, what the server calls its content, and a version if it keeps them.
     """
 
     url: str
@@ -34,6 +37,8 @@ class File:
     modified: datetime | None = None
     changed: datetime | None = None
     inode: tuple[int, int] | None = None  # its device and its number there
+    etag: str | None = None
+    version: str | None = None
 
     @property
     def mark(self) -> dict[str, str | int | None]:
@@ -45,6 +50,10 @@ class File:
         }
         if self.changed and self.inode:
             found |= {"changed": self.changed.isoformat(), "inode": self.inode[1]}
+        if self.etag:
+            found["etag"] = self.etag
+        if self.version:
+            found["version"] = self.version
         return found
 
 
@@ -53,6 +62,25 @@ def now(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[File | None]:
     if isinstance(filesystem, fs.LocalFileSystem):
         return [_on_disk(path, _status(path)) for path in paths]
     return [_on_s3(info) for info in filesystem.get_file_info(list(paths))]
+
+
+def tagged(filesystem: fs.FileSystem, files: Sequence[File | None]) -> list[File | None]:
+    """With what S3 tells of each beyond a listing, one request each; None where there is none."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return list(files)
+
+    def ask(file: File | None) -> File | None:
+        if file is None:
+            return None
+        try:
+            with filesystem.open_input_file(file.url.removeprefix("s3://")) as opened:
+                told = {name: value.decode() for name, value in opened.metadata().items()}
+        except FileNotFoundError:
+            return None
+        return replace(file, etag=told.get("ETag", "").strip('"'), version=told.get("VersionId"))
+
+    with ThreadPoolExecutor(_AT_ONCE, "tags") as pool:
+        return list(pool.map(ask, files))
 
 
 def below(filesystem: fs.FileSystem, folder: str) -> list[File]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +15,7 @@ from deltalake import write_deltalake
 
 from kalla.errors import Unavailable
 from kalla.reconcile import kernel, run
+from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Source
@@ -59,6 +62,28 @@ def test_a_file_of_the_same_size_has_changed_if_it_is_another_one(tmp_path: Path
     LOCAL.write_text(str(file), "id\n2\n")
     with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
         native.demand_unchanged(seen)
+
+
+def test_an_object_of_the_same_size_and_second_has_changed_too(s3_server: S3Server) -> None:
+    storage, url = s3_server.storage, f"s3://{s3_server.create()}/rows.csv"
+    storage.write_text(url, "id\n1\n")
+    seen = look(url, storage)
+    (mark,) = seen.marks
+    content = hashlib.md5(b"id\n1\n", usedforsecurity=False)
+    assert mark["etag"] == content.hexdigest(), "as S3 has it of a small object"
+    native.demand_unchanged(seen, storage)
+    storage.write_text(url, "id\n2\n")
+    modified = storage.info(url).mark["modified"]
+    with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
+        native.demand_unchanged(replace(seen, marks=({**mark, "modified": modified},)), storage)
+
+
+def test_a_look_within_bounds_asks_no_object_by_itself(s3_server: S3Server) -> None:
+    storage, url = s3_server.storage, f"s3://{s3_server.create()}/rows.csv"
+    storage.write_text(url, "id\n1\n")
+    source = Source.model_validate({"uri": url, "primary_key": ["id"]})
+    (mark,) = native.look(source, storage=storage, bounds=Bounds()).marks
+    assert set(mark) == {"file", "bytes", "modified"}
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["another file", "written over"])

@@ -23,7 +23,8 @@ def taken(inputs: Mapping[Side, Input]) -> Iterator[Mapping[Side, Marks]]:
     """The marks of inputs, with digests of files on disk once this is left: they are taken while
     the files are read by others, too.
 
-    A file on S3 would be fetched once more, and of a Delta table the version says as much.
+    A file on S3 would be fetched once more: its mark has what the server calls its content. Of a
+    Delta table the version says as much.
     """
     found: dict[Side, Marks] = {}
     with ThreadPoolExecutor(1, "digests") as pool:

@@ -63,6 +63,8 @@ def look(
         files, again = each_once(files)
         if kind == "parquet" and found[0].url != storage.plain(source.uri):
             delta.refuse_files_of_tables(files, storage)
+        if bounds is None:
+            files = storage.tagged(files)
         csv = _dialect(source.csv, files)
         return seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
 
@@ -98,7 +100,8 @@ def seen(
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
     """Every file is as it was when it was looked at, or nobody knows what was read of it."""
     marks = {str(mark["file"]): mark for mark in given.marks if "file" in mark}
-    for file, now in storage.now(list(marks)).items():
+    are_tagged = any("etag" in mark for mark in marks.values())
+    for file, now in storage.now(list(marks), with_tags=are_tagged).items():
         if given.format == "delta":  # the log tells the time of a file, which never changes
             is_same = now is not None and now.size == marks[file]["bytes"]
         else:
