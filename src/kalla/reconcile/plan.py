@@ -31,6 +31,7 @@ _UNBOUNDED_PAIRS = 1_000_000  # that a rule may look at, one by one
 _UNPACKED = 4  # how much larger rows are in memory than in a file
 _TOGETHER = 256 * 1024 * 1024
 _ROW = 50  # bytes in a file, where nobody counted the rows
+_EXAMPLE = 40  # characters of a text that is too long to be shown
 _HELD = 64  # bytes of a row in memory: its pair, and what became of it
 
 
@@ -197,6 +198,22 @@ def _side(
     amount = _amount(source, side, recipe, columns)
     names = set(source.primary_key) | set(_columns_used(recipe, side))
     names |= {name for name in (source.amount, source.currency) if name}
+    return SidePlan(
+        side,
+        given,
+        tuple(values.value(columns, name) for name in source.primary_key),
+        tuple(name for name in given.types if name in names),
+        amount,
+        None if given.filtered else filters.conjunction(source.filters, columns),
+        _unreadable(side, rules, amount),
+        values.as_text(values.value(columns, source.currency)) if source.currency else None,
+    )
+
+
+def _unreadable(
+    side: Side, rules: Sequence[RulePlan], amount: Value | None
+) -> tuple[tuple[str, str, str, str], ...]:
+    """What some rows may hold that is not read, or not compared."""
     place = SIDES.index(side)
     compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
@@ -206,18 +223,14 @@ def _side(
             kind = "timestamp" if each.kind == "moment" else each.kind
             failing = f"({each.reads} IS NOT NULL AND {each.sql} IS NULL)"
             readings.setdefault((each.column, kind), {})[failing] = each.reads
-    return SidePlan(
-        side,
-        given,
-        tuple(values.value(columns, name) for name in source.primary_key),
-        tuple(name for name in given.types if name in names),
-        amount,
-        None if given.filtered else filters.conjunction(source.filters, columns),
-        tuple(
-            (*read, next(iter(failing.values())), " OR ".join(failing))
-            for read, failing in sorted(readings.items())
-        ),
-        values.as_text(values.value(columns, source.currency)) if source.currency else None,
+    for check in (check for rule in rules for check in rule.checks if check.longest):
+        text = check.of(side)
+        read = text.column, f"text of at most {check.longest:,} characters"
+        failing = f"length({text.sql}) > {check.longest}"
+        readings.setdefault(read, {})[failing] = f"(left({text.sql}, {_EXAMPLE}) || '…')"
+    return tuple(
+        (*read, next(iter(failing.values())), " OR ".join(failing))
+        for read, failing in sorted(readings.items())
     )
 
 

@@ -158,6 +158,28 @@ def parquet(folder: Path, name: str, **columns: Any) -> Source:
     return Source(uri=str(folder / name), primary_key=("id",))
 
 
+@pytest.mark.parametrize(
+    ("metric", "most"), [("jaro_winkler", 10_000), ("damerau_levenshtein", 1_000)]
+)
+def test_a_text_too_long_for_similarity_is_counted_and_named(
+    tmp_path: Path, metric: str, most: int
+) -> None:
+    texts = ["ä" * most, "b" * (most + 1), None]
+    left, right = (parquet(tmp_path, f"{name}.parquet", id=[1, 2, 3], memo=texts) for name in SIDES)
+    fuzzy = {"op": "fuzzy", "left": "memo", "right": "memo", "threshold": "0.5", "metric": metric}
+    rule = {"name": "r", "conditions": [BY_ID, fuzzy]}
+    wanted = Recipe.model_validate(
+        {"name": "long", "sources": {"left": left, "right": right}, "rules": [rule]}
+    )
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
+    for side in SIDES:
+        assert facts.sides[side].loaded.unreadable == (
+            ("memo", f"text of at most {most:,} characters", 1, ("b" * 40 + "…",)),
+        )
+
+
 def matched(folder: Path, left: Source, right: Source, **rule: Any) -> list[dict[str, Any]]:
     """The matched rows of one rule."""
     wanted = Recipe.model_validate(

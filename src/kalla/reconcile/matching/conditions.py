@@ -114,9 +114,17 @@ class Check:
     window: tuple[int, int] | None = None  # what `delta` must lie in, in units of its last place
     apart: Kind = "number"  # what `delta` is
     coarse: tuple[Value, Value] | None = None  # what a key joins by, where that alone is too little
+    longest: int | None = None  # text that is compared by similarity, in characters
 
     def of(self, side: Side) -> Value:
         return self.left if side == "left" else self.right
+
+
+def longest_text(metric: str) -> int:
+    """Characters of a text that is compared by similarity. The time grows with the product of two
+    lengths: for a pair of the longest it is thousandths of a second."""
+    # Swaps are counted one by one, not 64 at once.
+    return 1_000 if metric == "damerau_levenshtein" else 10_000
 
 
 def compile_condition(
@@ -156,7 +164,9 @@ def compile_condition(
         least = ceil(Fraction(condition.threshold) * 10_000)
         far = f"(10000 - {alike})"
         holds = f"{alike} >= {least}"
-        return Check(label, left, right, holds, far, f"CAST({far} AS VARCHAR)", delta=far)
+        longest = longest_text(condition.metric)
+        told = f"CAST({far} AS VARCHAR)"
+        return Check(label, left, right, holds, far, told, delta=far, longest=longest)
     if isinstance(condition, Tolerance):
         return _tolerance(condition, label, left, right, columns, (lv, rv))
     if isinstance(condition, DateWindow):

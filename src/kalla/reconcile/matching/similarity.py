@@ -13,16 +13,14 @@ import pyarrow.compute as pc
 from rapidfuzz import process
 from rapidfuzz.distance import DamerauLevenshtein, Jaro, JaroWinkler, Levenshtein
 
+from kalla.reconcile.matching.conditions import longest_text
+
 _METRICS = {
     "jaro_winkler": JaroWinkler,
     "jaro": Jaro,
     "levenshtein": Levenshtein,
     "damerau_levenshtein": DamerauLevenshtein,
 }
-# Characters. The time grows with the product of two lengths: for a pair of the longest it is
-# thousandths of a second.
-_LONGEST = 10_000
-_LONGEST_BY_SWAPS = 1_000  # which are counted one by one, not 64 at once
 _LIFTED_ABOVE = 0.7
 _EXACT_PLACES = 12  # of what is a little off as a float
 
@@ -33,9 +31,8 @@ def of_pairs(metric: pa.Array, left: pa.Array, right: pa.Array) -> pa.Array:
         return pa.array([], pa.int32())
     name = metric[0].as_py()
     longest = pc.max_element_wise(pc.utf8_length(left), pc.utf8_length(right)).to_numpy()
-    most = _LONGEST_BY_SWAPS if name == "damerau_levenshtein" else _LONGEST
     found = pc.equal(left, right).to_numpy(zero_copy_only=False).astype(np.float64)
-    short = longest <= most
+    short = longest <= longest_text(name)
     texts = [list(compress(each.to_pylist(), short)) for each in (left, right)]
     found[short] = _lifted(*texts) if name == "jaro_winkler" else _scored(name, *texts)
     whole = np.rint(np.round(found * 10_000, _EXACT_PLACES - 4))  # halves to even
