@@ -140,6 +140,7 @@ def test_what_is_left_out_is_refused_where_it_is_needed_and_only_there(tmp_path:
     assert not checking.check(unneeded, columns)
     (problem,) = checking.check(needed, columns)
     assert re.match(rf"sources\.left\.amount: is not read: {wrong}", str(problem))
+    assert problem.suggestion == "or name another column"
 
 
 def test_whole_numbers_beside_texts_are_their_texts(tmp_path: Path) -> None:

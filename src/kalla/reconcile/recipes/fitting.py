@@ -49,7 +49,8 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
             yield Finding(path, f"is not a column of the {side} source", column,
                           did_you_mean(column, known))  # fmt: skip
         elif isinstance(known[column], Unread):
-            yield Finding(path, f"is not read: {known[column]}", column)
+            yield Finding(path, f"is not read: {known[column]}", column,
+                          "or name another column")  # fmt: skip
         elif wanted == "amount" and known[column] in (*_TIMES, "boolean"):
             numbers = [name for name, word in known.items() if word in _NUMBERS]
             yield Finding(path, f"must be an amount, not a {known[column]}", column,
