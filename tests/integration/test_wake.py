@@ -31,6 +31,7 @@ from kalla.work import jobs, queues
 from kalla.work.duties.depth import Depth, trusted
 from kalla.work.job import NewJob
 from kalla.work.wake import NatsWake, PostgresWake, Wake, open_channel
+from kalla.work.wake.stream import TokenStream
 from tests.servers import UNSAFE_BUT_FAST, started
 from tests.work_kit import KINDS, Clock, complete, connect, install_clock, put, take
 
@@ -525,13 +526,13 @@ async def test_a_channel_stops_though_a_request_swallows_the_cancel(
     """As wait_for does before Python 3.12 when answer and cancel come together."""
     wake, asked = await nats_channel.open(), asyncio.Event()
 
-    async def swallow(_queue: str, _count: int) -> int:
+    async def swallow(_: TokenStream, _queue: str, _count: int) -> int:
         asked.set()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(SOON)
         return 0
 
-    monkeypatch.setattr(wake, "_take_out", swallow)
+    monkeypatch.setattr(TokenStream, "take_out", swallow)
     await wake.claimed({"exec": 1})
     async with asyncio.timeout(SOON / 2):
         await asked.wait()

@@ -22,6 +22,7 @@ from kalla.query.frames import Floats, Mask, Whole
 from kalla.query.labels import name_of
 from kalla.query.matchers import readable
 from kalla.query.samples import STALE, STALE_BITS, SeriesBatch
+from kalla.query.store.packing import list_array, lists, some_lists, sums, value_columns
 from kalla.query.store.series import text_of
 from kalla.query.store.spelling import Spelled
 
@@ -31,14 +32,6 @@ BLOCK_MS = 2 * 3600 * 1000
 _GROUP_SAMPLES = 1 << 20
 # With so many a row group ends where its metric ends: statistics then prune by name.
 _GROUP_LEAST = 1 << 16
-_MOST_DECIMALS = 6
-# Up to here every whole number is a float of its own.
-_EXACT = float(1 << 53)
-_LARGEST = float(1 << 62)
-
-
-def _lists(of: pa.DataType) -> pa.ListType:
-    return pa.list_(pa.field("element", of, nullable=False))
 
 
 _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
@@ -47,12 +40,12 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "block": (pa.int64(), "DELTA_BINARY_PACKED"),
     "min_time": (pa.int64(), "DELTA_BINARY_PACKED"),
     "max_time": (pa.int64(), "DELTA_BINARY_PACKED"),
-    "times": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
+    "times": (lists(pa.int64()), "DELTA_BINARY_PACKED"),
     "decimals": (pa.int8(), "PLAIN"),
-    "whole": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
-    "floats": (_lists(pa.float64()), "BYTE_STREAM_SPLIT"),
-    "stale": (_lists(pa.int32()), "DELTA_BINARY_PACKED"),
-    "starts": (_lists(pa.int64()), "DELTA_BINARY_PACKED"),
+    "whole": (lists(pa.int64()), "DELTA_BINARY_PACKED"),
+    "floats": (lists(pa.float64()), "BYTE_STREAM_SPLIT"),
+    "stale": (lists(pa.int32()), "DELTA_BINARY_PACKED"),
+    "starts": (lists(pa.int64()), "DELTA_BINARY_PACKED"),
 }
 SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, (kind, _) in _COLUMNS.items()])
 ENCODINGS = {
@@ -90,7 +83,7 @@ class Body:
     def joined(cls, bodies: Sequence[Body]) -> Body:
         """The rows of all, one after another."""
         sizes = [len(body.times) for body in bodies]
-        shifts = _sums(np.array(sizes, np.int64))
+        shifts = sums(np.array(sizes, np.int64))
         starts = [body.offsets[:-1] + shift for body, shift in zip(bodies, shifts, strict=False)]
         return cls(
             np.concatenate([*starts, shifts[-1:]]),
@@ -119,10 +112,10 @@ def tables(batches: Sequence[SeriesBatch]) -> Iterator[tuple[int, pa.Table]]:
         return
     # Few samples in some batches, as commits are: what costs per array is done once for all.
     named = _Named(_joined(batches))
-    bounds = _sums(np.array([len(batch) for batch in batches], np.int64)).tolist()
+    bounds = sums(np.array([len(batch) for batch in batches], np.int64)).tolist()
     orders = [named.order(first, beyond) for first, beyond in pairwise(bounds)]
     table, places = named.table(np.concatenate(orders))
-    counts = _sums(np.array([len(order) for order in orders], np.int64))
+    counts = sums(np.array([len(order) for order in orders], np.int64))
     cuts = np.searchsorted(places, counts).tolist()
     for place, (first, beyond) in enumerate(pairwise(cuts)):
         if beyond > first:
@@ -201,7 +194,7 @@ class _Named:
 
     def groups(self, order: Whole) -> Iterator[Whole]:
         """Cut where a row group is full, or full enough and its metric ends."""
-        reached = _sums(self._counts[order])
+        reached = sums(self._counts[order])
         ends = self._metric_ends(order)
         first = 0
         while first < len(order):
@@ -249,9 +242,9 @@ class _Named:
             "block": pa.array(blocks[firsts] * BLOCK_MS),
             "min_time": pa.array(times[firsts]),
             "max_time": pa.array(times[offsets[1:] - 1]),
-            "times": _list_array(offsets, times),
-            **_value_columns(batch.values, offsets, stale),
-            "starts": _some_lists(offsets, batch.starts),
+            "times": list_array(offsets, times),
+            **value_columns(batch.values, offsets, stale),
+            "starts": some_lists(offsets, batch.starts),
         }
         return pa.Table.from_arrays(list(columns.values()), schema=SCHEMA), places
 
@@ -280,7 +273,7 @@ def _joined(batches: Sequence[SeriesBatch]) -> SeriesBatch:
         Spelled.joined(spelled)
         if spelled and len(spelled) == len(batches)
         else [labels for batch in batches for labels in batch.labels],
-        _sums(np.concatenate(counts)),
+        sums(np.concatenate(counts)),
         np.concatenate([batch.times for batch in batches]),
         np.concatenate([batch.values for batch in batches]),
         _filled([batch.stale for batch in batches], sizes, bool),
@@ -305,7 +298,7 @@ def _filled(
 def _rearranged(batch: SeriesBatch, places: Whole) -> SeriesBatch:
     """Of some series, in this order, without their labels."""
     counts = np.diff(batch.offsets)[places]
-    offsets = _sums(counts)
+    offsets = sums(counts)
     if _is_run(places):
         kept: slice | Whole = slice(batch.offsets[places[0]], batch.offsets[places[-1] + 1])
     else:
@@ -323,92 +316,3 @@ def _rearranged(batch: SeriesBatch, places: Whole) -> SeriesBatch:
 def _is_run(places: Whole) -> bool:
     """Whether they are next to each other, each once."""
     return bool((np.diff(places) == 1).all())
-
-
-def _value_columns(values: Floats, offsets: Whole, stale: Mask) -> dict[str, Any]:
-    firsts, counts = offsets[:-1], np.diff(offsets)
-    marks = np.flatnonzero(stale)
-    marked_rows = np.searchsorted(offsets, marks, side="right") - 1
-    if len(marks):
-        values = _without_markers(values, stale, firsts)
-    decimals = _decimals(values, firsts, counts)
-    is_whole = decimals >= 0
-    scales = 10.0 ** np.maximum(decimals, 0)
-    if is_whole.all():
-        of_whole: slice | Mask = slice(None)
-        floats = np.empty(0)
-    else:
-        of_whole = np.repeat(is_whole, counts)
-        floats = np.where(stale, np.nan, values)[~of_whole]
-    whole = values[of_whole]
-    if decimals.max(initial=0) > 0:
-        whole = np.rint(whole * np.repeat(scales, counts)[of_whole])
-    return {
-        "decimals": pa.array(np.maximum(decimals, 0).astype(np.int8)),
-        "whole": _list_array(_sums(np.where(is_whole, counts, 0)), whole.astype(np.int64)),
-        "floats": _list_array(_sums(np.where(is_whole, 0, counts)), floats),
-        "stale": _list_array(
-            _sums(np.bincount(marked_rows, minlength=len(counts))),
-            (marks - firsts[marked_rows]).astype(np.int32),
-        ),
-    }
-
-
-def _without_markers(values: Floats, stale: Mask, firsts: Whole) -> Floats:
-    """Each marker as the value before it, so that it changes nothing in how the others are kept."""
-    places = np.where(stale, 0, np.arange(len(values)))
-    places[firsts] = firsts
-    return np.where(stale & stale[places := np.maximum.accumulate(places)], 0.0, values[places])
-
-
-def _decimals(values: Floats, firsts: Whole, counts: Whole) -> Whole:
-    """The fewest decimals that make every value of a row exact, or -1 where none do."""
-    found = np.full(len(counts), -1, np.int64)
-    left = np.arange(len(counts))
-    for decimals in range(_MOST_DECIMALS + 1):
-        # Most rows that do not fit show it in their first value.
-        rows = left[_exact(values[firsts[left]], decimals)]
-        if len(rows) == len(counts):
-            exact = _exact(values, decimals)
-        else:
-            within = _sums(counts[rows])
-            index = np.repeat(firsts[rows] - within[:-1], counts[rows]) + np.arange(within[-1])
-            exact = _exact(values[index], decimals)
-        if len(rows):
-            fits = np.logical_and.reduceat(exact, _sums(counts[rows])[:-1])
-            found[rows[fits]] = decimals
-            left = left[found[left] < 0]
-        if not len(left):
-            break
-    return found
-
-
-def _exact(values: Floats, decimals: int) -> Mask:
-    """Where a whole number with so many decimals is this very float, by its bits."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        whole = np.rint(values * 10.0**decimals)
-        small = np.abs(whole) <= (_EXACT if decimals else _LARGEST)
-        back = np.where(small, whole, 0.0).astype(np.int64) / 10.0**decimals
-    return np.asarray(small & (back.view(np.uint64) == values.view(np.uint64)))
-
-
-def _some_lists(offsets: Whole, values: Whole | None) -> pa.ListArray:
-    """Lists of the rows in which any value is not zero; the others are empty."""
-    if values is None:
-        return _list_array(np.zeros(len(offsets), np.int64), np.empty(0, np.int64))
-    counts = np.diff(offsets)
-    filled = np.logical_or.reduceat(values != 0, offsets[:-1])
-    return _list_array(_sums(np.where(filled, counts, 0)), values[np.repeat(filled, counts)])
-
-
-def _list_array(offsets: Whole, values: NDArray[Any]) -> pa.ListArray:
-    elements = pa.array(values)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), elements, type=_lists(elements.type)
-    )
-
-
-def _sums(counts: Whole) -> Whole:
-    sums = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=sums[1:])
-    return sums

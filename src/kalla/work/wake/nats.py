@@ -18,42 +18,30 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import api
-from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from kalla import logs
-from kalla.errors import Unavailable
 from kalla.settings import Wake as WakeSettings
 from kalla.work.duty import end
 from kalla.work.wake.line import AWAY, PATIENCE, Line
+from kalla.work.wake.stream import STREAM, TokenStream, consumer, subject
 
-STREAM = "kalla-jobs"
 ALARM = "kalla.alarm"
 
-_ACK_SECONDS = 10  # a token in a dead worker's hands comes back after so long
 _PULL_SECONDS = 4  # a worker asks for a token so long, then asks anew: the request may be lost
 _REDEEM_SECONDS = 0.05  # tokens of claimed jobs are taken out in batches
 _REST_SECONDS = 0.25
 _LONGEST_REST_SECONDS = 1.0
 _CHANCE = 8  # wake-ups in vain, one after another, that are nothing unusual
-_CHUNK = 1_000
 
 _log = logs.get(__name__)
-
-
-def subject(queue: str) -> str:
-    return f"kalla.jobs.{queue}"
-
-
-def consumer(queue: str) -> str:
-    return f"workers-{queue}"
 
 
 class NatsWake:
     """Idle workers ask for a token of each queue; while all are busy, tokens stay in the stream."""
 
     def __init__(self, settings: WakeSettings, queues: Iterable[str] = ()) -> None:
-        self._queues = set(queues)
         self._line = Line(settings.nats_url.get_secret_value(), self._prepare)
+        self._stream = TokenStream(self._line, queues)
         self._tokens: Subscription | None = None
         self._inbox = ""
         self._waiters: list[_Waiter] = []
@@ -93,7 +81,7 @@ class NatsWake:
                 if count > 0:  # what was in vain may not be any more
                     self._rests.pop(queue, None)
                     self._held.discard(queue)
-                await self._put(queue, count)
+                await self._stream.put(queue, count)
             self._stir()
 
     async def wait(self, queues: Sequence[str], timeout: float) -> set[str]:
@@ -145,7 +133,7 @@ class NatsWake:
     async def depth(self) -> Mapping[str, int]:
         found: Mapping[str, api.ConsumerInfo] = {}
         with self._guarded():
-            found = await self._consumers()
+            found = await self._stream.consumers()
         # KEDA adds the two up, too.
         return {
             queue: (info.num_pending or 0) + (info.num_ack_pending or 0)
@@ -154,17 +142,17 @@ class NatsWake:
 
     async def settle(self, waiting: Mapping[str, int]) -> None:
         with self._guarded():
-            found = await self._consumers(*waiting)
+            found = await self._stream.consumers(*waiting)
             for queue, count in waiting.items():
                 info = found[queue]
                 pending = info.num_pending or 0
                 kept = min(pending, count)
                 # The oldest go first: tokens in dead hands, which nobody counts as waiting.
                 if pending > kept or info.num_ack_pending:
-                    await self._purge(queue, keep=kept)
-                await self._put(queue, count - kept)
+                    await self._stream.purge(queue, keep=kept)
+                await self._stream.put(queue, count - kept)
 
-    # The stream
+    # The line
 
     async def _prepare(self, client: Client) -> None:
         """What a new connection needs; also run when the server came back without its store."""
@@ -174,40 +162,11 @@ class NatsWake:
         self._tokens = await client.subscribe(f"{self._inbox}.*", cb=self._receive)
         await client.subscribe(ALARM, cb=self._receive_alarm)
         # Its requests queue up behind the subscriptions; the ping of a flush would overtake them.
-        await self._ensure(client)
+        await self._stream.ensure(client)
         if self._line.lost_before:
             self._missed = True
             self._alarm.set()
         self._stir()
-
-    async def _ensure(self, client: Client) -> None:
-        stream = client.jetstream(timeout=PATIENCE * 5)
-        try:
-            info = await stream.stream_info(STREAM)
-        except NotFoundError:
-            info = await stream.add_stream(
-                name=STREAM,
-                subjects=[subject("*")],
-                retention=api.RetentionPolicy.WORK_QUEUE,
-                storage=api.StorageType.FILE,
-            )
-        if info.config.retention != api.RetentionPolicy.WORK_QUEUE or subject("*") not in (
-            info.config.subjects or []
-        ):
-            raise Unavailable(
-                f"the stream {STREAM} is there with other subjects or another retention: "
-                "delete it, and Kalla makes it anew"
-            )
-        for queue in sorted(self._queues):
-            await stream.add_consumer(
-                STREAM,
-                name=consumer(queue),
-                durable_name=consumer(queue),
-                filter_subject=subject(queue),
-                ack_policy=api.AckPolicy.EXPLICIT,
-                ack_wait=_ACK_SECONDS,
-                max_deliver=-1,
-            )
 
     async def _withdraw(self, client: Client) -> None:
         """End our pulls, and give back every token that came before their end."""
@@ -219,52 +178,6 @@ class NatsWake:
             await stream.account_info()
             await self._tokens.drain()  # type: ignore[no-untyped-call]
             await stream.account_info()
-
-    async def _consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
-        """Every queue's consumer, by queue; made again if it was deleted under us."""
-        self._queues.update(needed)
-        client = self._line.ready()
-        for ensured in (False, True):
-            with suppress(NotFoundError):
-                infos = await client.jetstream(timeout=PATIENCE).consumers_info(STREAM)
-                found = {info.name.removeprefix(consumer("")): info for info in infos}
-                if self._queues <= found.keys():
-                    return found
-            if not ensured:
-                await self._ensure(client)
-        raise Unavailable(f"the consumers of the stream {STREAM} vanish as soon as they are made")
-
-    async def _put(self, queue: str, count: int) -> None:
-        if count <= 0:
-            return
-        client = self._line.ready()
-        if queue not in self._queues:
-            self._queues.add(queue)
-            await self._ensure(client)
-        while count > 0:
-            chunk = min(count, _CHUNK)
-            for _ in range(chunk - 1):
-                await client.publish(subject(queue))
-            # The last one's acknowledgement stands for all: the server stores them in order.
-            stream = client.jetstream(timeout=PATIENCE)
-            try:
-                await stream.publish(subject(queue))
-            except NoStreamResponseError:
-                await self._ensure(client)
-                await stream.publish(subject(queue))
-                chunk = 1
-            count -= chunk
-
-    async def _purge(self, queue: str, **limit: int) -> int:
-        """Take tokens out of the stream, the oldest first; returns how many."""
-        request = {"filter": subject(queue)} | {key: value for key, value in limit.items() if value}
-        message = await self._line.ready().request(
-            f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps(request).encode(), timeout=PATIENCE
-        )
-        answer = json.loads(message.data)
-        if "error" in answer:
-            raise APIError.from_error(answer["error"])
-        return int(answer["purged"])
 
     # Tokens that wake us
 
@@ -299,7 +212,7 @@ class NatsWake:
             # The consumer is gone, or its server is going: no pull has a chance for the moment.
             self._rests[queue] = time.monotonic() + _REST_SECONDS
             with self._guarded():
-                await self._consumers(queue)
+                await self._stream.consumers(queue)
         self._stir()
 
     async def _take(self, queue: str, token: Msg) -> None:
@@ -356,27 +269,10 @@ class NatsWake:
         if self._line.client is None:
             return
         for queue, count in owed.items():
-            left = await self._take_out(queue, count)
+            left = await self._stream.take_out(queue, count)
             if left:
                 self._owed[queue] += left
                 self._owing.set()
-
-    async def _take_out(self, queue: str, count: int) -> int:
-        """Remove up to `count` tokens, never more; returns how many are left to remove.
-
-        A purge up to a sequence number costs the same for one and for thousands. Tokens of other
-        queues lie between, and other workers do the same: so it may take some rounds.
-        """
-        stream = self._line.ready().jetstream(timeout=PATIENCE)
-        for _ in range(10):
-            try:
-                oldest = await stream.get_msg(STREAM, seq=1, subject=subject(queue), next=True)
-            except NotFoundError:
-                return 0
-            count -= await self._purge(queue, seq=(oldest.seq or 0) + count)
-            if count <= 0:
-                return 0
-        return count
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
