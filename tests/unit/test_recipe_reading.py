@@ -6,46 +6,17 @@ import json
 from collections.abc import Collection
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Filter, Parameter, Recipe, Side, Tolerance
+from kalla.reconcile.model import Filter, Recipe, Side, Tolerance
 from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.reading import RecipeProblem
+from tests.recipe_kit import ROOT, SMALL, filter_value, problems, sample, small_with_filter
 
-ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "tests" / "recipes"
 MONTH = {"month": "2026-01-01"}
-SMALL = (RECIPES / "small.yaml").read_text("utf-8")
-
-
-def sample(name: str) -> str:
-    return (RECIPES / name).read_text("utf-8")
-
-
-def problems(text: str, given: dict[str, str] | None = None) -> dict[str, RecipeProblem]:
-    with pytest.raises(InvalidInput) as caught:
-        reading.read(text, given or {})
-    found = [each for each in caught.value.problems if isinstance(each, RecipeProblem)]
-    assert len(found) == len(caught.value.problems)
-    told = {each.field: each for each in found}
-    assert len(told) == len(found), "a place is told twice"
-    return told
-
-
-def small_with_filter(value: str) -> str:
-    return SMALL.replace(
-        "primary_key: [id]}\n  right",
-        f"primary_key: [id], filters: [{{column: c, op: eq, value: {value}}}]}}\n  right",
-    )
-
-
-def filter_value(text: str, given: dict[str, str] | None = None) -> Any:
-    return reading.read(text, given or {}).sources.left.filters[0].value
 
 
 def test_a_recipe_that_says_everything_is_read() -> None:
@@ -276,102 +247,6 @@ def test_a_flood_of_problems_is_cut() -> None:
     assert len(problems(json.dumps(document))) == 201
 
 
-def with_parameters(declared: str, uri: str = "left.csv") -> str:
-    return SMALL.replace("left.csv", uri) + f"parameters: {declared}\n"
-
-
-def test_a_parameter_in_a_longer_text_is_spelled_out() -> None:
-    text = with_parameters("{d: {type: date}, n: {type: number, default: 1.50}}", '"${d}/${n}.csv"')
-    recipe = reading.read(text, {"d": "2026-01-31"})
-    assert recipe.sources.left.uri == "2026-01-31/1.50.csv"
-
-
-def test_a_given_value_wins_over_the_default_and_has_the_type() -> None:
-    text = small_with_filter('"${n}"') + "parameters: {n: {type: number, default: 1}}\n"
-    assert filter_value(text) == 1
-    assert filter_value(text, {"n": "2.50"}) == Decimal("2.50")
-    as_text = text.replace("type: number, default: 1", "type: text")
-    assert filter_value(as_text, {"n": "2.50"}) == "2.50"
-
-
-def test_a_doubled_dollar_sign_is_no_parameter() -> None:
-    assert reading.read(SMALL.replace("left.csv", '"$${a}$$.csv"')).sources.left.uri == "${a}$$.csv"
-
-
-@pytest.mark.parametrize(
-    ("declared", "given_values", "field", "sentence"),
-    [
-        ("{}", {}, "sources.left.uri", "uses the parameter `x`, which is not declared"),
-        ("{x: {}}", {}, "sources.left.uri", "needs the parameter `x`, which has no value"),
-        ("{x: {}}", {"x": "a", "y": "b"}, "parameters.y", "is given a value but is not declared"),
-        ("{x: {type: number}}", {"x": "a"}, "parameters.x", "must be a number"),
-        ("{x: {type: date}}", {"x": "2026-02-30"}, "parameters.x", "must be a date"),
-        ("{x: {default: 5}}", {}, "parameters.x.default", "must be text"),
-        ("{x: {type: day}}", {"x": "a"}, "parameters.x.type", "must be text, number or date"),
-        ("{x: {type: [day]}}", {"x": "a"}, "parameters.x.type", "must be text, number or date"),
-        ("{x: {type: number, default: [1]}}", {}, "parameters.x.default", "must be a number"),
-        ("{x: 5}", {"x": "1"}, "parameters.x", "must be fields and their values"),
-    ],
-)
-def test_a_parameter_without_its_value_is_told_once(
-    declared: str, given_values: dict[str, str], field: str, sentence: str
-) -> None:
-    told = problems(with_parameters(declared, '"${x}"'), given_values)
-    assert list(told) == [field]
-    assert told[field].message.startswith(sentence)
-
-
-def test_a_parameter_that_nobody_uses_needs_no_value() -> None:
-    assert reading.read(with_parameters("{x: {}}")).parameters == {"x": Parameter()}
-
-
-@pytest.mark.parametrize("value", ["a' OR '1'='1", 'a"', "a; DROP TABLE b", "a -- b", "a\\"])
-def test_a_parameter_cannot_leave_its_place_in_sql(value: str) -> None:
-    text = json.dumps(
-        json.loads(sample("sql.json"))
-        | {"match_sql": "SELECT '${x}'", "parameters": {"x": {"type": "text"}}}
-    )
-    assert reading.read(text, {"x": "EU-1"}).match_sql == "SELECT 'EU-1'"
-    assert "match_sql" in problems(text, {"x": value})
-
-
-@pytest.mark.parametrize("sql", ["$${env:HOME}", "${x}{env:HOME}", "${y}", "${z}"])
-def test_a_parameter_brings_no_variable_of_spark_into_sql(sql: str) -> None:
-    values = {"x": "$", "y": "${env:HOME}", "z": "${"}
-    text = json.dumps(
-        json.loads(sample("sql.json"))
-        | {"match_sql": f"SELECT '{sql}'", "parameters": {name: {} for name in values}}
-    )
-    assert problems(text, values)["match_sql"].message.startswith("${ is not allowed")
-
-
-def with_sql(sql: str) -> str:
-    declared = {"n": {"type": "number", "default": 2}, "x": {"type": "text", "default": "a"}}
-    document = json.loads(sample("sql.json")) | {"match_sql": sql, "parameters": declared}
-    return json.dumps(document)
-
-
-@pytest.mark.parametrize(
-    ("sql", "filled"),
-    [
-        ("SELECT 1 -${n}", "SELECT 1 -(-1)"),
-        ("SELECT 1 ${n}", "SELECT 1 -1"),
-        ("SELECT '${n}'", "SELECT '-1'"),
-    ],
-)
-def test_a_negative_number_makes_no_comment_with_a_sign_before_it(sql: str, filled: str) -> None:
-    assert reading.read(with_sql(sql), {"n": "-1"}).match_sql == filled
-
-
-@pytest.mark.parametrize(
-    ("sql", "value"),
-    [("1 -${x}", "-1"), ("1 ${x}*", "/"), ("${x}${n}", "-"), ("1 -${x}-", ""), ("${n}${x}", "-")],
-)
-def test_a_parameter_makes_no_comment_with_what_is_beside_it(sql: str, value: str) -> None:
-    told = problems(with_sql(f"SELECT {sql}"), {"x": value})
-    assert "comments into the SQL" in told["match_sql"].message
-
-
 def test_what_is_missing_is_answered_with_an_example() -> None:
     told = problems(
         "{sources: {left: {primary_key: []}}, parameters: {x: 5},"
@@ -466,11 +341,6 @@ def test_other_sources_take_the_place_of_the_recipes() -> None:
     assert recipe.sources.right.uri == "s3://bucket/right.csv"
     without = SMALL.replace("uri: left.csv, ", "")
     assert reading.read(without, left="x.csv").sources.left.uri == "x.csv"
-
-
-def test_a_parameter_of_a_replaced_uri_needs_no_value() -> None:
-    text = with_parameters("{x: {}}", '"${x}"')
-    assert reading.read(text, left="x.csv").sources.left.uri == "x.csv"
 
 
 def test_the_published_schema_is_up_to_date() -> None:
