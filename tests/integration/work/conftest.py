@@ -16,6 +16,7 @@ from kalla.database import Connection, Database
 from kalla.settings import Database as DatabaseSettings
 from tests.servers import PostgresServer, in_thread
 from tests.work_kit import Clock, Waiting, connect, empty, install_clock
+from tests.worker_kit import Site
 
 
 @pytest.fixture(scope="session")
@@ -70,3 +71,14 @@ def waiting(onlooker: Connection) -> Waiting:
 async def pool(store_url: str) -> AsyncIterator[Database]:
     async with Database(DatabaseSettings(url=SecretStr(store_url))) as pool:
         yield pool
+
+
+@pytest.fixture
+def site(database_url: str) -> Site:
+    return Site(database_url)
+
+
+@pytest.fixture(params=["postgres", "nats"])
+def either_site(request: pytest.FixtureRequest, database_url: str) -> Site:
+    nats_url = request.getfixturevalue("nats_url") if request.param == "nats" else None
+    return Site(database_url, nats_url)
