@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
 from kalla.app.api import create_app
@@ -26,6 +29,9 @@ from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 from tests.servers import SparkServer
 from tests.worker_kit import eventually
+
+ROWS = 1_000
+SIGNING_KEY = "a key for tests"
 
 
 @dataclass
@@ -114,3 +120,49 @@ async def open_runs(
             headers={"Authorization": f"Bearer {token}"},
         ) as client:
             yield RunsSite(settings, kinds, database, client)
+
+
+async def furnish(site: RunsSite, bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a table and a folder of files, and set the secrets they need."""
+    lines = [f"{n},INV-{n},{n}.00" for n in range(1, ROWS + 1)]
+    files = site.settings.data_dir.parent / "files"
+    await asyncio.to_thread(files.mkdir)
+    (files / "invoices.csv").write_text("\n".join(["id,ref,amount", *lines]) + "\n")
+    parts = urlsplit(bank)
+    monkeypatch.setenv("KALLA_SECRET_BANK", parts.password or "")
+    monkeypatch.setenv("KALLA_SECRET_HOOK", SIGNING_KEY)
+    table = {
+        "uri": f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}",
+        "table": "public.payments",
+        "password": "secret://bank",
+        "primary_key": ["id"],
+    }
+    await site.post("/api/sources", {"name": "payments", "source": table})
+    await site.post("/api/sources", {"name": "files", "source": {"uri": str(files)}})
+
+
+def recipe(site: RunsSite, **right: Any) -> dict[str, Any]:
+    file = str(site.settings.data_dir.parent / "files" / "invoices.csv")
+    return {
+        "name": "invoices and payments",
+        "parameters": {"slack": {"type": "number", "default": 0}},
+        "sources": {
+            "left": {"uri": file, "primary_key": ["id"], "amount": "amount"},
+            "right": {"uri": "source://payments", "primary_key": ["id"], "amount": "amount"}
+            | right,
+        },
+        "rules": [
+            {
+                "name": "by reference",
+                "conditions": [
+                    {"left": "ref", "op": "eq", "right": "ref"},
+                    {
+                        "left": "amount",
+                        "op": "tolerance",
+                        "right": "amount",
+                        "absolute": "${slack}",
+                    },
+                ],
+            }
+        ],
+    }

@@ -1,4 +1,4 @@
-"""Runs through the API and a worker: staged, matched, concluded, told, tidied."""
+"""How runs end: concluded, told, tidied, cancelled, failed and retried."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import hashlib
 import hmac
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -19,99 +18,11 @@ import pytest
 
 from kalla.reconcile import store
 from kalla.reconcile.conclusion import Conclusions
-from kalla.spark.session import SparkSessions
-from tests.runs_kit import RunsSite, open_runs, spark_settings
-from tests.servers import PostgresServer, S3Server, SparkServer
+from tests.runs_kit import ROWS, SIGNING_KEY, RunsSite, recipe
 from tests.web_kit import Bell
 from tests.worker_kit import eventually
 
 pytestmark = pytest.mark.spark
-
-ROWS = 1_000
-SIGNING_KEY = "a key for tests"
-
-
-@pytest.fixture(scope="module")
-def bank(postgres_server: PostgresServer) -> Iterator[str]:
-    name = postgres_server.create()
-    url = postgres_server.url(name)
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            "CREATE TABLE payments (id bigint PRIMARY KEY, ref text, amount numeric(12, 2))"
-        )
-        connection.execute(
-            "INSERT INTO payments SELECT n, 'INV-' || n, n + CASE WHEN n % 10 = 0 THEN 5 ELSE 0 END"
-            f" FROM generate_series(1, {ROWS}) AS n".encode()
-        )
-    yield url
-    postgres_server.drop(name)
-
-
-@pytest.fixture(scope="module")
-def spark(spark_server: SparkServer) -> Iterator[SparkSessions]:
-    sessions = SparkSessions(spark_settings(spark_server))
-    yield sessions
-    sessions.close()
-
-
-@pytest.fixture
-async def site(
-    database_url: str,
-    spark_server: SparkServer,
-    spark: SparkSessions,
-    bank: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[RunsSite]:
-    async with open_runs(database_url, spark_server, spark, tmp_path / "data") as site:
-        await furnish(site, bank, monkeypatch)
-        yield site
-
-
-async def furnish(site: RunsSite, bank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register a table and a folder of files, and set the secrets they need."""
-    lines = [f"{n},INV-{n},{n}.00" for n in range(1, ROWS + 1)]
-    files = site.settings.data_dir.parent / "files"
-    await asyncio.to_thread(files.mkdir)
-    (files / "invoices.csv").write_text("\n".join(["id,ref,amount", *lines]) + "\n")
-    parts = urlsplit(bank)
-    monkeypatch.setenv("KALLA_SECRET_BANK", parts.password or "")
-    monkeypatch.setenv("KALLA_SECRET_HOOK", SIGNING_KEY)
-    table = {
-        "uri": f"postgresql://{parts.username}@{parts.hostname}:{parts.port}{parts.path}",
-        "table": "public.payments",
-        "password": "secret://bank",
-        "primary_key": ["id"],
-    }
-    await site.post("/api/sources", {"name": "payments", "source": table})
-    await site.post("/api/sources", {"name": "files", "source": {"uri": str(files)}})
-
-
-def recipe(site: RunsSite, **right: Any) -> dict[str, Any]:
-    file = str(site.settings.data_dir.parent / "files" / "invoices.csv")
-    return {
-        "name": "invoices and payments",
-        "parameters": {"slack": {"type": "number", "default": 0}},
-        "sources": {
-            "left": {"uri": file, "primary_key": ["id"], "amount": "amount"},
-            "right": {"uri": "source://payments", "primary_key": ["id"], "amount": "amount"}
-            | right,
-        },
-        "rules": [
-            {
-                "name": "by reference",
-                "conditions": [
-                    {"left": "ref", "op": "eq", "right": "ref"},
-                    {
-                        "left": "amount",
-                        "op": "tolerance",
-                        "right": "amount",
-                        "absolute": "${slack}",
-                    },
-                ],
-            }
-        ],
-    }
 
 
 @dataclass
@@ -144,124 +55,6 @@ def hook() -> Iterator[Hook]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-async def test_a_table_is_staged_in_chunks_matched_and_reported(site: RunsSite) -> None:
-    async with site.worker():
-        run = await site.post("/api/runs", {"recipe": recipe(site)})
-        assert run["status"] == "running"
-        assert (run["recipe_id"], run["recipe_version"]) == ("invoices-and-payments", 1)
-        ended = await site.until(run["run_id"], "completed", "failed")
-    assert ended["status"] == "completed", ended["error"]
-    assert ended["report"]["sides"]["right"]["matched"]["rows"] == ROWS * 9 // 10
-    assert ended["exceptions"] == ROWS // 10 * 2
-    jobs = await site.rows("SELECT type, payload::text, result::text FROM kalla.jobs")
-    chunks = [json.loads(job["payload"]) for job in jobs if job["type"] == "stage_chunk"]
-    assert len(chunks) == 4
-    # There may be thousands: each knows its source, and not the whole recipe.
-    assert {"source", "recipe"} & {name for chunk in chunks for name in chunk} == {"source"}
-    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
-    assert metadata["datasets"]["unmatched_left"]["rows"] == ROWS // 10
-    (mark,) = metadata["sources"]["right"]["marks"]
-    assert (mark["table"], mark["snapshot"]) == ("public.payments", None)
-    results = [json.loads(job["result"]) for job in jobs if job["type"] == "stage_chunk"]
-    assert mark["read_from"] < min(each["read_to"] for each in results)
-    assert mark["read_to"] == max(each["read_to"] for each in results)
-
-
-async def test_parameters_and_saved_versions_are_what_a_run_is_made_of(site: RunsSite) -> None:
-    first = await site.post("/api/runs", {"recipe": recipe(site)})
-    again = await site.post(
-        "/api/runs",
-        {"recipe_id": first["recipe_id"], "version": 1, "parameters": {"slack": "5.00"}},
-    )
-    assert again["recipe_version"] == 1
-    assert again["recipe_hash"] != first["recipe_hash"]
-    async with site.worker():
-        ended = await site.until(again["run_id"], "completed", "failed")
-    assert ended["exceptions"] == 0
-    listed = await site.get("/api/runs", recipe_id=first["recipe_id"])
-    assert [run["run_id"] for run in listed["runs"]] == [again["run_id"], first["run_id"]]
-
-
-async def test_under_a_snapshot_one_job_stages_every_slice(site: RunsSite) -> None:
-    async with site.worker():
-        run = await site.post("/api/runs", {"recipe": recipe(site, consistency="snapshot")})
-        ended = await site.until(run["run_id"], "completed", "failed")
-    assert ended["status"] == "completed", ended["error"]
-    jobs = await site.rows("SELECT type, result FROM kalla.jobs ORDER BY job_id")
-    assert [job["type"] for job in jobs if job["type"].startswith("stage")] == ["stage_plan"]
-    (plan,) = (job["result"] for job in jobs if job["type"] == "stage_plan")
-    assert (plan["chunks"], plan["chunks_done"], plan["rows"]) == (4, 4, ROWS)
-    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
-    assert metadata["sources"]["right"]["marks"] == [plan["mark"]]
-    assert None not in plan["mark"].values()
-
-
-async def test_two_runs_of_the_same_give_the_same_digests(site: RunsSite) -> None:
-    async with site.worker():
-        ids = [
-            (await site.post("/api/runs", {"recipe": recipe(site, **right)}))["run_id"]
-            for right in ({}, {"chunk_threshold_rows": 90, "max_parallel_chunks": 3})
-        ]
-        ended = [await site.until(each, "completed", "failed") for each in ids]
-    metadata = [
-        json.loads((Path(each["evidence_url"]) / "metadata.json").read_text()) for each in ended
-    ]
-    one, other = (
-        {name: facts["digest"] for name, facts in each["datasets"].items()} for each in metadata
-    )
-    assert one == other
-    lanes = await site.rows(
-        "SELECT run_id, count(DISTINCT running_key) AS lanes, count(*) > 3 AS queued"
-        " FROM kalla.jobs WHERE type = 'stage_chunk' GROUP BY run_id ORDER BY run_id"
-    )
-    assert [tuple(row.values())[1:] for row in lanes] == [(0, True), (3, True)]
-
-
-async def test_a_table_that_is_read_direct_is_not_staged(site: RunsSite) -> None:
-    async with site.worker():
-        run = await site.post("/api/runs", {"recipe": recipe(site, read="direct")})
-        ended = await site.until(run["run_id"], "completed", "failed")
-    assert ended["status"] == "completed", ended["error"]
-    assert ended["exceptions"] == ROWS // 10 * 2
-    jobs = await site.rows("SELECT type FROM kalla.jobs WHERE run_id = %s", run["run_id"])
-    assert [job["type"] for job in jobs] == ["exec"]
-    metadata = json.loads((Path(ended["evidence_url"]) / "metadata.json").read_text())
-    (mark,) = metadata["sources"]["right"]["marks"]
-    assert mark["table"] == "public.payments"
-    assert None not in mark.values()
-
-
-async def test_rows_are_staged_and_evidence_is_kept_on_s3(
-    database_url: str,
-    spark_server: SparkServer,
-    spark: SparkSessions,
-    s3_server: S3Server,
-    bucket: str,
-    bank: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    urls = {"staging": f"{bucket}/staging", "evidence": f"{bucket}/evidence"}
-    storage = s3_server.settings.model_copy(update=urls)
-    async with open_runs(database_url, spark_server, spark, tmp_path / "data", storage) as site:
-        await furnish(site, bank, monkeypatch)
-        async with site.worker():
-            run = await site.post("/api/runs", {"recipe": recipe(site)})
-            ended = await site.until(run["run_id"], "completed", "failed")
-            assert ended["status"] == "completed", ended["error"]
-
-            async def tidied() -> bool:
-                return s3_server.storage.folders(f"{bucket}/staging") == []
-
-            await eventually(tidied, 60)
-        staged = await site.rows("SELECT result FROM kalla.jobs WHERE type = 'stage_chunk'")
-    assert ended["evidence_url"].startswith(f"{bucket}/evidence/run-{run['run_id']}/")
-    assert s3_server.storage.holds(f"{ended['evidence_url']}/metadata.json")
-    assert ended["report"]["sides"]["right"]["matched"]["rows"] == ROWS * 9 // 10
-    assert len(ended["report"]["largest_exceptions"]) == 5
-    assert all(row["result"]["files"][0].startswith(bucket) for row in staged)
 
 
 async def test_staged_rows_are_removed_and_the_evidence_that_counts_stays(site: RunsSite) -> None:
