@@ -102,10 +102,11 @@ class SparkSessions:
             session.stop()
 
     def _connected(self) -> SparkSession:
+        known = self._session
+        # Without the lock: a server that is frozen would hold up who closes.
+        if known is not None and not _answers(known, self._settings.remote):
+            self._forget(known)
         with self._lock:
-            if self._session is not None and not _answers(self._session, self._settings.remote):
-                self._lost.append(self._session)
-                self._session = None
             if self._session is None:
                 self._session = connect(self._settings)
                 # Declared as a class of its own, but any function will do.
