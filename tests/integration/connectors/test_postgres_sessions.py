@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -16,8 +19,10 @@ from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.local import ports
 from kalla.spark.connectors.connector import Predicate, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_link import ArrowSession, Link
 from tests.integration.connectors.conformance import Row, read_all, rows_of
 from tests.integration.connectors.postgres_shelf import PostgresShelf
+from tests.waiting import until
 
 
 def test_all_slices_in_a_snapshot_see_one_moment(shelf: PostgresShelf) -> None:
@@ -63,6 +68,57 @@ def test_without_a_key_a_snapshot_is_read_in_ctid_ranges_even_while_rows_move(
         assert sorted(found) == list(range(1, 1001))
         with pytest.raises(psycopg.errors.LockNotAvailable):
             shelf.run("SET lock_timeout = 50; CLUSTER t; TRUNCATE t")
+
+
+@contextmanager
+def refilled(shelf: PostgresShelf) -> Iterator[None]:
+    """`t` is emptied and filled again meanwhile; that ends when a session waits for it."""
+
+    def end() -> None:
+        with psycopg.connect(shelf.url, autocommit=True) as watching:
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            until(lambda: watching.execute(waiting).fetchone() != (0,), "somebody waits for t")
+        other.commit()
+
+    with psycopg.connect(shelf.url) as other, ThreadPoolExecutor(1) as beside:
+        other.execute("TRUNCATE t; INSERT INTO t SELECT n, 'new' FROM generate_series(1, 100) n")
+        ended = beside.submit(end)
+        yield
+        ended.result()
+
+
+def test_a_table_that_is_refilled_is_never_seen_empty(
+    shelf: PostgresShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for that with a moment already seen has neither the old rows nor the new."""
+    shelf.run("CREATE TABLE t (id int4 PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'old')")
+    source = shelf.connector("t")
+    with refilled(shelf), source.held_snapshot() as snapshot:
+        fixed = source.at(snapshot)
+        assert len(read_all(fixed, fixed.split(2))) == 100
+
+    begin = Link.arrow
+
+    @contextmanager
+    def begun_meanwhile(self: Link, *given: str | None) -> Iterator[ArrowSession]:
+        with refilled(shelf), begin(self, *given) as session:
+            yield session
+
+    monkeypatch.setattr(Link, "arrow", begun_meanwhile)
+    assert len(rows_of(source.read(Slice(0, 1)))) == 100
+
+
+def test_a_materialized_view_is_held_in_a_snapshot_like_a_table(shelf: PostgresShelf) -> None:
+    shelf.run(
+        "CREATE MATERIALIZED VIEW m AS SELECT n FROM generate_series(1, 100) n;"
+        "CREATE UNIQUE INDEX ON m (n)"
+    )
+    source = shelf.connector("m")
+    with source.held_snapshot() as snapshot:
+        fixed = source.at(snapshot)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            shelf.run("SET lock_timeout = 50; REFRESH MATERIALIZED VIEW m")
+        assert len(read_all(fixed, fixed.split(2))) == 100
 
 
 def test_a_snapshot_that_has_ended_is_an_error_that_trying_again_does_not_mend(

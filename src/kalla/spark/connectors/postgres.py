@@ -28,7 +28,7 @@ from kalla.spark.connectors.connector import (
 )
 from kalla.spark.connectors.postgres_link import Link, SnapshotEnded, parse
 from kalla.spark.connectors.postgres_snapshot import Mark, Moment, Snapshot, time_of
-from kalla.spark.connectors.postgres_table import Key, Table, look_up
+from kalla.spark.connectors.postgres_table import LOCKABLE, Key, Table, look_up
 from kalla.spark.connectors.postgres_text import (
     CTID,
     identifier,
@@ -84,13 +84,16 @@ class PostgresConnector:
 
         Who holds it may try again, with a new one, where it has ended too early.
         """
-        with ExitStack() as opened:
-            connection = opened.enter_context(self._link().rows())
-            moment = Moment.of(connection)  # before anything waits for a lock
+        link = self._link()
+        with link.rows() as connection:
             table = self._look_up(connection)
-            if table.kind != "f":
-                # As pg_dump does: nobody rewrites or drops the table under the readers.
-                connection.execute(f"LOCK TABLE {table.quoted} IN ACCESS SHARE MODE".encode())
+        with ExitStack() as opened:
+            # Nobody rewrites, empties or drops the table under the readers.
+            locked = table.quoted if table.kind in LOCKABLE else None
+            connection = opened.enter_context(link.rows(locked))
+            moment = Moment.of(connection)
+            if table.kind == "m":  # for which there is no LOCK; its rows are of any snapshot
+                connection.execute(f"SELECT FROM {table.quoted} LIMIT 0".encode())  # noqa: S608
             name = _only(connection, "SELECT pg_export_snapshot()")
             snapshot = Snapshot(name, table.title, moment)
             held = opened.pop_all()
@@ -159,7 +162,9 @@ class PostgresConnector:
         described = {column.name: column.described() for column in table.columns}
         schema = arrow_schema(list(described.values()), columns)
         lists = [field.name for field in schema if pa.types.is_list(field.type)]
-        with link.arrow() as session:
+        is_held = self.snapshot is not None  # by who holds the snapshot
+        locked = table.quoted if table.may_lock and not is_held else None
+        with link.arrow(locked) as session:
             for batch in session.batches(self._query(table, part, schema.names, lists)):
                 for place, name in enumerate(lists, len(schema)):
                     check_dimensions(batch.column(place), described[name])

@@ -72,12 +72,14 @@ class Link:
         self.place = f"{self._given['host']}:{self._given['port']}/{self._given['dbname']}"
 
     @contextmanager
-    def rows(self) -> Iterator[psycopg.Connection[DictRow]]:
-        """A session for questions."""
+    def rows(self, locked: str | None = None) -> Iterator[psycopg.Connection[DictRow]]:
+        """A session for questions; a `locked` table stays as it is while it lasts."""
         with self._translated():
             connection = psycopg.connect(self._conninfo(), autocommit=True, row_factory=dict_row)
         with self._translated(), closing(connection):  # there is nothing to commit
             connection.execute(_BEGIN)
+            for statement in self._locking(locked):
+                connection.execute(statement.encode())
             if self._snapshot is not None:
                 with self._holding():
                     connection.execute(_see(self._snapshot).encode())
@@ -87,8 +89,8 @@ class Link:
             yield connection
 
     @contextmanager
-    def arrow(self) -> Iterator[ArrowSession]:
-        """A session for data."""
+    def arrow(self, locked: str | None = None) -> Iterator[ArrowSession]:
+        """A session for data; a `locked` table stays as it is while it lasts."""
         with (
             self._translated(),
             adbc_driver_postgresql.connect(self._conninfo()) as database,
@@ -96,6 +98,8 @@ class Link:
         ):
             session = ArrowSession(connection)
             session.run(_BEGIN)
+            for statement in self._locking(locked):
+                session.run(statement)
             if self._snapshot is not None:
                 with self._holding():
                     session.run(_see(self._snapshot))
@@ -103,6 +107,17 @@ class Link:
             if self._seconds is not None:
                 session.run(_hurried(self._seconds))
             yield session
+
+    def _locking(self, table: str | None) -> list[str]:
+        """The first statements of a transaction, which must not see anything yet.
+
+        Who truncates a table and fills it again leaves no row of either to a transaction that saw a
+        moment before, and then waited: so it waits first. These statements take no snapshot.
+        """
+        if table is None:
+            return []
+        limit = f"SET LOCAL statement_timeout = {_milliseconds(self._seconds)}"
+        return [limit, f"LOCK TABLE {table} IN ACCESS SHARE MODE"]
 
     def _conninfo(self) -> str:
         # An empty password and no file of passwords: what the worker's own account has of either
@@ -185,8 +200,12 @@ def _hurried(seconds: float) -> str:
     """Only for this transaction, and after `settings`, which lets a read take its time. A wait for
     a lock is part of a statement's time.
     """
-    milliseconds = max(1, round(seconds * 1000))  # 0 would be for ever
-    return f"SELECT set_config('statement_timeout', '{milliseconds}', true)"
+    return f"SELECT set_config('statement_timeout', '{_milliseconds(seconds)}', true)"
+
+
+def _milliseconds(seconds: float | None) -> int:
+    """As a limit of Postgres', to which 0 is for ever."""
+    return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
 def _meaning(error: Exception, place: str) -> KallaError:

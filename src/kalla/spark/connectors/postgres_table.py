@@ -15,6 +15,8 @@ from kalla.spark.connectors.postgres_schemas import is_reserved
 from kalla.spark.connectors.postgres_text import identifier
 from kalla.spark.connectors.postgres_types import KEY_TYPES, TEXT_TYPES, PostgresColumn
 
+LOCKABLE = "rpv"  # kinds of relations that LOCK TABLE takes
+
 _TID_RANGE_SCANS = 140_000  # the version that has them; before, each slice would scan the table
 
 
@@ -87,6 +89,12 @@ class Table:
         """Rows have a ctid that is theirs alone, and ranges of it are read without the rest."""
         plain = self.kind in "rm" and not self.inherited and self.permitted
         return plain and self.version >= _TID_RANGE_SCANS
+
+    @property
+    def may_lock(self) -> bool:
+        """Whether the reader surely may keep others from emptying it: what is below a view is
+        locked by the right of its owner, who may have none to all of a table."""
+        return self.kind in "rp" and self.permitted
 
     def key(self, partition_key: str | None) -> Key | None:
         """The key to cut by: the one that was asked for, else the primary or a unique one."""
