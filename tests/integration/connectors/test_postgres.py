@@ -203,6 +203,26 @@ def test_a_partitioned_table_is_cut_by_its_primary_key(shelf: PostgresShelf) -> 
     assert max(found) < 1.5 * 15_000
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE t (id int4, k int4); INSERT INTO t SELECT {rows};"
+        "ALTER TABLE t ADD CONSTRAINT later NOT NULL k NOT VALID",
+        "CREATE TABLE t (id int4, k int4, CONSTRAINT own NOT NULL k NO INHERIT);"
+        "CREATE TABLE below () INHERITS (t); INSERT INTO below SELECT {rows}",
+    ],
+    ids=["not validated", "not inherited"],
+)
+def test_nulls_are_read_though_the_table_says_there_are_none(
+    shelf: PostgresShelf, made: str
+) -> None:
+    shelf.run(made.format(rows="n, nullif(n % 50, 0) FROM generate_series(1, 1000) n"))
+    source = shelf.connector("t", partition_key="k")
+    slices = source.split(4)
+    assert len(slices) == 4
+    assert sorted(row[0] for row in read_all(source, slices)) == list(range(1, 1001))
+
+
 def test_odd_names_are_only_names(shelf: PostgresShelf) -> None:
     shelf.run(
         'CREATE SCHEMA "S""x";'

@@ -21,10 +21,24 @@ LIMIT 1;
 
 -- name: columns
 -- A domain is followed down to its base; of an array, type and kind are those of its elements.
-WITH RECURSIVE resolved AS (
-    SELECT a.attnum, a.attname, a.attnotnull, a.atttypid AS type, a.atttypmod AS modifier,
+-- That a column is not null counts where all rows are held to it: not those from before a constraint
+-- that was never validated, nor those of a table below that need not keep it, nor those far away.
+WITH RECURSIVE family (oid) AS (
+    SELECT %(oid)s::oid
+  UNION
+    SELECT i.inhrelid FROM pg_inherits i JOIN family f ON f.oid = i.inhparent
+), held (attname, attnotnull) AS (
+    SELECT a.attname, bool_and(a.attnotnull AND c.relkind <> 'f' AND n.conname IS NULL)
+    FROM family f
+    JOIN pg_class c ON c.oid = f.oid
+    JOIN pg_attribute a ON a.attrelid = f.oid AND NOT a.attisdropped
+    LEFT JOIN pg_constraint n ON n.conrelid = f.oid AND n.contype = 'n' AND NOT n.convalidated
+                             AND a.attnum = ANY (n.conkey)
+    GROUP BY a.attname
+), resolved AS (
+    SELECT a.attnum, a.attname, h.attnotnull, a.atttypid AS type, a.atttypmod AS modifier,
            format_type(a.atttypid, a.atttypmod) AS declared
-    FROM pg_attribute a
+    FROM pg_attribute a JOIN held h USING (attname)
     WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
   UNION ALL
     SELECT r.attnum, r.attname, r.attnotnull, t.typbasetype,
