@@ -47,6 +47,7 @@ class Input:
     rows: int | None = None  # an estimate, or exact where the format says it
     bytes: int = 0
     notes: tuple[str, ...] = ()
+    in_one_place: bool = False  # a CSV is read from its beginning to its end, and nowhere else
     filtered: bool = False  # the source has applied its filters itself
     marks: tuple[Mapping[str, str | int | None], ...] = ()  # by which it can be told what was read
     relation: str | None = None  # the FROM of files that are not simply read one after the other

@@ -206,10 +206,14 @@ def test_a_partitioned_table_is_cut_by_its_primary_key(shelf: PostgresShelf) -> 
 @pytest.mark.parametrize(
     "made",
     [
-        "CREATE TABLE t (id int4, k int4); INSERT INTO t SELECT {rows};"
-        "ALTER TABLE t ADD CONSTRAINT later NOT NULL k NOT VALID",
-        "CREATE TABLE t (id int4, k int4, CONSTRAINT own NOT NULL k NO INHERIT);"
-        "CREATE TABLE below () INHERITS (t); INSERT INTO below SELECT {rows}",
+        (
+            "CREATE TABLE t (id int4, k int4); INSERT INTO t SELECT {rows};"
+            "ALTER TABLE t ADD CONSTRAINT later NOT NULL k NOT VALID"
+        ),
+        (
+            "CREATE TABLE t (id int4, k int4, CONSTRAINT own NOT NULL k NO INHERIT);"
+            "CREATE TABLE below () INHERITS (t); INSERT INTO below SELECT {rows}"
+        ),
     ],
     ids=["not validated", "not inherited"],
 )

@@ -56,6 +56,38 @@ def test_compressed_files_are_read_by_their_endings(tmp_path: Path) -> None:
     assert read(origins.look(source(tmp_path / "rows.jsonl.gz"), "left")) == [("1",), ("2",)]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_in_quotes_are_no_rows_wherever_a_reader_begins(tmp_path: Path, packed: bool) -> None:
+    """Several readers of one file, some of which begin in a value that looks like rows."""
+    lines = "1,2,3\n" * 2_000
+    content = ("id,note,amount\n" + f'1,"{lines}",5\n' * 750).encode()
+    file = tmp_path / ("rows.csv.gz" if packed else "rows.csv")
+    file.write_bytes(gzip.compress(content, 1) if packed else content)
+    seen = origins.look(source(file), "left")
+    assert seen.in_one_place
+    assert read(seen) == [("1", lines, "5")] * 750
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("id,note\n1,x\n", False),
+        ("id,note\n1,x y's\n", False),
+        ('id,note\n1,"x, y"\n', True),
+        ('\ufeff"id","note"\r\n"1","say ""x"""\r\n', True),
+        ('id,note\n1,"x\n2,y\n', False),  # which it would not see if it read in one place
+        ('id,note\n1,6"\n2,"x\n', False),
+    ],
+    ids=["no quotes", "others", "quotes", "marked", "open", "open, after one in a value"],
+)
+def test_only_where_quotes_are_in_order_is_a_file_read_in_one_place(
+    tmp_path: Path, content: str, expected: bool
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(content.encode())
+    assert origins.look(source(file), "left").in_one_place is expected
+
+
 def test_a_tsv_is_separated_by_tabs_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\tref\n1\ta\n2\tb\n")
     assert read(origins.look(source(tmp_path / "a.tsv"), "left")) == READ

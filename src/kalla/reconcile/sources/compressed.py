@@ -6,7 +6,7 @@ DuckDB takes the end of a .zst that was cut off for the end of its rows, and doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, cast
 
 import pyarrow as pa
@@ -18,14 +18,20 @@ _PIECE = 1 << 20
 
 
 def demand_whole(files: Iterable[str], storage: Storage) -> None:
-    """Every file that is compressed is read to its end, a piece at a time: one that was cut off or
-    damaged would be read as fewer rows, or as others."""
+    """Every file that is compressed is read to its end: one that was cut off or damaged would be
+    read as fewer rows, or as others."""
     for file in files:
         if file.lower().endswith(tuple(COMPRESSIONS)):
-            with storage.open(file) as raw:
-                held = plain(raw, file)
-                while held.read(_PIECE):
-                    pass
+            for _ in pieces(file, storage):
+                pass
+
+
+def pieces(file: str, storage: Storage) -> Iterator[bytes]:
+    """All that a file holds, some of it at a time."""
+    with storage.open(file) as raw:
+        held = plain(raw, file)
+        while piece := held.read(_PIECE):
+            yield piece
 
 
 def plain(raw: BinaryIO, file: str) -> BinaryIO:

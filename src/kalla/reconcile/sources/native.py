@@ -18,7 +18,7 @@ from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.complaints import names
 from kalla.reconcile.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
 from kalla.reconcile.plan import Input
-from kalla.reconcile.sources import delta
+from kalla.reconcile.sources import delta, quotes
 from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.compressed import demand_whole, plain
 from kalla.reconcile.sources.files import opened, readable
@@ -91,10 +91,10 @@ def seen(
     if kind == "parquet":
         return _of_parquet(given, storage, bounds)
     if kind == "csv":
-        given = replace(given, types=dict.fromkeys(_header(csv, given.files, storage), "VARCHAR"))
+        return _of_csv(given, storage, bounds)
     if bounds is None:
         demand_whole(given.files, storage)
-    return given if kind == "csv" else _of_json(given, storage, lines, bounds)
+    return _of_json(given, storage, lines, bounds)
 
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
@@ -164,6 +164,12 @@ def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
     ):
         return csv
     return csv.model_copy(update={"delimiter": "\t"})
+
+
+def _of_csv(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
+    types = dict.fromkeys(_header(given.csv, given.files, storage), "VARCHAR")
+    quoted = bounds is None and quotes.are_in_order(given.csv, given.files, storage)
+    return replace(given, types=types, in_one_place=quoted)
 
 
 def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:

@@ -55,6 +55,7 @@ def scan(given: Input) -> str:
         "auto_detect": "false",
         "null_padding": "false",
         "strict_mode": "true",
+        "parallel": str(not given.in_one_place).lower(),
     }
     said = ", ".join(f"{name}={value}" for name, value in options.items())
     return f"read_csv({listed(given.files)}, {said})"
