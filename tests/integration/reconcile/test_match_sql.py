@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -290,3 +291,25 @@ def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
     monkeypatch.setattr(statement, "_MOST_PAIRS", 1_000)
     with pytest.raises(Permanent, match=r"more than 1,000 pairs .* tells them apart"):
         desk.run(hot, hot, BY_REFERENCE)
+
+
+NOON = datetime(2026, 1, 1, 12)
+ODD = {
+    "a time to the nanosecond": pa.array([NOON.time()], pa.time64("ns")),
+    "an instant to the nanosecond": pa.array([NOON], pa.timestamp("ns", "UTC")),
+    "nothing but nulls": pa.nulls(1),
+    "times": pa.array([[NOON.time()]], pa.list_(pa.time64("ns"))),
+    "times in a record": pa.array([{"at": NOON.time()}], pa.struct([("at", pa.time64("ns"))])),
+}
+
+
+def test_a_column_of_a_type_that_spark_lacks_keeps_no_row_from_it(desk: Desk) -> None:
+    path = desk.folder / "odd.parquet"
+    pq.write_table(pa.table({"id": ["L1"], "ref": ["a"], **ODD}), path)
+    side: dict[str, Any] = {"uri": str(path), "primary_key": ["id"]}
+    by_reference = BY_REFERENCE.partition(" AND ")[0]
+    assert desk.run(side, desk.csv("right", RIGHT), by_reference).matched() == {("L1", "R1", "1:1")}
+    half = desk.folder / "half.parquet"
+    pq.write_table(pa.table({"id": ["L1"], "ref": ["a"], "f": pa.array([1.5], pa.float16())}), half)
+    side["uri"] = str(half)
+    assert desk.run(side, desk.csv("right", RIGHT), by_reference).matched() == {("L1", "R1", "1:1")}

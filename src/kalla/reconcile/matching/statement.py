@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Permanent, Problem
@@ -40,9 +41,12 @@ _SHARED = ("VARCHAR", "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FL
            "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "BLOB")  # fmt: skip
 _WIDER = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT",
           "UBIGINT": "DECIMAL(20, 0)", "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)",
-          "TIMESTAMP_NS": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
-          "TIMESTAMP_S": "TIMESTAMP"}  # fmt: skip
-_AS_TEXT = ("UUID", "JSON", "TIME", "TIME WITH TIME ZONE", "INTERVAL", "BIT")
+          "TIMESTAMP_NS": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP", "TIMESTAMP_S": "TIMESTAMP",
+          "TIMESTAMPTZ_NS": "TIMESTAMP WITH TIME ZONE"}  # fmt: skip
+_AS_TEXT = ("UUID", "JSON", "TIME", "TIME_NS", "TIME WITH TIME ZONE", "INTERVAL", "BIT")
+_READ_AS = {**_WIDER, **dict.fromkeys(_AS_TEXT, "VARCHAR")}
+# By itself or in a list or record; the name of a part is followed by its type.
+_LACKING = re.compile(rf'(?<![\w"])({"|".join(_READ_AS)})(?=[,)\[]|$)')
 
 # Classes of SQLSTATE that mean the SQL or the data: what failed so once fails so again.
 _LASTING = ("0A", "21", "22", "42", "54")
@@ -168,7 +172,7 @@ def _spark_reads(side: SidePlan) -> bool:
         and all(map(_is_plain, given.files))
         and side.filters is None
         and all(map(_is_shared, given.types.values()))
-        and _agree(given.files)
+        and _agree([pq.read_schema(file) for file in given.files])
     )
 
 
@@ -182,12 +186,11 @@ def _parted(kind: str) -> tuple[str, str]:
     return element, kind[len(element) :]
 
 
-def _agree(files: Sequence[str]) -> bool:
-    """Whether all have the same columns, of the same types: Spark takes one's word for all."""
-    if len(files) < 2:
-        return True
-    first = pq.read_schema(files[0])
-    return all(pq.read_schema(file).equals(first) for file in files[1:])
+def _agree(schemas: Sequence[pa.Schema]) -> bool:
+    """Whether all have the same columns, of the same types: Spark takes one's word for all. It
+    knows no halves of a float, which DuckDB calls floats."""
+    first = schemas[0]
+    return pa.float16() not in first.types and all(each.equals(first) for each in schemas[1:])
 
 
 def _is_plain(file: str) -> bool:
@@ -207,12 +210,13 @@ def copy(plan: Plan, piece: Piece, path: Path, resources: Resources) -> str:
     columns = []
     for name, kind in part.input.types.items():
         sql, (element, brackets) = held(name), _parted(kind)
+        read_as = _LACKING.sub(lambda found: _READ_AS[found[0]], kind)
         if part.amount is not None and part.amount.column == name:
             sql = part.amount.sql
-        elif element in _WIDER:
-            sql = f"CAST({sql} AS {_WIDER[element]}{brackets})"
-        elif element in _AS_TEXT or element.startswith("ENUM"):
+        elif element.startswith("ENUM"):
             sql = f"CAST({sql} AS VARCHAR{brackets})"
+        elif read_as != kind:
+            sql = f"CAST({sql} AS {read_as})"
         columns.append(f"{sql} AS {quote(name)}")
     where = f" WHERE {part.filters}" if part.filters else ""
     path.parent.mkdir(parents=True, exist_ok=True)
