@@ -272,3 +272,12 @@ def test_a_filter_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     filters = (Filter(column="id", op="gt", value="much"),)
     with pytest.raises(InvalidInput, match="'much' is no number"):
         matched(tmp_path, given.model_copy(update={"filters": filters}), given, conditions=[BY_ID])
+
+
+@pytest.mark.parametrize("column", ["ref", "amount"])
+def test_a_column_in_which_there_is_no_value_matches_nothing(tmp_path: Path, column: str) -> None:
+    """Arrow, and so pandas, has a type of its own for such a column."""
+    rows = {"id": ["L1", "L2"], "ref": ["a", "b"], "amount": ["10.00", "20.00"]}
+    pq.write_table(pa.table({**rows, column: pa.nulls(2)}), tmp_path / "left.parquet")
+    facts = match(tmp_path, "", uri=str(tmp_path / "left.parquet"))
+    assert facts.sides["left"].states["unmatched"].rows == 2

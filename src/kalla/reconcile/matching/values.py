@@ -36,7 +36,8 @@ _WHOLE = WHOLE_64 | {"UBIGINT"}
 # Parquet has no such numbers: DuckDB would write floats, and cents would be lost.
 _UNWRITABLE = {"HUGEINT", "UHUGEINT"}
 _NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "DATETIME"}
-_TEXT = {"VARCHAR", "UUID", "JSON", "ENUM"}
+_NOTHING = '"NULL"'  # the type of a column in which there is no value, as Arrow's null
+_TEXT = {"VARCHAR", "UUID", "JSON", "ENUM", _NOTHING}
 
 
 @dataclass(frozen=True)
