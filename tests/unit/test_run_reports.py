@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli import reconcile
+from kalla.cli import reconcile, run_evidence
 from kalla.cli.main import application
 from kalla.cli.report import print_report
-from kalla.errors import InvalidInput
+from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.evidence.report import Exceptional, Figures, Report
 from kalla.reconcile.model import Recipe
 from kalla.storage import LOCAL
@@ -62,3 +66,64 @@ def test_a_folder_is_named_after_its_recipe_whatever_its_name(tmp_path: Path) ->
         assert first != second
         assert first.parent == Path("evidence").absolute()
         (tmp_path / first.name).mkdir()
+
+
+def _export(output: Path, fetch: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(run_evidence, "write", fetch)
+    given = ["runs", "export", "folder", "matched", "--output", str(output)]
+    return CliRunner().invoke(application(["runs"]), given, catch_exceptions=False).output
+
+
+def _writes(text: str) -> Callable[..., None]:
+    return lambda _url, _part, _rows, _style, file, _storage, **_: file.write_text(text)
+
+
+def test_an_export_writes_to_a_pipe_and_through_a_link_instead_of_replacing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    _export(pipe, _writes("a,b"), monkeypatch)
+    assert os.read(reader, 100) == b"a,b"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert "has 3 bytes" in _export(link, _writes("c,d"), monkeypatch)
+    assert (link.is_symlink(), file.read_text()) == (True, "c,d")
+
+
+def test_two_exports_to_one_file_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "out.csv"
+
+    def slow(*given: Any, **_: Any) -> None:
+        with given[4].open("w") as opened:
+            opened.write("first, ")
+            opened.flush()
+            _export(file, _writes("second"), monkeypatch)
+            opened.write("whole")
+
+    _export(file, slow, monkeypatch)
+    assert file.read_text() == "first, whole"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_export_that_cannot_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any, **_: Any) -> None:
+        given[4].write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "out.csv"
+    file.write_text("before")
+    for target, fetch, reason in (
+        (file, fails, "No space left on device"),
+        (tmp_path / ("x" * 300), _writes(""), "File name too long"),
+    ):
+        with pytest.raises(Unavailable, match=f"^the export cannot be written: .*: {reason}$"):
+            _export(target, fetch, monkeypatch)
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from rich.text import Text
 
 from kalla import settings
 from kalla.cli.client import Client, Style, print_json
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence import browsing
 from kalla.reconcile.evidence.comparing import CHANGES, WORDS, Difference, compare
 from kalla.reconcile.evidence.exporting import FORMATS, Format, writing
@@ -60,26 +62,14 @@ def export(
         rows = browsing.Query(tuple(map(Filter.parse, filters or [])), orders)
         write(run.rstrip("/"), part, rows, wanted, file, _storage(), bom=bom)
 
-    if output == Path("-"):
-        with tempfile.TemporaryDirectory(prefix="kalla-export-") as folder:
-            fetch(Path(folder) / name)
-            with (Path(folder) / name).open("rb") as made:
-                shutil.copyfileobj(made, sys.stdout.buffer)
-        return
     target = output or Path(name)
-    if target.is_dir():
-        raise InvalidInput(
-            Problem("--output", f"{target} is a folder: name the file, such as {name}")
-        )
-    if not target.parent.is_dir():
-        raise InvalidInput(Problem("--output", f"there is no folder {target.parent}"))
-    unfinished = target.with_name(f".{target.name}.part")
-    try:
-        fetch(unfinished)
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    typer.echo(f"{target} has {target.stat().st_size:,} bytes.")
+    with _written(target):
+        if target == Path("-") or _is_stream(target):
+            _pour(target, fetch)
+            return
+        _replace(target, name, fetch)
+        size = target.stat().st_size
+    typer.echo(f"{visible(str(target))} has {size:,} bytes.")
 
 
 def diff(
@@ -101,6 +91,48 @@ def diff(
         print_json(found.model_dump(mode="json"))
     else:
         _print(found)
+
+
+def _is_stream(target: Path) -> bool:
+    """A device or a pipe: it is written to, never replaced."""
+    return target.exists() and not (target.is_file() or target.is_dir())
+
+
+def _pour(target: Path, fetch: Callable[[Path], None]) -> None:
+    with ExitStack() as held:
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="kalla-export-"))
+        made = Path(folder) / "rows"
+        fetch(made)
+        is_stdout = target == Path("-")
+        stream = sys.stdout.buffer if is_stdout else held.enter_context(target.open("wb"))
+        shutil.copyfileobj(held.enter_context(made.open("rb")), stream)
+        stream.flush()
+
+
+def _replace(target: Path, name: str, fetch: Callable[[Path], None]) -> None:
+    """The file is there whole or not at all, and what two exports write at once is not mixed."""
+    if target.is_dir():
+        raise InvalidInput(
+            Problem("--output", f"{target} is a folder: name the file, such as {name}")
+        )
+    if not target.parent.is_dir():
+        raise InvalidInput(Problem("--output", f"there is no folder {target.parent}"))
+    real = target.resolve()
+    with tempfile.TemporaryDirectory(prefix=".kalla-export-", dir=real.parent) as folder:
+        made = Path(folder) / "rows"
+        fetch(made)
+        made.replace(real)
+
+
+@contextmanager
+def _written(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # who reads has seen enough: that is nothing to complain about
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Unavailable(f"the export cannot be written: {target}: {reason}") from error
 
 
 def _format(style: str | None, output: Path | None) -> Format:
