@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +14,46 @@ import pytest
 from typer.testing import CliRunner
 
 from kalla.cli import reconcile, run_evidence
+from kalla.cli.client import print_table
 from kalla.cli.main import application
 from kalla.cli.report import print_report
 from kalla.errors import InvalidInput, Unavailable
-from kalla.reconcile.evidence.report import Exceptional, Figures, Report
+from kalla.reconcile.evidence.report import Exceptional, Figures, Report, RuleFigures
 from kalla.reconcile.model import Recipe
 from kalla.storage import LOCAL
+from kalla.web.words import money
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
+def _report(**given: Any) -> Report:
+    now = datetime(2026, 5, 31, tzinfo=UTC)
+    fields = {
+        "name": "r",
+        "recipe": "r",
+        "recipe_hash": "",
+        "sources": {"left": "l.csv", "right": "r.csv"},
+        "started_at": now,
+        "finished_at": now,
+        "seconds": 0,
+        "match_rate": 0,
+        "exceptions": 1,
+        "sides": {"left": {"matched": Figures()}, "right": {"matched": Figures()}},
+        "rules": [],
+        "largest_exceptions": [],
+        "troubles": [],
+        "evidence": "/e",
+    }
+    return Report.model_validate(fields | given)
+
+
 def test_nothing_in_a_report_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     escape = "\x1b[31m"
-    figures = {"left": {"matched": Figures()}, "right": {"matched": Figures()}}
-    now = datetime(2026, 5, 31, tzinfo=UTC)
     odd = Exceptional(
         side="left", record_key=f"{escape}L1", amount=None, closest_candidate=None, reason=escape
     )
-    report = Report(
-        name="r",
+    report = _report(
         recipe=f"{escape}r",
-        recipe_hash="",
-        sources={"left": "l.csv", "right": "r.csv"},
-        started_at=now,
-        finished_at=now,
-        seconds=0,
-        match_rate=0,
-        exceptions=1,
-        sides=figures,
-        rules=[],
         largest_exceptions=[odd],
         troubles=[escape],
         evidence=f"/{escape}",
@@ -50,6 +62,54 @@ def test_nothing_in_a_report_commands_the_terminal(capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert said.count("\\x1b[31m") == 6
+
+
+def test_no_figure_of_a_report_is_cut_short_and_no_row_fills_the_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    large = Figures(rows=10**9, amount=Decimal("9" * 29 + ".123456789"))
+    rule = RuleFigures(
+        name="paid " * 50, cardinality="1:1", matches=10**9, left=large, right=large, ambiguous=0
+    )
+    odd = Exceptional(
+        side="left",
+        record_key="K" * 20_000,
+        amount=Decimal("1.50"),
+        closest_candidate=None,
+        reason="closest is " + "C" * 20_000,
+    )
+    sides = {side: {"matched": large} for side in ("left", "right")}
+    print_report(_report(sides=sides, rules=[rule], largest_exceptions=[odd]), "")
+    lines = capsys.readouterr().out.splitlines()
+    (head,) = (line for line in lines if line.startswith("rule"))
+    assert head.split("  ")[-1].strip() == "ambiguous"
+    assert sum(line.count(money(large.amount or Decimal(0))) for line in lines) == 4
+    (told,) = (line for line in lines if line.startswith("  left K"))
+    assert " … 1.50: closest is CCC" in told
+    assert max(map(len, lines)) < 700
+
+
+def test_no_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of a source are shown in one, and names that others have chosen."""
+    print_table(["\x1b[31mid", "[red]"], [["a\x1b]0;b\x07", ""], ["completed", ""]], "")
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "a\\x1b]0;b\\x07" in said
+    assert "[red]" in said, "a name is no markup"
+
+
+def test_no_recipe_and_no_source_commands_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,a,b,\x1b[31mc\n1,2,2,2\n")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        (RECIPES / "small.yaml").read_text().replace("name: ", 'name: "\\e[31m" #', 1)
+    )
+    sides = [f"--{side}={tmp_path / 'a.csv'}" for side in ("left", "right")]
+    for command in (["recipe", "check"], ["reconcile", "--dry-run"]):
+        done = CliRunner().invoke(application(command), [*command, str(recipe), *sides], color=True)
+        assert "\x1b" not in done.output
+        assert "\\x1b[31m" in done.output
 
 
 def test_a_version_goes_with_the_name_of_a_saved_recipe() -> None:

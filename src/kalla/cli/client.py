@@ -28,7 +28,7 @@ from kalla.errors import (
     Problem,
     Unavailable,
 )
-from kalla.web.words import seconds
+from kalla.web.words import seconds, visible, visible_lines
 
 Style = Annotated[Literal["text", "json"], typer.Option("--format", help="For people or programs.")]
 
@@ -130,18 +130,26 @@ class Client:
         raise _refusal(answer, self.url)
 
 
+def say(text: str, err: bool = False) -> None:
+    """Print words of which some may be a user's, or a source's: none commands the terminal."""
+    typer.echo(visible_lines(text), err=err)
+
+
 def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """A table without frames; what stands for a state has its colour."""
+    """A table without frames; what stands for a state has its colour. No cell, which may be one of
+    a user's source, commands the terminal."""
     if not rows:
         typer.echo(empty)
         return
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(Text(visible(column)))
     for row in rows:
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+        table.add_row(*(Text(visible(cell), style=_COLOURS.get(cell, "")) for cell in row))
     console().print(table)
 
 

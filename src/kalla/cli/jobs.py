@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from kalla.cli.client import Client, Style, ago, console, print_json, print_table
+from kalla.cli.client import Client, Style, ago, console, print_json, print_table, say
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.web.words import seconds
 
@@ -212,7 +212,7 @@ def _await_end(client: Client, job: dict[str, Any]) -> dict[str, Any]:
 def _print_ending(job: dict[str, Any]) -> None:
     typer.echo(f"Job {job['job_id']} {_ending(job)}.")
     if job["error"]:
-        typer.echo(job["error"], err=True)
+        say(job["error"], err=True)
     elif job["result"]:
         print_json(job["result"])
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from kalla.errors import InvalidInput, KallaError, StartFailed
+from kalla.web.words import visible_lines
 
 COMMANDS = {
     "up": ("kalla.cli.up", "Start the whole system on this machine; Ctrl-C stops it."),
@@ -50,7 +51,7 @@ def main() -> None:
         if os.environ.get("KALLA_LOG_LEVEL", "").lower() == "debug":
             raise
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
-        typer.echo("\n".join(lines), err=True)
+        typer.echo(visible_lines("\n".join(lines)), err=True)
         sys.exit(1 if isinstance(error, StartFailed) else 2)
     except OSError as error:
         from kalla.storage_failures import is_full  # here: it would take each command a second

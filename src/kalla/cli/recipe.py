@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from kalla import settings
-from kalla.cli.client import Client, Style, ago, print_json, print_table
+from kalla.cli.client import Client, Style, ago, print_json, print_table, say
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.library import places
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -71,7 +71,7 @@ def save(
     how = "has not changed: it is" if saved["repeated"] else "is saved as"
     typer.echo(f"{saved['recipe_id']} {how} version {saved['version']}.")
     for note in saved["notes"]:
-        typer.echo(f"Note: {note}.")
+        say(f"Note: {note}.")
 
 
 @app.command("list")
@@ -196,17 +196,17 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _print_summary(recipe: Recipe, notes: list[str]) -> None:
-    typer.echo(f"{recipe.name} is a valid recipe.")
+    say(f"{recipe.name} is a valid recipe.")
     for side in SIDES:
         source = recipe.sources[side]
-        typer.echo(f"  {side:<5}  {source.uri} by {', '.join(source.primary_key)}")
+        say(f"  {side:<5}  {source.uri} by {', '.join(source.primary_key)}")
     for rule in recipe.rules_in_order:
         conditions = ", ".join(f"{each.left} {each.op} {each.right}" for each in rule.conditions)
-        typer.echo(f"  rule   {rule.name} ({rule.cardinality}): {conditions}")
+        say(f"  rule   {rule.name} ({rule.cardinality}): {conditions}")
     if recipe.match_sql is not None:
         typer.echo("  match_sql says what matches")
     for note in notes:
-        typer.echo(f"Note: {note}.")
+        say(f"Note: {note}.")
 
 
 def _print_problems(file: Path, error: InvalidInput, notes: list[str], style: str) -> None:
@@ -215,10 +215,10 @@ def _print_problems(file: Path, error: InvalidInput, notes: list[str], style: st
         facts = {"valid": False, "problems": [each.facts() for each in problems], "notes": notes}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{file} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:")
+    say(f"{file} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:")
     for each in problems:
         value = f" = {shown(each.value)}" if each.value is not None else ""
         head = f"{each.field}{value}: " if each.field else ""
-        typer.echo(f"  {head}{each.message}" + (f" ({each.suggestion})" if each.suggestion else ""))
+        say(f"  {head}{each.message}" + (f" ({each.suggestion})" if each.suggestion else ""))
     for note in notes:
-        typer.echo(f"Note: {note}.")
+        say(f"Note: {note}.")

@@ -21,7 +21,7 @@ from uuid import uuid4
 import typer
 from pydantic import SecretStr
 
-from kalla.cli.client import Style
+from kalla.cli.client import Style, say
 from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
@@ -80,11 +80,11 @@ def command(
             made = reconcile(recipe, output)
     except KallaError as error:
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
-        typer.echo("\n".join(lines), err=True)
+        say("\n".join(lines), err=True)
         raise typer.Exit(2) from None
     except Exception as error:  # exit code 1 would say that exceptions were found
         said = (str(error) or type(error).__name__).strip().splitlines()[0]
-        typer.echo(f"The run failed: {scrub(said)}", err=True)
+        say(f"The run failed: {scrub(said)}", err=True)
         raise typer.Exit(2) from error
     with printing():
         if style == "json":
@@ -172,18 +172,18 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     if style == "json":
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    typer.echo(f"{recipe.name}: the plan (nothing was read)")
+    say(f"{recipe.name}: the plan (nothing was read)")
     for side in SIDES:
         facts = document["sources"][side]
-        typer.echo(f"  {side:<6} {facts['uri']}")
-        typer.echo(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
-        typer.echo(f"         columns: {', '.join(facts['columns'])}")
+        say(f"  {side:<6} {facts['uri']}")
+        say(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
+        say(f"         columns: {', '.join(facts['columns'])}")
         for note in facts["notes"]:
-            typer.echo(f"         {note}")
+            say(f"         {note}")
     for rule in document["rules"]:
-        typer.echo(f"  rule   {rule['name']} ({rule['cardinality']})")
-        typer.echo(f"         key: {', '.join(rule['key']) or 'none'}")
-        typer.echo(f"         checks: {', '.join(rule['checks']) or 'none'}")
+        say(f"  rule   {rule['name']} ({rule['cardinality']})")
+        say(f"         key: {', '.join(rule['key']) or 'none'}")
+        say(f"         checks: {', '.join(rule['checks']) or 'none'}")
 
 
 def _plan_document(

@@ -16,7 +16,8 @@ from kalla.reconcile.evidence.report import Figures, Report, percent
 from kalla.reconcile.model import SIDES
 from kalla.web.words import money, visible
 
-_WIDTH = 120
+_WIDEST = 10_000
+_NAME, _KEY, _REASON = 60, 100, 400  # signs that are shown of each
 
 
 @contextmanager
@@ -35,10 +36,13 @@ def printing() -> Iterator[None]:
 def print_report(report: Report, see_more: str) -> None:
     """The report, and below it the command that shows the evidence."""
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, _WIDTH)  # a figure cut short is no figure
+    figures = _figures(report)
+    # A figure cut short is no figure: what a terminal is too narrow for, it folds.
+    room = console.options.update_width(_WIDEST)
+    console.width = max(console.width, console.measure(figures, options=room).maximum)
     name, rate = escape(visible(report.recipe)), percent(report.match_rate)
     console.print(f"\n[bold]{name}[/]: {rate} % of all rows matched\n")
-    console.print(_figures(report))
+    console.print(figures)
     for trouble in report.troubles:
         console.print(f"  {visible(trouble)}", markup=False)
     if report.largest_exceptions:
@@ -46,11 +50,16 @@ def print_report(report: Report, see_more: str) -> None:
         for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {money(each.amount)}"
             amount += f" {each.currency}" if each.currency else ""
-            line = f"{each.side} {each.record_key}{amount}: {each.reason}"
-            console.print(f"  {visible(line)}", markup=False)
+            key, reason = _beginning(each.record_key, _KEY), _beginning(each.reason, _REASON)
+            console.print(f"  {each.side} {key}{visible(amount)}: {reason}", markup=False)
     console.print(f"\nEvidence for every row: {visible(report.evidence)}", markup=False)
     console.print(f"To see it in the pages: {visible(see_more)}", markup=False)
     console.print(f"  {report.seconds:.1f} s", markup=False)
+
+
+def _beginning(text: str, signs: int) -> str:
+    """Some keys and values are as long as a letter, and the evidence has them whole."""
+    return visible(text if len(text) <= signs else f"{text[:signs]} …")
 
 
 def _figures(report: Report) -> Table:
@@ -62,7 +71,7 @@ def _figures(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for rule in report.rules:
         table.add_row(
-            escape(visible(rule.name)),
+            escape(_beginning(rule.name, _NAME)),
             rule.cardinality,
             f"{rule.matches:,}",
             *_cells(rule.left),

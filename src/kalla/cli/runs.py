@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from kalla.cli import progress, run_evidence
-from kalla.cli.client import Client, Style, ago, print_json, print_table
+from kalla.cli.client import Client, Style, ago, print_json, print_table, say
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report, printing
 from kalla.errors import InvalidInput, Problem, Unavailable
@@ -236,9 +236,9 @@ def _print_run(run: dict[str, Any], style: str, url: str) -> None:
         print_json(run)
         return
     version = f", version {run['recipe_version']}" if run["recipe_version"] else ""
-    typer.echo(f"Run {run['run_id']} of {run['recipe_id']}{version} is {run['status']}.")
+    say(f"Run {run['run_id']} of {run['recipe_id']}{version} is {run['status']}.")
     if run["error"]:
-        typer.echo(run["error"], err=True)
+        say(run["error"], err=True)
     if run["status"] == "running":
         typer.echo(f"  {progress_line(run['progress'])}")
     if run["report"]:

@@ -38,6 +38,11 @@ def visible(text: str) -> str:
     )
 
 
+def visible_lines(text: str) -> str:
+    """The same of a text that may have several lines."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def money(amount: Decimal) -> str:
     """With the places it has, but at least two if it has any."""
     whole, point, places = f"{amount:,f}".partition(".")
