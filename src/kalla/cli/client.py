@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -125,9 +126,17 @@ class Client:
                 f"The API at {self.url} does not answer ({error}): start it with `kalla up` or "
                 "`kalla api`, or set api.url."
             ) from None
-        if answer.is_success:
+        if not answer.is_success:
+            raise _refusal(answer, self.url)
+        try:
             return answer.json()
-        raise _refusal(answer, self.url)
+        except ValueError:
+            raise _stranger(answer, self.url) from None
+
+
+def address(*parts: str) -> str:
+    """The path below the API of something by its name, whatever signs that has."""
+    return "/api/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
 
 
 def say(text: str, err: bool = False) -> None:
@@ -170,10 +179,14 @@ def _refusal(answer: httpx.Response, url: str) -> KallaError:
     try:
         problem = answer.json()
         detail = str(problem["error"] if problem.get("status") == "error" else problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        return KallaError(
-            f"{url} answered {answer.status_code} and is probably not Kalla: set api.url."
-        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _stranger(answer, url)
     if errors := problem.get("errors"):
         return InvalidInput(*(Problem(item["field"], item["message"]) for item in errors))
     return _ERRORS.get(answer.status_code, KallaError)(detail[:1].upper() + detail[1:])
+
+
+def _stranger(answer: httpx.Response, url: str) -> KallaError:
+    return KallaError(
+        f"{url} answered {answer.status_code} and is probably not Kalla: set api.url."
+    )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kalla.cli.client import Client, Style, ago, print_json, print_table
+from kalla.cli.client import Client, Style, address, ago, print_json, print_table
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,5 +51,5 @@ def list_destinations(style: Style = "text") -> None:
 def remove(name: Name) -> None:
     """Take an address away: no run can name it for its callback any more."""
     with Client() as client:
-        gone = client.post(f"/api/destinations/{name}/remove")
+        gone = client.post(address("destinations", name, "remove"))
     typer.echo(f"Callbacks cannot go to {gone['url']} any more.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kalla.cli.client import Client, Style, print_json, print_table
+from kalla.cli.client import Client, Style, address, print_json, print_table
 from kalla.web.words import seconds
 
 app = typer.Typer(no_args_is_help=True)
@@ -43,7 +43,7 @@ def list_queues(style: Style = "text") -> None:
 def pause(queue: Queue) -> None:
     """Nothing of this queue is claimed until it is resumed; running jobs go on."""
     with Client() as client:
-        found = client.post(f"/api/queues/{queue}/pause")
+        found = client.post(address("queues", queue, "pause"))
     typer.echo(f"{queue} is paused, with {found['depth']} waiting and {found['running']} running.")
 
 
@@ -51,5 +51,5 @@ def pause(queue: Queue) -> None:
 def resume(queue: Queue) -> None:
     """Let workers claim from this queue again."""
     with Client() as client:
-        found = client.post(f"/api/queues/{queue}/resume")
+        found = client.post(address("queues", queue, "resume"))
     typer.echo(f"{queue} is open again, with {found['depth']} waiting.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from kalla import settings
-from kalla.cli.client import Client, Style, ago, print_json, print_table, say
+from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.library import places
 from kalla.reconcile.model import SIDES, Recipe, Side
@@ -105,9 +105,9 @@ def show(
     style: Style = "text",
 ) -> None:
     """Print a recipe as it was saved, comments included."""
-    path = f"/api/recipes/{recipe_id}"
+    of = () if version is None else ("versions", str(version))
     with Client() as client:
-        found = client.get(path if version is None else f"{path}/versions/{version}")
+        found = client.get(address("recipes", recipe_id, *of))
     if style == "json":
         print_json(found)
     else:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kalla.cli.client import Client, Style, ago, print_json, print_table
+from kalla.cli.client import Client, Style, address, ago, print_json, print_table
 from kalla.cli.recipe import recipe_text
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.library import places
@@ -89,7 +89,7 @@ def list_sources(style: Style = "text") -> None:
 def show(name: Name, style: Style = "text") -> None:
     """Show what is registered about a source."""
     with Client() as client:
-        found = client.get(f"/api/sources/{name}")
+        found = client.get(address("sources", name))
     if style == "json":
         print_json(found)
     else:
@@ -100,7 +100,7 @@ def show(name: Name, style: Style = "text") -> None:
 def remove(name: Name) -> None:
     """Take a source away: no recipe can read it any more. Needs the role admin."""
     with Client() as client:
-        client.post(f"/api/sources/{name}/remove")
+        client.post(address("sources", name, "remove"))
     typer.echo(f"No recipe can read {name} any more.")
 
 
@@ -108,7 +108,7 @@ def remove(name: Name) -> None:
 def reach(name: Name, style: Style = "text") -> None:
     """Tell whether the API can read a source; exit code 1 if it cannot."""
     with Client() as client:
-        found = client.post(f"/api/sources/{name}/test")
+        found = client.post(address("sources", name, "test"))
     if style == "json":
         print_json(found)
     else:
@@ -120,7 +120,7 @@ def reach(name: Name, style: Style = "text") -> None:
 def columns(name: Name, style: Style = "text") -> None:
     """Show a source's columns, its size, and what its primary key may be."""
     with Client() as client:
-        found = client.get(f"/api/sources/{name}/columns")
+        found = client.get(address("sources", name, "columns"))
     if style == "json":
         print_json(found)
         return
@@ -149,7 +149,7 @@ def preview(
 ) -> None:
     """Show a source's first rows."""
     with Client() as client:
-        found = client.get(f"/api/sources/{name}/preview", rows=rows)
+        found = client.get(address("sources", name, "preview"), rows=rows)
     if style == "json":
         print_json(found)
         return
