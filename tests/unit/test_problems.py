@@ -9,10 +9,12 @@ import psycopg
 import pytest
 from fastapi.exceptions import RequestValidationError
 from psycopg_pool import PoolTimeout
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from kalla.errors import Conflict, InvalidInput, Lost, NotFound, Problem, Unavailable
+from kalla.reconcile.routes import RunSubmission
 from kalla.web import problems
 
 
@@ -82,6 +84,58 @@ def test_what_was_sent_is_never_repeated() -> None:
     body = told(error)
     assert body["errors"] == [{"field": "queue", "message": "must be a valid string"}]
     assert "hunter2" not in json.dumps(body)
+
+
+def _asked(model: type[BaseModel], body: object) -> RequestValidationError:
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        found = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
+        return RequestValidationError(found, body=body)
+    raise AssertionError("it is valid")
+
+
+def test_a_value_of_several_kinds_has_one_place_and_one_sentence() -> None:
+    """Pydantic names each kind as if it were a field of the document."""
+    body = {"recipe": 5, "parameters": {"a": [1], "int": None}, "priority": "x", "more": 1}
+    found = told(_asked(RunSubmission, body))["errors"]
+    assert found == [
+        {"field": "recipe", "message": "must be a valid string or a valid dictionary"},
+        *(
+            {
+                "field": f"parameters.{name}",
+                "message": "must be a valid string or a valid integer or a valid number",
+            }
+            for name in ("a", "int")
+        ),
+        {
+            "field": "priority",
+            "message": "must be a valid integer, unable to parse string as an integer",
+        },
+        {"field": "more", "message": "there is no such field"},
+    ]
+    query = [
+        {
+            "type": "literal_error",
+            "loc": ("query", "format", kind),
+            "msg": f"Input should be {kind}",
+        }
+        for kind in ("'json'", "'csv'")
+    ]
+    errors = told(RequestValidationError(query))["errors"]
+    assert errors == [{"field": "format", "message": "must be 'json' or 'csv'"}]
+
+
+def test_a_field_that_is_missing_is_named_where_it_belongs() -> None:
+    class Inner(BaseModel):
+        name: str
+
+    class Outer(BaseModel):
+        parts: list[Inner]
+        one: Inner
+
+    found = told(_asked(Outer, {"parts": [{"name": "a"}, {}]}))["errors"]
+    assert [each["field"] for each in found] == ["parts.1.name", "one"]
 
 
 def test_a_secret_in_a_message_is_masked() -> None:

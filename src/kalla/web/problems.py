@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -101,7 +100,7 @@ def _page(request: Request, details: ProblemDetails, headers: Mapping[str, str])
 
 def _details(error: Exception) -> ProblemDetails:
     if isinstance(error, RequestValidationError):
-        return _details(InvalidInput(*_field_problems(error.errors())))
+        return _details(InvalidInput(*_field_problems(error)))
     if isinstance(error, InvalidInput):
         return _invalid(error)
     if isinstance(error, KallaError):
@@ -151,19 +150,45 @@ def _of(kind: type[KallaError], detail: str) -> ProblemDetails:
     )
 
 
-def _field_problems(errors: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    for item in errors:
+def _field_problems(error: RequestValidationError) -> Iterator[Problem]:
+    found: dict[str, list[str]] = {}
+    for item in error.errors():
         kind, message = item["type"], item["msg"]
-        place = [str(part) for part in item["loc"][1:]]  # the first says body, query or path
         if kind == "json_invalid":
-            reason = item.get("ctx", {}).get("error", "")
-            yield Problem("", f"the body is not valid JSON: {reason} (character {place[-1]})")
-        elif kind == "extra_forbidden":
-            yield Problem(".".join(place), "there is no such field")
+            reason, where = item.get("ctx", {}).get("error", ""), item["loc"][-1]
+            yield Problem("", f"the body is not valid JSON: {reason} (character {where})")
+            continue
+        place = ".".join(_place(item["loc"], error.body, kind)) or str(item["loc"][0])
+        if kind == "extra_forbidden":
+            found.setdefault(place, []).append("there is no such field")
         elif kind == "missing":
-            yield Problem(".".join(place) or str(item["loc"][0]), "is required")
+            found.setdefault(place, []).append("is required")
         else:
-            yield Problem(".".join(place) or str(item["loc"][0]), _sentence(message))
+            found.setdefault(place, []).append(_sentence(message))
+    for place, messages in found.items():
+        yield Problem(place, _either(messages))
+
+
+def _place(loc: Sequence[str | int], body: object, kind: str) -> Iterator[str]:
+    """Where in the document it is. Of a value that may be of several kinds, pydantic tells each
+    kind's name as if it were a field: such names are left out."""
+    here = body if loc[0] == "body" else None
+    for depth, part in enumerate(loc[1:]):
+        below = dict(enumerate(here)) if isinstance(here, list) else here
+        if isinstance(below, dict) and part in below:
+            here = below[part]
+        elif depth and kind != "missing" and not isinstance(part, int):
+            continue
+        yield str(part)
+
+
+def _either(messages: Sequence[str]) -> str:
+    """One sentence about one place: it must be this or that."""
+    must = "must be "
+    distinct = list(dict.fromkeys(messages))
+    if all(each.startswith(must) for each in distinct):
+        return must + " or ".join(each.removeprefix(must) for each in distinct)
+    return "; ".join(distinct)
 
 
 def _sentence(message: str) -> str:
