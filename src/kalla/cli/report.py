@@ -14,10 +14,10 @@ from rich.table import Table
 
 from kalla.reconcile.evidence.report import Figures, Report, percent
 from kalla.reconcile.model import SIDES
-from kalla.web.words import money, visible
+from kalla.web.words import money, shortened, visible
 
 _WIDEST = 10_000
-_NAME, _KEY, _REASON = 60, 100, 400  # signs that are shown of each
+_NAME = 60  # signs that are shown of a rule's
 
 
 @contextmanager
@@ -50,16 +50,11 @@ def print_report(report: Report, see_more: str) -> None:
         for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {money(each.amount)}"
             amount += f" {each.currency}" if each.currency else ""
-            key, reason = _beginning(each.record_key, _KEY), _beginning(each.reason, _REASON)
-            console.print(f"  {each.side} {key}{visible(amount)}: {reason}", markup=False)
+            line = f"{each.side} {shortened(each.record_key)}{amount}: {each.reason}"
+            console.print(f"  {visible(line)}", markup=False)
     console.print(f"\nEvidence for every row: {visible(report.evidence)}", markup=False)
     console.print(f"To see it in the pages: {visible(see_more)}", markup=False)
     console.print(f"  {report.seconds:.1f} s", markup=False)
-
-
-def _beginning(text: str, signs: int) -> str:
-    """Some keys and values are as long as a letter, and the evidence has them whole."""
-    return visible(text if len(text) <= signs else f"{text[:signs]} …")
 
 
 def _figures(report: Report) -> Table:
@@ -71,7 +66,7 @@ def _figures(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for rule in report.rules:
         table.add_row(
-            escape(_beginning(rule.name, _NAME)),
+            escape(visible(shortened(rule.name, _NAME))),
             rule.cardinality,
             f"{rule.matches:,}",
             *_cells(rule.left),

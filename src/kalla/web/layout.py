@@ -16,7 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from kalla.web.words import money, roughly, seconds
+from kalla.web.words import money, roughly, seconds, shortened
 
 _THIN_SPACE = "\u2009"  # groups thousands in every language
 
@@ -48,6 +48,7 @@ class Layout:
         self._environment.filters |= {
             "moment": moment,
             "seconds": seconds,
+            "shortened": shortened,
             "count": count,
             "money": lambda amount: money(amount).replace(",", _THIN_SPACE),
             "document": document,

@@ -31,6 +31,11 @@ def roughly(value: float) -> str:
     return " ".join(words[:2]).replace(".0", "")
 
 
+def shortened(text: str, signs: int = 100) -> str:
+    """What a glance takes in of a text, with a mark where something is left out."""
+    return text if len(text) <= signs else f"{text[:signs]} …"
+
+
 def visible(text: str) -> str:
     """The text without what would command a terminal or break its line: it is spelled out."""
     return "".join(

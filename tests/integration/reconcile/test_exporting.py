@@ -151,11 +151,14 @@ def test_a_number_fits_a_cell_if_none_of_its_digits_is_lost(value: str, fits: bo
     assert exporting._fits(Decimal(value)) is fits
 
 
-def test_a_text_longer_than_a_cell_says_that_it_is_cut(tmp_path: Path) -> None:
-    url = make_evidence(tmp_path / "run", [("x" * 40_000, "r", "1")], [])
+@pytest.mark.parametrize("key", ["x" * 40_000, "x" + "\N{GRINNING FACE}" * 20_000])
+def test_a_text_longer_than_a_cell_says_that_it_is_cut(tmp_path: Path, key: str) -> None:
+    """A spreadsheet, which refuses the book otherwise, counts some characters twice."""
+    url = make_evidence(tmp_path / "run", [(key, "r", "1")], [])
     sheet = read_sheet(exported(url, "unmatched_left", "xlsx", tmp_path))
     kind, text = sheet[1][0]
-    assert (kind, len(text)) == ("inlineStr", 32_767)
+    assert kind == "inlineStr"
+    assert 32_766 <= len(text.encode("utf-16-le")) // 2 <= 32_767
     assert text.endswith("(cut: a cell holds no more)")
 
 

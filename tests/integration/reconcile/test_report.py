@@ -165,6 +165,17 @@ def test_ambiguous_and_suggested_rows_are_among_the_largest_exceptions(tmp_path:
     assert keys == ["doubted", "one", "two", "p3", "late"]
 
 
+def test_a_reason_is_told_in_words_of_a_bounded_length(tmp_path: Path) -> None:
+    """Though keys are as long as letters, and with whom it was compared comes last."""
+    long = "K" * 20_000
+    left = [(f"{long}1", "a", "900"), (f"{long}2", "b", "5")]
+    right = [(f"{long}3", "a", "900"), (f"{long}4", "a", "900"), (f"{long}5", "b", "7")]
+    found = report.of_evidence(make_evidence(tmp_path / "run", left, right)).largest_exceptions
+    assert {len(each.record_key) for each in found} == {20_001}
+    assert max(len(each.reason) for each in found) < 500
+    assert any(each.reason.endswith("fails, 5 against 7 (2)") for each in found)
+
+
 MONEY = """
 name: two currencies
 sources:

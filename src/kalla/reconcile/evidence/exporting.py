@@ -225,4 +225,8 @@ def _fits(value: Decimal | int) -> bool:
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     cut = " … (cut: a cell holds no more)"
-    return text if len(text) <= _SHEET_TEXT else text[: _SHEET_TEXT - len(cut)] + cut
+    # As a spreadsheet counts: an emoji is two.
+    units = text.encode("utf-16-le")
+    if len(units) <= 2 * _SHEET_TEXT:
+        return text
+    return units[: 2 * (_SHEET_TEXT - len(cut))].decode("utf-16-le", "ignore") + cut

@@ -24,6 +24,7 @@ from kalla.reconcile.evidence.archive import (
 )
 from kalla.reconcile.model import SIDES, Side
 from kalla.storage import LOCAL, Storage
+from kalla.web.words import shortened
 
 LARGEST = 5  # of each currency
 
@@ -352,15 +353,17 @@ def _why_unmatched(
     difference: str | None,
     reason: str,
 ) -> str:
-    text = _REASONS[reason].format(candidate=candidate, status=status, condition=condition)
+    # Some keys and values are as long as a letter: the evidence has them whole.
+    named = shortened(candidate or "")
+    text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
     if reason == "condition_failed":
-        text += f", {left or 'nothing'} against {right or 'nothing'}"
+        text += f", {shortened(left or 'nothing')} against {shortened(right or 'nothing')}"
         text += f" ({difference})" if difference else ""
     return text
 
 
 def _some(keys: Sequence[str], count: int) -> str:
-    shown = list(keys[:_SHOWN_KEYS])
+    shown = list(map(shortened, keys[:_SHOWN_KEYS]))
     more = count - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
