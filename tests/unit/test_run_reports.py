@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -187,3 +188,15 @@ def test_an_export_that_cannot_be_written_says_so(
             _export(target, fetch, monkeypatch)
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_command_that_shows_the_evidence_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("id,a,b\n1,2,2\n")
+    monkeypatch.setattr(reconcile, "reconcile", lambda *_: _report(evidence="/my books/may"))
+    sides = [f"--{side}={tmp_path / 'a.csv'}" for side in ("left", "right")]
+    given = ["reconcile", str(RECIPES / "small.yaml"), *sides]
+    done = CliRunner().invoke(application(given), given)
+    (line,) = (line for line in done.output.splitlines() if "runs import" in line)
+    assert shlex.split(line)[-4:] == ["kalla", "runs", "import", "/my books/may"]

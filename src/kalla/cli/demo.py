@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import psycopg
@@ -55,7 +56,7 @@ def command(
         finally:
             os.environ.pop(_VARIABLE, None)
             postgres.stop()
-    see_more = f"make up, and beside it: .venv/bin/kalla runs import {made.evidence}"
+    see_more = f"make up, and beside it: .venv/bin/kalla runs import {quote(made.evidence)}"
     print_report(made, see_more)
     typer.echo(f"The recipe is {recipe_file}, the invoices are {file}.")
 

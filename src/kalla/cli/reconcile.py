@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -90,7 +91,7 @@ def command(
         if style == "json":
             typer.echo(made.model_dump_json(indent=2))
         else:
-            print_report(made, f"kalla runs import {made.evidence}")
+            print_report(made, f"kalla runs import {quote(made.evidence)}")
     raise typer.Exit(1 if made.exceptions else 0)
 
 
