@@ -154,6 +154,23 @@ def test_an_export_writes_to_a_pipe_and_through_a_link_instead_of_replacing_them
     assert (link.is_symlink(), file.read_text()) == (True, "c,d")
 
 
+@pytest.mark.parametrize(
+    ("given", "style"),
+    [("LATE.XLSX", "xlsx"), ("a.Parquet", "parquet"), ("a.csv", "csv"), ("a.xls", "csv")],
+)
+def test_a_file_has_the_format_that_its_name_says_in_whatever_letters(
+    given: str, style: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def notes(*given: Any, **_: Any) -> None:
+        asked.append(given[3])
+        given[4].write_text("")
+
+    _export(tmp_path / given, notes, monkeypatch)
+    assert asked == [style]
+
+
 def test_two_exports_to_one_file_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ def _written(target: Path) -> Iterator[None]:
 
 
 def _format(style: str | None, output: Path | None) -> Format:
-    named = output.suffix.removeprefix(".") if output and not style else style
+    named = (output.suffix.removeprefix(".") if output and not style else style or "").lower()
     for known in FORMATS:
         if known == named or (known == "csv" and not style and named not in FORMATS):
             return known
