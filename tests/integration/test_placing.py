@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 from pydantic import SecretStr
 
@@ -87,7 +88,7 @@ def test_any_other_error_fails_the_call(session: SparkSession) -> None:
         ("/proc/no", KallaError, "a task of Spark failed: FileNotFoundError: "),
     ],
 )
-def test_what_a_task_raises_is_told_in_a_sentence(
+def test_what_a_task_cannot_write_is_told_in_a_sentence(
     session: SparkSession, path: str, kind: type[KallaError], told: str
 ) -> None:
     def kernel(_: int) -> int:
@@ -98,3 +99,26 @@ def test_what_a_task_raises_is_told_in_a_sentence(
         place(session, kernel, [0])
     assert str(caught.value).startswith(told)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (ValueError("one\n  two\nthree: four"), "ValueError: one"),
+        (duckdb.OutOfMemoryException("no room"), "_duckdb.OutOfMemoryException: no room"),
+    ],
+    ids=["without words", "lines", "a module's own"],
+)
+def test_what_a_task_raises_is_told_in_a_sentence(
+    session: SparkSession, error: Exception, said: str
+) -> None:
+    def kernel(number: int) -> int:
+        try:
+            return 1 // number
+        except ZeroDivisionError:
+            raise error  # noqa: B904 -- Python tells both
+
+    with pytest.raises(KallaError) as caught, failures.told():
+        place(session, kernel, [0])
+    assert str(caught.value) == f"a task of Spark failed: {said}"

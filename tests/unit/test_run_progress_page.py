@@ -156,6 +156,11 @@ def test_a_run_whose_job_is_put_off_says_why_and_until_when() -> None:
     assert progress_line(asdict(progress)) == line
 
 
+def test_a_run_whose_job_failed_and_is_tried_again_says_why() -> None:
+    job = staging_job("exec", "pending", -7, side=None, error="the disk is slow")
+    assert store._progress([job]).put_off == PutOff("the disk is slow", None, 7.0)
+
+
 def test_a_job_that_is_tried_again_is_put_off_no_more() -> None:
     away = {"away_since": NOW - timedelta(seconds=90), "error": "Spark is away"}
     job = staging_job("exec", "claimed", 1, side=None, **away)

@@ -81,10 +81,10 @@ class SideProgress:
 
 @dataclass(frozen=True)
 class PutOff:
-    """What a job of the run needs is away: how long already, and when it is asked for again."""
+    """Why a job of the run waits: it failed, or what it needs is away, and for how long already."""
 
     reason: str
-    seconds: float
+    seconds: float | None  # None: it failed
     next_try_seconds: float
 
 
@@ -272,15 +272,15 @@ def _progress(jobs: list[dict[str, Any]]) -> Progress:
 
 
 def _put_off(jobs: list[dict[str, Any]]) -> PutOff | None:
-    """Of several jobs that wait for what is away, the one that is tried first tells."""
-    waiting = [job for job in jobs if job["status"] == "pending" and job["away_since"]]
+    """Of several jobs that wait to be tried again, the one that is the first tells."""
+    waiting = [job for job in jobs if job["status"] == "pending" and job["error"]]
     if not waiting:
         return None
     first = min(waiting, key=lambda job: job["run_after"])
-    now = first["now"]
+    now, since = first["now"], first["away_since"]
     return PutOff(
-        _clipped(first["error"] or ""),
-        (now - first["away_since"]).total_seconds(),
+        _clipped(first["error"]),
+        (now - since).total_seconds() if since else None,
         max((first["run_after"] - now).total_seconds(), 0.0),
     )
 

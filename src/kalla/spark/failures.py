@@ -11,7 +11,7 @@ from kalla.errors import KallaError, Unavailable
 from kalla.redaction import scrub
 from kalla.storage_failures import NO_ROOM
 
-_TRACE = "Traceback (most recent call last):"
+_FRAME = '  File "'
 
 
 @contextmanager
@@ -31,12 +31,13 @@ def told() -> Iterator[None]:
 
 
 def _raised(error: Exception) -> str | None:
-    """The first line of what is below the trace."""
+    """The first line of what is below the trace: its words may go on in further lines, indented or
+    not."""
     from pyspark.errors import PythonException
 
     if not isinstance(error, PythonException):
         return None
-    lines = str(error).rpartition(_TRACE)[2].splitlines()
-    below = [place for place, line in enumerate(lines, 1) if line.startswith("  ")]
-    rest = lines[below[-1] :] if below else lines
-    return next((scrub(line.strip()) for line in rest if line.strip()), None)
+    lines = str(error).splitlines()
+    frames = [place for place, line in enumerate(lines) if line.startswith(_FRAME)]
+    below = lines[frames[-1] :] if frames else []
+    return next((scrub(line) for line in below if line and not line.startswith(" ")), None)

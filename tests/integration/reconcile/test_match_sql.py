@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -293,7 +293,7 @@ def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
         desk.run(hot, hot, BY_REFERENCE)
 
 
-NOON = datetime(2026, 1, 1, 12)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ODD = {
     "a time to the nanosecond": pa.array([NOON.time()], pa.time64("ns")),
     "an instant to the nanosecond": pa.array([NOON], pa.timestamp("ns", "UTC")),
