@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import resource
 import subprocess
@@ -216,6 +217,17 @@ def test_a_disk_that_is_full_is_no_fault_of_the_evidence(
     assert line.startswith("the export cannot be written: ")
     assert line.endswith(": File too large")
     assert not list((tmp_path / "temp").iterdir())
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_a_file_that_finds_no_room_is_told_once_and_by_nobody_else(
+    evidence: str, tmp_path: Path, style: Format
+) -> None:
+    """What a library says of it as it is dropped is a warning here, and so an error."""
+    (tmp_path / f"out.{style}").symlink_to("/dev/full")
+    with pytest.raises(Unavailable, match=r"^the export cannot be written: .*No space left"):
+        exported(evidence, "matched", style, tmp_path)
+    gc.collect()
 
 
 def test_rows_that_find_no_room_to_be_put_aside_are_no_fault_of_the_evidence() -> None:
