@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg.rows import dict_row
 
-from kalla.errors import NotFound
+from kalla.errors import InvalidInput, NotFound
 from kalla.spark.connectors import ranges
 from kalla.spark.connectors.connector import Predicate
 from kalla.spark.connectors.postgres_table import look_up
@@ -158,6 +158,16 @@ def test_a_unique_index_will_do_where_there_is_no_primary_key(shelf: PostgresShe
     slices = connector.split(4)
     assert len(slices) == 4
     assert {v for _, v in read_all(connector, slices)} == set(range(1, 101))
+
+
+def test_a_name_that_two_tables_have_is_refused(shelf: PostgresShelf) -> None:
+    shelf.run(
+        'CREATE SCHEMA a; CREATE TABLE a."b.c" (id int4); CREATE TABLE a.c (id int4);'
+        'CREATE SCHEMA "a.b"; CREATE TABLE "a.b".c (id int4)'
+    )
+    with pytest.raises(InvalidInput, match=r"a\.b\.c is the name of two tables"):
+        shelf.connector("a.b.c").schema()
+    assert len(shelf.connector("a.c").schema()) == 1
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f')
   AND (n.nspname || '.' || c.relname = %(table)s
        OR (c.relname = %(table)s AND pg_table_is_visible(c.oid)))
-ORDER BY n.nspname || '.' || c.relname = %(table)s DESC
-LIMIT 1;
+ORDER BY n.nspname || '.' || c.relname = %(table)s DESC;
 
 -- name: columns
 -- A domain is followed down to its base; of an array, type and kind are those of its elements.

@@ -152,7 +152,12 @@ class Table:
 
 
 def look_up(connection: psycopg.Connection[DictRow], name: str, place: str) -> Table:
-    found = connection.execute(sql.relation, {"table": name}).fetchone()
+    named = connection.execute(sql.relation, {"table": name}).fetchall()
+    if sum(f"{each['schema']}.{each['name']}" == name for each in named) > 1:
+        raise InvalidInput(
+            Problem("table", f"{name} is the name of two tables, for names with a dot are joined")
+        )
+    found = next(iter(named), None)
     if found is None:
         raise NotFound(
             f"there is no table {name} in Postgres at {place}, or it may not be seen; "
