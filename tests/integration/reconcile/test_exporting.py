@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,7 +26,10 @@ from kalla.reconcile.evidence.exporting import FORMATS, Format, export
 from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.storage import LOCAL
-from tests.evidence_kit import invoices_and_payments, make_evidence
+from tests import evidence_kit
+from tests.evidence_kit import SCHEMA, invoices_and_payments, make_evidence
+
+NINE_PLACES = pa.decimal128(18, 9)  # as amounts of a text are held
 
 DANGEROUS = [
     "=1+1",
@@ -118,6 +122,18 @@ def test_csv_is_rfc_4180_with_a_mark_of_utf_8_where_asked(tmp_path: Path) -> Non
     marked = exported(url, "unmatched_left", "csv", tmp_path, bom=True).read_bytes()
     assert marked == b"\xef\xbb\xbf" + plain
     assert [row["record_key"] for row in read_csv(tmp_path / "out.csv")] == [row[0] for row in rows]
+
+
+def test_amounts_are_told_without_the_zeros_that_fill_nine_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evidence_kit, "SCHEMA", SCHEMA.set(2, pa.field("amount", NINE_PLACES)))
+    amounts = {"50": "50.00", "-1.2345": "-1.2345", "0.000000001": "0.000000001", "100.1": "100.10"}
+    url = make_evidence(tmp_path / "run", [(key, "r", key) for key in amounts], [])
+    found = read_csv(exported(url, "unmatched_left", "csv", tmp_path))
+    assert {row["record_key"]: row["amount"] for row in found} == amounts
+    shown = page(url, "unmatched_left", Query(limit=10), LOCAL)
+    assert {row["record_key"]: row["amount"] for row in shown.rows} == amounts
 
 
 def test_text_that_looks_like_a_formula_is_shown_and_not_carried_out(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ EXPORT = Bounds(seconds=600)
 # What a spreadsheet would carry out instead of show, unless it is no more than a number.
 _FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 _NUMBER = r"[+-]?[0-9]+(\.[0-9]+)?"
+# Behind two places: amounts of a text are held with nine, and shown without those that fill them.
+_ZEROS = r"(\.[0-9]{2}[0-9]*?)0+$"
 
 
 def export(
@@ -110,6 +112,8 @@ def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) ->
                 f" AND NOT regexp_full_match({each.sql}, {literal(_NUMBER)})"
                 f" THEN '''' || {each.sql} ELSE {each.sql} END"
             )
+        elif each.type.startswith("DECIMAL"):
+            value = f"regexp_replace(CAST({each.sql} AS VARCHAR), {literal(_ZEROS)}, '\\1')"
         name = Column((_BOM if bom and not number else "") + each.name, each.type)
         columns.append(f"{value} AS {name.sql}")
     reader.execute(
