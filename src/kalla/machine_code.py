@@ -26,49 +26,55 @@ from uuid import uuid4
 
 import numpy as np
 
-from kalla.errors import Permanent
+from kalla.errors import Permanent, Unavailable
 
 Loop = Callable[..., Any]
 
 _ANY = ("i4", "i8", "u4")  # what `n` stands for
 _LOADING = threading.Lock()
 _SECONDS = 300  # that compiling may take
+_OWN_SOURCE = Path(__file__).read_bytes()
+
 _written: dict[str, dict[str, _Written]] = {}  # by module and name
+_sources: dict[str, bytes] = {}  # of modules, as they were when they were imported
 
 
 class _Written:
-    """A loop as its author wrote it."""
+    """A loop as its author wrote it. A way to call it is the types of what goes in."""
 
     def __init__(self, function: Loop, signature: str) -> None:
         self.function = function
         self._result, _, taken = signature.partition(": ")
         self._taken = taken.split()
 
-    def kinds(self) -> Iterator[tuple[str, ...]]:
-        """All ways in which it can be called, each as the types of what goes in."""
+    def ways(self) -> Iterator[tuple[str, ...]]:
+        """All of them."""
         yield from product(*(_ANY if word == "n" else [word.lower()] for word in self._taken))
 
-    def kind(self, given: Sequence[Any]) -> tuple[str, ...]:
-        """How it is called with these; arrays lie in one piece, capital ones are written to."""
-        found = []
-        for word, each in zip(self._taken, given, strict=True):
-            if word == "int":
-                found.append(word)
-                continue
-            kind = "u1" if each.dtype == np.bool_ else each.dtype.str[1:]
-            fits = kind in _ANY if word == "n" else kind == word.lower()
-            writes = word.isupper()
-            if not fits or not each.flags.c_contiguous or (writes and not each.flags.writeable):
-                raise TypeError(f"{self.function.__name__} cannot take {kind} as {word}")
-            found.append(kind)
-        return tuple(found)
+    def way(self, given: Sequence[Any]) -> tuple[str, ...]:
+        """That in which it is called with these; what it cannot take would be read as another
+        thing, or written over."""
+        return tuple(self._type(*each) for each in zip(self._taken, given, strict=True))
 
-    def callable(self, address: int, kind: Sequence[str]) -> Loop:
-        taken = [ctypes.c_int64 if word == "int" else ctypes.c_void_p for word in kind]
+    def _type(self, word: str, given: Any) -> str:
+        if word == "int":
+            if not (type(given) is int and -(2**63) <= given < 2**63):
+                raise TypeError(f"{self.function.__name__} cannot take {given!r} as {word}")
+            return word
+        found = "u1" if given.dtype == np.bool_ else str(given.dtype.str[1:])
+        fits = found in _ANY if word == "n" else found == word.lower()
+        lies_well = given.dtype.isnative and given.flags.aligned and given.flags.c_contiguous
+        if not fits or not lies_well or (word.isupper() and not given.flags.writeable):
+            raise TypeError(f"{self.function.__name__} cannot take {found} as {word}")
+        return found
+
+    def at(self, address: int, way: Sequence[str]) -> Loop:
+        """What is called there."""
+        taken = [ctypes.c_int64 if word == "int" else ctypes.c_void_p for word in way]
         result = ctypes.c_int64 if self._result == "int" else None
         return ctypes.CFUNCTYPE(result, *taken)(address)
 
-    def compiled(self, kind: Sequence[str]) -> tuple[str, str]:
+    def compiled(self, way: Sequence[str]) -> tuple[str, str]:
         """Its symbol and its code for LLVM."""
         from numba import cfunc, types
 
@@ -79,7 +85,7 @@ class _Written:
             pointer: Any = types.CPointer
             return pointer(getattr(types, f"{letter}{8 * int(word[1])}"))
 
-        signature = typed(self._result)(*map(typed, kind))
+        signature = typed(self._result)(*map(typed, way))
         made = cfunc(signature, error_model="numpy")(self.function)
         return made.native_name, made.inspect_llvm()
 
@@ -93,19 +99,22 @@ def loop(signature: str) -> Callable[[Loop], Loop]:
     """
 
     def wrap(function: Loop) -> Loop:
+        module, name = function.__module__, function.__name__
         written = _Written(function, signature)
-        _written.setdefault(function.__module__, {})[function.__name__] = written
+        _written.setdefault(module, {})[name] = written
+        if module not in _sources:
+            _sources[module] = Path(function.__code__.co_filename).read_bytes()
         ready: dict[tuple[str, ...], Loop] = {}
 
         @wraps(function)
         def call(*given: Any) -> Any:
-            kind = written.kind(given)
-            if kind not in ready:
+            way = written.way(given)
+            if way not in ready:
                 with _LOADING:
-                    address = _loaded(function.__module__)[_label(function.__name__, kind)]
-                ready[kind] = written.callable(address, kind)
-            words = zip(kind, given, strict=True)
-            return ready[kind](
+                    _, addresses = _loaded(module)
+                ready[way] = written.at(addresses[_label(name, way)], way)
+            words = zip(way, given, strict=True)
+            return ready[way](
                 *(each if word == "int" else each.ctypes.data for word, each in words)
             )
 
@@ -122,21 +131,18 @@ def prepare(*modules: str) -> None:
 
 
 @cache
-def _loaded(module: str) -> Mapping[str, int]:
-    """The addresses of a module's loops, in this process."""
+def _loaded(module: str) -> tuple[Any, Mapping[str, int]]:
+    """What holds the code of a module's loops in this process, and their addresses."""
     llvm = _llvm()
     machine = llvm.Target.from_default_triple().create_target_machine()
-    found = {}
-    for label, (symbol, code) in _code(module).items():
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    codes = _code(module)
+    for _, code in codes.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        _engines.append(engine)
-        found[label] = engine.get_function_address(symbol)
-    return found
-
-
-_engines: list[Any] = []  # which hold the code
+    engine.finalize_object()
+    return engine, {
+        label: engine.get_function_address(symbol) for label, (symbol, _) in codes.items()
+    }
 
 
 def _code(module: str) -> dict[str, tuple[str, bytes]]:
@@ -145,14 +151,16 @@ def _code(module: str) -> dict[str, tuple[str, bytes]]:
     name = _file_name(module)
     folders = [Path(__file__).parent / "__pycache__", *_of_user()]
     for folder in folders:
-        if (file := folder / name).is_file() and (found := _read(file.read_bytes())):
-            return found
-    made = _make(module)
+        with suppress(OSError):  # there is none, or it is not ours to read
+            if found := _read((folder / name).read_bytes()):
+                return found
+    made = _make(module, name)
     for folder in folders:
         unfinished = folder / f"{name}-{uuid4().hex}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             unfinished.write_bytes(made)
+            unfinished.chmod(0o644)  # as other users of the package need it
             unfinished.replace(folder / name)  # another process may have been sooner
             break
         except OSError:  # it is not ours to write, or full
@@ -161,16 +169,26 @@ def _code(module: str) -> dict[str, tuple[str, bytes]]:
     return _read(made)
 
 
-def _make(module: str) -> bytes:
+def _make(module: str, name: str) -> bytes:
     """By a process of its own: the compiler would keep a hundred megabytes of this one."""
-    command = [sys.executable, "-m", "kalla.machine_code", module]
-    done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-    if done.returncode or not _read(done.stdout):
+    # -P: what lies in the folder that it starts in is not what is to be compiled.
+    command = [sys.executable, "-P", "-m", "kalla.machine_code", module]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_SECONDS, env=clean, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"the loops of {module} were not compiled in {_SECONDS} s") from None
+    made_of, _, made = done.stdout.partition(b"\n")
+    if done.returncode or not _read(made):
         raise Permanent(
             f"the loops of {module} could not be compiled; install Kalla's locked packages anew:"
             f" {done.stderr[-2_000:].decode(errors='replace')}"
         )
-    return done.stdout
+    if made_of.decode() != name:
+        raise Permanent(f"{module} has changed since this process imported it: start it anew")
+    return made
 
 
 def _read(content: bytes) -> dict[str, tuple[str, bytes]]:
@@ -187,7 +205,7 @@ def _read(content: bytes) -> dict[str, tuple[str, bytes]]:
 
 
 def _compiled(module: str) -> bytes:
-    """All loops of a module, for the processor of this machine."""
+    """All loops of a module, for the processor of this machine, and what they were made of."""
     llvm = _llvm()
     importlib.import_module(module)
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -195,24 +213,25 @@ def _compiled(module: str) -> bytes:
     )
     named, codes = [], []
     for name, written in _written[module].items():
-        for kind in written.kinds():
-            symbol, text = written.compiled(kind)
+        for way in written.ways():
+            symbol, text = written.compiled(way)
             codes.append(machine.emit_object(llvm.parse_assembly(text)))
-            named.append((_label(name, kind), symbol, len(codes[-1])))
+            named.append((_label(name, way), symbol, len(codes[-1])))
     content = json.dumps(named).encode() + b"\n" + b"".join(codes)
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return b"\n".join([_file_name(module).encode(), digest, content])
 
 
-def _label(name: str, kind: Sequence[str]) -> str:
-    return " ".join([name, *kind])
+def _label(name: str, way: Sequence[str]) -> str:
+    return " ".join([name, *way])
 
 
 def _file_name(module: str) -> str:
     """Which tells what the code was made of, by what, and for which processor."""
     llvm = _llvm()
-    source = importlib.import_module(module).__file__ or ""
     parts = [
-        *(Path(each).read_bytes() for each in (source, __file__)),
+        _sources[module],
+        _OWN_SOURCE,
         *(metadata.version(each).encode() for each in ("numba", "llvmlite")),
         llvm.get_host_cpu_name().encode(),
         llvm.get_host_cpu_features().flatten().encode(),

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from kalla import machine_code
@@ -32,6 +34,7 @@ machine_code.__file__ = {package!r}
 made, make = [], machine_code._make
 machine_code._make = lambda *given: made.append(1) or make(*given)
 import loops_of_ours
+{then}
 assert loops_of_ours.total(np.arange(5), 5) == 10
 assert "numba" not in sys.modules
 print("made" if made else "found")
@@ -50,10 +53,12 @@ class Package:
     def kept(self) -> Path:
         return self.folder / "__pycache__"
 
-    def use(self, **environment: str) -> str:
-        script = SCRIPT.format(package=str(self.folder / "machine_code.py"))
+    def use(self, folder: Path | None = None, then: str = "", **environment: str) -> str:
+        """In a process that starts in a folder, and does something before it calls a loop."""
+        script = SCRIPT.format(package=str(self.folder / "machine_code.py"), then=then)
         done = subprocess.run(
-            [sys.executable, "-B", "-c", script],
+            [sys.executable, "-B", "-P", "-c", script],
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=120,
@@ -94,6 +99,35 @@ def test_where_nothing_can_be_written_it_is_made_for_the_process(tmp_path: Path)
     assert package.use(XDG_CACHE_HOME=str(package.kept)) == "made"
 
 
+def test_what_lies_in_the_folder_is_not_what_is_compiled(tmp_path: Path) -> None:
+    """As it may where somebody else writes, or in another version's checkout."""
+    package, elsewhere = Package(tmp_path), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    other = LOOPS.replace("+=", "-=")
+    (elsewhere / "loops_of_ours.py").write_text(other, encoding="ascii")
+    (elsewhere / "numbers.py").write_text("raise SystemExit('not yours')", encoding="ascii")
+    assert package.use(elsewhere) == "made"
+
+
+def test_a_module_that_changed_since_it_was_imported_is_not_called(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    edit = "import pathlib; pathlib.Path(loops_of_ours.__file__).open('a').write('# more')"
+    with pytest.raises(AssertionError, match="has changed since this process imported it"):
+        package.use(then=edit)
+
+
+def test_a_file_that_is_not_ours_to_read_is_passed_over(tmp_path: Path) -> None:
+    """Root reads any file: so it is a folder."""
+    package = Package(tmp_path)
+    assert package.use() == "made"
+    (kept,) = package.kept.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o644
+    kept.unlink()
+    kept.mkdir()
+    assert package.use(XDG_CACHE_HOME=str(tmp_path / "cache")) == "made"
+    assert package.use(XDG_CACHE_HOME=str(tmp_path / "cache")) == "found"
+
+
 def test_a_file_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
     package = Package(tmp_path)
     assert package.use() == "made"
@@ -103,12 +137,27 @@ def test_a_file_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
     assert package.use() == "found"
 
 
-def test_what_a_loop_cannot_take_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("numbers", "count", "told"),
+    [
+        (np.zeros(2), 2, "f8 as n"),
+        (np.arange(4)[::2], 2, "i8 as n"),
+        (np.arange(2).astype(">i8"), 2, "i8 as n"),
+        (np.frombuffer(bytes(17), np.int64, 2, 1), 2, "i8 as n"),
+        (np.arange(2), 2**64, "18446744073709551616 as int"),
+        (np.arange(2), True, "True as int"),
+    ],
+    ids=["floats", "gaps", "the other end first", "not aligned", "too large", "a flag"],
+)
+def test_what_a_loop_cannot_take_is_refused(
+    numbers: npt.NDArray[Any], count: int, told: str
+) -> None:
+    with pytest.raises(TypeError, match=f"mark cannot take {told}"):
+        loops.mark(numbers, count, 0, np.zeros(3, np.bool_))
+
+
+def test_what_is_read_only_is_not_written_to() -> None:
     marks = np.zeros(3, np.bool_)
-    with pytest.raises(TypeError, match="mark cannot take f8 as n"):
-        loops.mark(np.zeros(2), 2, 0, marks)
-    with pytest.raises(TypeError, match="cannot take i8"):
-        loops.mark(np.arange(4)[::2], 2, 0, marks)
     marks.flags.writeable = False
     with pytest.raises(TypeError, match="cannot take u1 as U1"):
         loops.mark(np.arange(2), 2, 0, marks)
@@ -120,5 +169,5 @@ def test_every_way_of_calling_a_loop_is_known_beforehand() -> None:
         return 0
 
     written = machine_code._written[__name__]["some"]
-    assert list(written.kinds()) == [(kind, "int", "i8", "u1") for kind in ("i4", "i8", "u4")]
+    assert list(written.ways()) == [(kind, "int", "i8", "u1") for kind in ("i4", "i8", "u4")]
     del machine_code._written[__name__]

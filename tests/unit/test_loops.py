@@ -69,9 +69,12 @@ def test_sums_by_code_are_exact(rows: list[tuple[int, int, int]]) -> None:
 @KINDS
 @given(data=st.data())
 def test_marks_tell_who_is_there(kind: Any, data: st.DataObject) -> None:
-    bounds = {np.int32: (-20, 20), np.int64: (2**62 - 20, 2**62 + 20), np.uint32: (0, 40)}[kind]
-    numbers = data.draw(st.lists(st.integers(*bounds), min_size=1))
-    asked = data.draw(st.lists(st.integers(bounds[0], bounds[1] + 50)))
+    extremes = np.iinfo(kind)
+    base = data.draw(st.sampled_from([int(extremes.min), 0, 7, int(extremes.max) - 40]))
+    near = st.integers(base, base + 40)
+    numbers = data.draw(st.lists(near, min_size=1))
+    any_number = st.integers(int(extremes.min), int(extremes.max))
+    asked = data.draw(st.lists(near | any_number | st.sampled_from([0, int(extremes.max)])))
     low, high = min(numbers), max(numbers)
     marks = np.zeros(high - low + 1, np.bool_)
     new = loops.mark(array(numbers, kind), len(numbers), low, marks)
@@ -100,16 +103,17 @@ def test_a_sort_by_digit_is_stable(words: list[int], shift: int) -> None:
     assert out.tolist() == sorted(words, key=lambda word: word >> shift & 2**11 - 1)
 
 
-@given(st.lists(st.tuples(NARROW, st.booleans()), unique_by=lambda row: row[0]), st.data())
-def test_rows_meet_where_their_keys_lie(mine: list[tuple[int, bool]], data: st.DataObject) -> None:
+@given(data=st.data())
+def test_rows_meet_where_their_keys_lie(data: st.DataObject) -> None:
     """Both sides' checks, too: who differs by more than the bounds has no partner."""
-    here = sorted({key + delta for key, _ in mine for delta in (-1, 0, 1)} | {0})
-    theirs = data.draw(st.lists(st.tuples(st.sampled_from(here), st.booleans(), NARROW)))
+    base = data.draw(st.sampled_from([-(2**63), -(2**31), -5, 0, 2**31, 2**63 - 100]))
+    own = st.tuples(st.integers(base, base + 30), st.booleans())
+    mine = data.draw(st.lists(own, min_size=1, unique_by=lambda row: row[0]))
+    asking = st.integers(base, base + 40) | WHOLE | st.sampled_from([-(2**63), -1, 2**63 - 1])
+    theirs = data.draw(st.lists(st.tuples(asking, st.booleans(), NARROW)))
     amounts = data.draw(st.lists(WHOLE.map(lambda n: n // 4), min_size=len(mine)))
     keys = [key for key, _ in mine]
-    low, high = (min(keys), max(keys)) if keys else (0, 0)
-    if high - low > 10**6:  # numbers that lie close together are laid out
-        return
+    low, high = min(keys), max(keys)
     places = np.full(high - low + 1, loops.NOBODY, np.int32)
     flags = array([admitted for _, admitted in mine], np.bool_)
     loops.lay(array(keys), len(keys), low, flags, 0, places)

@@ -20,7 +20,7 @@ from kalla.cli.client import Client, Style, print_json
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence import browsing
 from kalla.reconcile.evidence.comparing import CHANGES, WORDS, Difference, compare
-from kalla.reconcile.evidence.exporting import FORMATS, Format, writing
+from kalla.reconcile.evidence.exporting import FORMATS, Format
 from kalla.reconcile.evidence.exporting import export as write
 from kalla.reconcile.evidence.filtering import Filter, Order
 from kalla.reconcile.evidence.writing import DATASETS
@@ -55,7 +55,7 @@ def export(
     def fetch(file: Path) -> None:
         if run.isdigit():
             query = {"format": wanted, "filter": filters, "sort": sort or None, "bom": bom or None}
-            with writing(file), Client(_PATIENCE_SECONDS) as client:
+            with Client(_PATIENCE_SECONDS) as client:
                 client.download(f"/api/runs/{run}/evidence/{part}", file, **query)
             return
         orders = tuple(Order.parse(each) for each in sort.split(",") if each)

@@ -1,7 +1,8 @@
 """What goes through all rows of a side, or all pairs, one by one: compiled, on arrays in hand.
 
 Each takes some rows at a time, so that what is made of them stays in a cache, and what it counts is
-for its caller to add up.
+for its caller to add up. Where nothing else is said, every number is one that has a place: `low` or
+more, and less than there are places above it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ def mark(numbers: Any, count: int, low: int, marks: Any) -> int:
 def marked(
     numbers: Any, count: int, low: int, marks: Any, size: int, first: int, found: Any
 ) -> int:
-    """Finds the rows whose number has a mark, counted from the first row. Returns how many."""
+    """Finds the rows whose number has a mark, counted from the first row. Returns how many.
+
+    Any number may be asked for: what is below the lowest is above all without a sign.
+    """
     some = 0
     for row in range(count):
-        at = np.int64(numbers[row]) - low
-        if at >= 0 and at < size and marks[at]:
+        at = np.uint64(numbers[row]) - np.uint64(low)
+        if at < np.uint64(size) and marks[at]:
             found[some] = first + row
             some += 1
     return some
@@ -105,11 +109,12 @@ def lay(keys: Any, count: int, low: int, admitted: Any, first: int, places: Any)
 def meet(
     keys: Any, count: int, low: int, admitted: Any, places: Any, size: int, partners: Any
 ) -> None:
-    """Who lies at the place of each row's key, of those that are admitted; else nobody."""
+    """Who lies at the place of each row's key, of those that are admitted; else nobody. Any key may
+    be asked for, as any number in `marked`."""
     for row in range(count):
-        at = np.int64(keys[row]) - low
+        at = np.uint64(keys[row]) - np.uint64(low)
         found = NOBODY
-        if admitted[row] and at >= 0 and at < size:
+        if admitted[row] and at < np.uint64(size):
             found = places[at]
         partners[row] = found
 

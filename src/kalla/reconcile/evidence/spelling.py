@@ -50,7 +50,7 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
         parts.append(coded.dictionary)
         indices.append(numbers(coded.indices))
     count = math.prod(map(len, parts))
-    if count >= 2**63:
+    if not 0 < count < 2**63:
         return pairs, None
     codes: Held = np.zeros(len(pairs), np.int64)
     if count <= _COUNTED:

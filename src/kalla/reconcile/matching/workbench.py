@@ -68,6 +68,7 @@ class Workbench:
         self._hands: dict[Side, Hand | None] = {}
         self._unlaid: dict[Side, Hand] = {}  # of which there is no table yet
         self._reaching = {side: Lock() for side in SIDES}
+        self._limiting = Lock()
         # What a rule looks at, and whether rows of it have left since it was made.
         self._left_over: dict[Side, str] = dict.fromkeys(SIDES, "")  # all, until some are settled
         self._stale: dict[Side, bool] = dict.fromkeys(SIDES, False)
@@ -124,6 +125,7 @@ class Workbench:
                 stack.callback(own.close)
             pool = stack.enter_context(ThreadPoolExecutor(min(self.threads, len(SIDES))))
             asked = {side: pool.submit(work, own, side) for side, own in hands.items()}
+            self._admitted.clear()  # from what is left by then
             return {side: each.result() for side, each in asked.items()}
 
     def _other_hand(self) -> Workbench:
@@ -206,10 +208,11 @@ class Workbench:
     def all_rows(self, side: Side) -> str:
         """The view of all rows of a side. Those that are in hand alone become a table first."""
         with self._reaching[side]:
-            if found := self._unlaid.pop(side, None):
+            if found := self._unlaid.get(side):
                 rids = np.arange(self.fates[side].rows)
                 self.table(f"{side}_held", found.taken(rids), "TABLE")
                 self._show(side)
+                del self._unlaid[side]
         return f"{side}_rows"
 
     def has_table(self, side: Side) -> bool:
@@ -220,7 +223,9 @@ class Workbench:
         """The columns of a side that are in hand, where its rows are many."""
         with self._reaching[side]:
             if side not in self._hands:
-                self._hands[side] = self._reach(side)
+                found = self._reach(side)
+                with self._limiting:
+                    self._hands[side] = found
             return self._hands[side]
 
     def _reach(self, side: Side) -> Hand | None:
@@ -254,14 +259,16 @@ class Workbench:
         count, columns = read
         if len(columns) < len(names) or count < hand.MANY:
             return None
-        self._hands[side] = self._unlaid[side] = self._held(side, columns, len(names))
+        self._unlaid[side] = self._held(side, columns, len(names))
         return count
 
     def _held(self, side: Side, columns: dict[str, Column], every: int) -> Hand:
         """What is in hand takes room that DuckDB may not."""
         found = Hand(columns, len(columns) == every, key_names(self.plan.sides[side]))
-        others = [each.bytes for each in self._hands.values() if each]
-        self.run(f"SET memory_limit = '{(self._memory - found.bytes - sum(others)) // 10**6}MB'")
+        with self._limiting:  # both sides may come at once, and the limit is of both
+            self._hands[side] = found
+            taken = sum(each.bytes for each in self._hands.values() if each)
+            self.run(f"SET memory_limit = '{(self._memory - taken) // 10**6}MB'")
         return found
 
     def in_hand(self, rule: RulePlan, place: int, side: Side) -> Column | None:
