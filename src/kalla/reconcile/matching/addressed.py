@@ -16,14 +16,12 @@ import pyarrow as pa
 
 from kalla.reconcile import loops
 from kalla.reconcile.matching.fates import Rids, numbers
-from kalla.reconcile.matching.hand import Chosen, Column, Hand, Units, typed
+from kalla.reconcile.matching.hand import PLACES, Chosen, Column, Hand, Units, typed
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import RulePlan
 
-# Numbers lie close together if there are no more than so many places for each of them.
-_PLACES = 8
 _FAR = 2**62
 _MOST_ROWS = 2**31
 _DIGITS = 19  # what the difference of two decimals of a word takes
@@ -50,7 +48,7 @@ def join(bench: Workbench, rule: RulePlan, side: Side) -> pa.Table | None:
     if not len(chosen):
         return None
     low, high = int(chosen.min()), int(chosen.max())
-    if high - low >= _PLACES * len(chosen) or not -_FAR < low <= high < _FAR:
+    if high - low >= PLACES * len(chosen) or not -_FAR < low <= high < _FAR:
         return None
     places = np.full(high - low + 1, loops.NOBODY, np.int32)
 

@@ -15,7 +15,7 @@ from kalla.reconcile import loops
 from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import Rids
-from kalla.reconcile.matching.hand import Chosen, Column, Hand, Held, typed
+from kalla.reconcile.matching.hand import PLACES, Chosen, Column, Hand, Held, typed
 from kalla.reconcile.matching.steps import Measured, Steps, in_parts
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
@@ -24,7 +24,6 @@ from kalla.reconcile.plan import RulePlan
 
 Found = TypeVar("Found")
 
-_PLACES = 8  # for each row of a side, in which the keys that are looked for are marked
 _FEW = 5  # others that are offered to a row on average: of more, rows alike are better ranked once
 
 
@@ -99,7 +98,7 @@ def of_same_key(mine: Column, theirs: Column, rids: Rids) -> Rids | None:
     if not len(wanted):
         return np.empty(0, np.int64)
     low, high = int(wanted.min()), int(wanted.max())
-    if high - low > _PLACES * len(theirs):
+    if high - low > PLACES * len(theirs):
         return None
     marks = np.zeros(high - low + 1, np.bool_)
     loops.mark(wanted, len(wanted), low, marks)

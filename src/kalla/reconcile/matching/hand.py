@@ -24,6 +24,7 @@ MANY = 100_000  # rows: of fewer, SQL goes through all as soon
 # Of the memory, what a side may take: beside its table, and where it has none.
 BESIDE, ALONE = 0.25, 0.4
 IN_CACHE = 1 << 16
+PLACES = 8  # for each row of a side: numbers that need more lie too far apart to be looked up so
 _SHORT = 18  # digits of a decimal that fits into a word
 
 

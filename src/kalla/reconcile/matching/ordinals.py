@@ -10,12 +10,10 @@ import numpy as np
 from kalla.reconcile import loops
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.fates import numbers
-from kalla.reconcile.matching.hand import Held
+from kalla.reconcile.matching.hand import PLACES, Held
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
-
-_PLACES = 8  # for each row: with more, its key is not looked up by place
 
 if TYPE_CHECKING:
     from kalla.reconcile.matching.workbench import Workbench
@@ -57,7 +55,7 @@ def _is_unique_in_hand(bench: Workbench, side: Side, name: str) -> bool:
     if column is None or column.nulls is not None:
         return False
     low, high = int(column.held.min()), int(column.held.max())
-    if high - low >= _PLACES * len(column):
+    if high - low >= PLACES * len(column):
         return False
     return _differ([column.held], low, high)
 
@@ -69,7 +67,7 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
     """
     low, high, count = bench.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     whole = type(low) is int and -(2**63) <= low <= high < 2**63
-    if whole and high - low < _PLACES * count:
+    if whole and high - low < PLACES * count:
         batches = bench.batches(f"SELECT CAST({sql} AS BIGINT) FROM {rows}")
         return _differ((numbers(batch.column(0)) for batch in batches), low, high)
     hashes = np.sort(bench.column(f"SELECT hash({sql}) FROM {rows}"))
