@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -104,11 +105,14 @@ def main() -> None:
 
 
 def measure(rivals: Sequence[Contender], pair: Pair, folder: Path, repeat: int) -> Figures:
-    """Interleaved repetitions, so that a noisy minute hits all alike; the first is for warmth."""
+    """Interleaved repetitions, so that a noisy minute hits all alike; the first is for warmth.
+
+    Each in an order of its own: nobody always comes after the same one, and what that one left.
+    """
     seen: Figures = {}
     skipped: set[str] = set()
     for number in range(repeat + 1):
-        for rival in rivals:
+        for rival in random.Random(number).sample(rivals, len(rivals)):
             if rival.name in skipped or pair.rows > rival.most_rows:
                 continue
             # What takes minutes is warm enough after its smaller sizes.
