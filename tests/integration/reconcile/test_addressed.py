@@ -52,7 +52,7 @@ def test_rows_found_by_address_or_by_a_join_are_the_same(
         found = match_by_id(tmp_path / primary, TOLERANCES[named], kinds, primary)
         assert joined.pop() is not None
         with monkeypatch.context() as patched:
-            patched.setattr(addressed, "_PLACES", 0)
+            patched.setattr(addressed, "PLACES", 0)
             again = match_by_id(tmp_path / f"{primary}-again", TOLERANCES[named], kinds, primary)
         assert joined.pop() is None
         assert found.sides["left"].states["matched"].rows > 20
@@ -101,7 +101,7 @@ def test_differences_by_many_checks_are_those_of_a_join(
     """More ways to differ than a whole number of 64 bits counts."""
     kinds, wide = ("BIGINT", "BIGINT"), {"absolute": "5"}
     found = match_by_id(tmp_path / "address", wide, kinds, "left", crowded=False, checks=8)
-    monkeypatch.setattr(addressed, "_PLACES", 0)
+    monkeypatch.setattr(addressed, "PLACES", 0)
     joined = match_by_id(tmp_path / "join", wide, kinds, "left", crowded=False, checks=8)
     assert digests(found) == digests(joined)
 
