@@ -36,9 +36,9 @@ STEPS = (
     "  evidence.pairs._by_number",
     "  evidence.pairs._table",
     "  evidence.pairs._digest",
-    "matching.closest.search",
-    "  matching.closest_in_hand.search",
-    "    matching.steps.next_to",
+    "matching.closest_in_hand.search",
+    "  matching.steps.next_to",
+    "evidence.leftovers.in_hand",
     "evidence.writing.Evidence.unmatched",
     "kernel.states_of",
 )

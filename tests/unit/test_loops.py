@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ def array(values: list[int], kind: Any = np.int64) -> npt.NDArray[Any]:
 @given(st.lists(WHOLE | st.sampled_from([10**n + d for n in range(19) for d in (-1, 0, 1)])))
 def test_numbers_are_spelled_as_python_spells_them(values: list[int]) -> None:
     assert spelling.of_numbers(array(values)).to_pylist() == [str(each) for each in values]
+
+
+@given(st.lists(WHOLE | st.integers(-2_000, 2_000)), st.integers(1, 18))
+def test_decimals_are_spelled_without_zeros_at_their_ends(values: list[int], places: int) -> None:
+    exact = [Decimal(f"{each}e-{places}") for each in values]
+    due = [f"{each:f}".rstrip("0").rstrip(".") for each in exact]
+    found = spelling.of_numbers(array(values), places).to_pylist()
+    assert found == ["0" if each in ("-0", "") else each for each in due]
 
 
 @given(st.lists(st.tuples(WHOLE, WHOLE)))

@@ -17,16 +17,19 @@ import duckdb
 import pyarrow as pa
 
 from kalla.reconcile import complaints
+from kalla.reconcile.evidence import leftovers
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.headway import Headway, Told, unheard
 from kalla.reconcile.matching import (
     closest,
+    closest_in_hand,
     components,
     currencies,
     groups,
     loading,
     pairs,
     suggestions,
+    telling,
 )
 from kalla.reconcile.matching.components import PairFacts
 from kalla.reconcile.matching.fates import SETTLED
@@ -159,10 +162,10 @@ def _write(
 
     def unmatched(own: Workbench, side: Side) -> list[Written]:
         own.tallies(side)  # for all who ask later
-        closest.search(own, side)
-        headway.made("evidence", 0.2)
         explained = evidence.beside(own)
-        explained.unmatched(side)
+        rows = _in_hand(own, side)
+        headway.made("evidence", 0.2)
+        explained.unmatched(side, rows)
         headway.made("evidence", 0.1)
         return explained.written
 
@@ -176,6 +179,18 @@ def _write(
         pairs_written.result()
         rest = [written for each in asked for written in each.result()]
     return _rules_facts(bench, carried), (*evidence.written, *rest)
+
+
+def _in_hand(bench: Workbench, side: Side) -> str | None:
+    """Look for the closest rows. A query of all that is to be said of it, where that is in hand."""
+    seen = closest_in_hand.search(bench, side)
+    if seen is None:
+        closest.search_by_sql(bench, side)
+        return None
+    rows = leftovers.in_hand(bench, side, seen)
+    if rows is None:
+        telling.tell_seen(bench, side, seen)
+    return rows
 
 
 @dataclass(frozen=True)

@@ -215,3 +215,40 @@ def spell(numbers: Any, count: int, digits: Any, ends: Any, text: Any) -> int:
             text[at - 2] = digits[two]
         ends[row] = end
     return end
+
+
+@loop("int: i8 int int I4 U1")
+def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) -> int:
+    """The same of numbers that have so many places behind their point, 18 at the most; zeros at
+    the end of these are left out, and a point with nothing behind it."""
+    unit = np.uint64(1)
+    for _ in range(places):
+        unit *= _TEN
+    end = 0
+    for row in range(count):
+        rest = np.uint64(numbers[row])
+        if numbers[row] < 0:
+            text[end] = 45  # the sign
+            end += 1
+            rest = _ZERO - rest
+        whole = rest // unit
+        behind, digits = rest - whole * unit, places
+        while digits > 0 and behind % _TEN == _ZERO:
+            behind //= _TEN
+            digits -= 1
+        more, length = _TEN, 1
+        while length < _MOST_DIGITS - 1 and whole >= more:
+            more *= _TEN
+            length += 1
+        for at in range(end + length - 1, end - 1, -1):
+            text[at] = 48 + whole % _TEN
+            whole //= _TEN
+        end += length
+        if digits > 0:
+            text[end] = 46  # the point
+            for at in range(end + digits, end, -1):
+                text[at] = 48 + behind % _TEN
+                behind //= _TEN
+            end += digits + 1
+        ends[row] = end
+    return end

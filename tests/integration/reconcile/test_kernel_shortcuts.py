@@ -23,7 +23,7 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence import spelling, writing
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import closest, pairs, steps, values
+from kalla.reconcile.matching import closest, closest_in_hand, pairs, steps, values
 from kalla.reconcile.matching.fates import Fates, as_decimal, halves, numbers
 from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.matching.workbench import Resources, Workbench, streamed
@@ -222,14 +222,14 @@ def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path
 def test_a_side_that_cannot_be_explained_fails_the_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    search = closest.search
+    search = closest_in_hand.search
 
-    def fail(bench: Workbench, side: Side) -> None:
+    def fail(bench: Workbench, side: Side) -> list[closest_in_hand.Seen] | None:
         if side == failing:
             bench.run("SELECT * FROM nowhere")
-        search(bench, side)
+        return search(bench, side)
 
-    monkeypatch.setattr(closest, "search", fail)
+    monkeypatch.setattr(closest_in_hand, "search", fail)
     with pytest.raises(Permanent, match="nowhere"):
         match(tmp_path / "run")
 

@@ -72,13 +72,18 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     return pairs.append_column("way", numbers_of_ways), [text for (text,) in texts]
 
 
-def of_numbers(numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Whole numbers as texts."""
+def of_numbers(numbers: npt.NDArray[np.int64], places: int = 0) -> pa.Array:
+    """Whole numbers as texts; or numbers in units of their last place, as people read them."""
     extremes = (int(numbers.min(initial=0)), int(numbers.max(initial=0)))
     longest = max(len(str(each)) for each in extremes)
+    if places:  # a sign, a zero and the point before as many digits
+        longest = max(longest + 1, places + 3)
     ends = np.zeros(len(numbers) + 1, np.int32)
     text = np.empty(len(numbers) * longest, np.uint8)
-    loops.spell(numbers, len(numbers), loops.DIGITS, ends[1:], text)
+    if places:
+        loops.spell_decimals(numbers, len(numbers), places, ends[1:], text)
+    else:
+        loops.spell(numbers, len(numbers), loops.DIGITS, ends[1:], text)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]
     return pa.Array.from_buffers(pa.string(), len(numbers), buffers)
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kalla.reconcile.evidence import identity, parquet, spelling
+from kalla.reconcile.evidence import identity, leftovers, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
 from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
-from kalla.reconcile.matching.fates import OPEN, SETTLED, numbers
+from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import enum, literal
 from kalla.reconcile.matching.workbench import Workbench, streamed
-from kalla.reconcile.model import SIDES, Side, opposite
+from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.sources import scans
 
@@ -164,7 +164,7 @@ class Evidence:
             columns = {
                 "record_key": key,
                 "side": literal(side),
-                **_worth(self._bench.plan, side),
+                **leftovers.worth(self._bench.plan, side),
                 "rule": f"{names}[rule + 1]",
                 "candidates": "candidates",
                 "candidate_count": "candidate_count",
@@ -173,48 +173,35 @@ class Evidence:
             rows = f"{side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
             self._write_whole("ambiguous", side, columns, rows)
 
-    def unmatched(self, side: Side) -> None:
-        bench = self._bench
-        other = opposite(side)
-        attempted, nobody = _attempted(bench.plan, side)
-        key, join = bench.keyed(side, "t", "t.rid")
-        gone = bench.gone(other, f"SELECT other FROM {side}_found")
-        statuses, reasons = enum([*SETTLED, *OPEN]), enum(_REASONS)
-        ambiguous, unmatched = (f"{literal(each)}::{statuses}" for each in OPEN)
+    def unmatched(self, side: Side, rows: str | None = None) -> None:
+        """From a query of what is to be said of these rows, or from what the search has left."""
+        reasons = enum(_REASONS)
         no_attempt, no_candidate, taken, sum_failed, failed, no_pair = (
             f"{literal(each)}::{reasons}" for each in _REASONS
         )
         # Two rows that are left and fit each other are of a group whose sums do not.
-        untaken = "(n.other IS NOT NULL AND n.failing IS NULL AND g.rid IS NULL AND a.rid IS NULL)"
-        if bench.plan.statement is not None:  # nobody has looked for one
+        untaken = "(failing IS NULL AND status = 'unmatched')"
+        if self._bench.plan.statement is not None:  # nobody has looked for one
             no_candidate = no_pair
         columns = {
-            "record_key": key,
-            **_worth(bench.plan, side),
-            "attempted_rules": attempted,
-            "closest_candidate": "n.candidate",
-            "candidate_status": "CASE WHEN g.status IS NOT NULL THEN g.status"
-            f" WHEN a.rid IS NOT NULL THEN {ambiguous}"
-            f" WHEN n.other IS NOT NULL THEN {unmatched} END",
-            "rule": "n.rule",
-            "failing_condition": _failing(bench.plan.rules, untaken),
-            "left_value": "n.left_value",
-            "right_value": "n.right_value",
-            "difference": "n.difference",
-            "rejection_reason": f"CASE WHEN {nobody} THEN {no_attempt}"
-            f" WHEN n.rid IS NULL THEN {no_candidate}"
+            "record_key": "record_key",
+            "amount": "amount",
+            "currency": "currency",
+            "attempted_rules": "attempted_rules",
+            "closest_candidate": "candidate",
+            "candidate_status": "status",
+            "rule": "rule",
+            "failing_condition": _failing(self._bench.plan.rules, untaken),
+            "left_value": "left_value",
+            "right_value": "right_value",
+            "difference": "difference",
+            "rejection_reason": f"CASE WHEN unmet THEN {no_attempt}"
+            f" WHEN status IS NULL THEN {no_candidate}"
             f" WHEN {untaken} THEN {sum_failed}"
-            f" WHEN n.failing IS NULL THEN {taken} ELSE {failed} END",
+            f" WHEN failing IS NULL THEN {taken} ELSE {failed} END",
         }
-        self._write_whole(
-            f"unmatched_{side}",
-            "rows",
-            columns,
-            f"{side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
-            f" LEFT JOIN {side}_near n ON n.rid = u.rid"
-            f" LEFT JOIN {gone} g ON g.rid = n.other"
-            f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other",
-        )
+        rows = rows or leftovers.by_sql(self._bench, side)
+        self._write_whole(f"unmatched_{side}", "rows", columns, f"({rows})")
 
     def _matched(self, rule: RulePlan, rows: str) -> None:
         # What has few values is written as an enum: its dictionary is there already.
@@ -331,15 +318,6 @@ def _exact(words: Words) -> int:
     return int((words & _HALF).sum()) + (int((words >> _BITS).sum()) << 32)
 
 
-def _worth(plan: Plan, side: Side) -> dict[str, str]:
-    """The amount of a row, and its currency, where the recipe names them."""
-    amount, currency = plan.sides[side].amount, plan.sides[side].currency
-    return {
-        "amount": amount.sql if amount else "NULL::INTEGER",
-        "currency": currency.sql if currency else "NULL::VARCHAR",
-    }
-
-
 def _names(plan: Plan) -> str:
     return "[" + ", ".join(literal(rule.name) for rule in plan.rules) + "]"
 
@@ -353,16 +331,6 @@ def _failing(rules: Sequence[RulePlan], untaken: str) -> str:
         for left, right in [rule.sums]
     )
     if not sums:
-        return "n.failing"
-    named = f"CASE CAST(n.rule AS VARCHAR) {sums} END"
-    return f"CASE WHEN {untaken} THEN {named} ELSE CAST(n.failing AS VARCHAR) END"
-
-
-def _attempted(plan: Plan, side: Side) -> tuple[str, str]:
-    """The names of the rules that met a row, those whose filters admit it; and whether none did."""
-    admitted = [(literal(rule.name), rule.filters[SIDES.index(side)]) for rule in plan.rules]
-    if not any(filters for _, filters in admitted):
-        return _names(plan), "false"
-    listed = ", ".join(f"CASE WHEN {given or 'true'} THEN {name} END" for name, given in admitted)
-    nobody = " AND ".join(f"NOT ({given or 'true'})" for _, given in admitted)
-    return f"list_filter([{listed}], lambda name: name IS NOT NULL)", nobody
+        return "failing"
+    named = f"CASE CAST(rule AS VARCHAR) {sums} END"
+    return f"CASE WHEN {untaken} THEN {named} ELSE CAST(failing AS VARCHAR) END"

@@ -39,7 +39,14 @@ def search(bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool 
     seen = closest_in_hand.search(bench, side, by_key=by_key, by_value=by_value)
     if seen is not None:
         tell_seen(bench, side, seen)
-        return
+    else:
+        search_by_sql(bench, side, by_key=by_key, by_value=by_value)
+
+
+def search_by_sql(
+    bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True
+) -> None:
+    """The same, of whatever rules compare."""
     other = opposite(side)
     found: list[Near] = []
     looking: dict[int, str] = {}

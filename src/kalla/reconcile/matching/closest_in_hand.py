@@ -34,6 +34,7 @@ class Seen:
 
     rule: RulePlan
     place: int | None  # None: all hold
+    window: Window | None  # None: all hold, or it is the key that fails
     rids: Rids
     others: Rids
 
@@ -51,7 +52,9 @@ class _Unknown(Exception):
     """It cannot be told from what is in hand."""
 
 
-def search(bench: Workbench, side: Side, *, by_key: bool, by_value: bool) -> list[Seen] | None:
+def search(
+    bench: Workbench, side: Side, *, by_key: bool = True, by_value: bool = True
+) -> list[Seen] | None:
     """Of every unmatched row that has a closest one: which it is, and by which rule."""
     hands = {each: bench.hand(each) for each in SIDES}
     order = _key_order(bench, opposite(side), hands[opposite(side)])
@@ -75,18 +78,19 @@ def table(bench: Workbench, side: Side, seen: Seen) -> pa.Table:
     and the other's primary key as p0…"""
     other = opposite(side)
     rids = {side: seen.rids, other: seen.others}
-    hands = {each: _there(bench.hand(each)) for each in SIDES}
+    hands = {each: there(bench.hand(each)) for each in SIDES}
     found = {"rid": typed(seen.rids, pa.int64()), "other": typed(seen.others, pa.int64())}
     if seen.place is not None:
         check = seen.rule.checks[seen.place]
         for each, letter in zip(SIDES, "lr", strict=True):
-            found[letter] = _there(hands[each].column(check.of(each).sql)).at(rids[each])
+            found[letter] = there(hands[each].column(check.of(each).sql)).at(rids[each])
     for part in range(len(bench.plan.sides[other].primary_key)):
         found[f"p{part}"] = hands[other].columns[f"p{part}"].at(seen.others)
     return pa.table(found)
 
 
-def _there(found: Found | None) -> Found:
+def there(found: Found | None) -> Found:
+    """What must be in hand, for it was compared there."""
     if found is None:
         raise TypeError("what was compared in hand is in hand")
     return found
@@ -178,15 +182,15 @@ class _Looking:
         """By the first check that fails."""
         for place in (*range(len(rule.checks)), None):
             pairs = {self._side: rids, self._other: others}
+            window = None if place is None else known.windows.get(place)
             if place is None:
                 fails = np.ones(len(rids), np.bool_)
-            elif place in known.windows:
-                window = known.windows[place]
+            elif window is not None:
                 fails = ~window.holds(window.delta(pairs))
             else:
                 fails = ~known.same_key(pairs)
             if fails.any():
-                yield Seen(rule, place, rids[fails], others[fails])
+                yield Seen(rule, place, window, rids[fails], others[fails])
                 rids, others = rids[~fails], others[~fails]
 
     def _of_same_key(self, known: Compared) -> _Pairs:

@@ -21,7 +21,7 @@ Words = npt.NDArray[np.uint64]
 
 SETTLED = ("matched", "suggested")
 OPEN = ("ambiguous", "unmatched")
-_OPEN = 0
+OPEN_CODE = 0
 _HALF = np.uint64(2**32 - 1)
 _EXACT_ROWS = 2**21
 
@@ -61,7 +61,7 @@ class Fates:
     def settled(self, rids: Rids, status: str) -> Rids:
         """Those of the rows that left in this way."""
         codes = self._codes[rids]
-        by_status = (codes != _OPEN) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
+        by_status = (codes != OPEN_CODE) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
         return np.asarray(rids[by_status])
 
     def count(
@@ -95,12 +95,12 @@ class Fates:
         return self._codes
 
     def are_open(self) -> npt.NDArray[np.bool_]:
-        return np.asarray(self._codes == _OPEN)
+        return np.asarray(self._codes == OPEN_CODE)
 
 
 def meaning(code: int) -> tuple[str, int]:
     """The status and the rule of a row with this code."""
-    if code == _OPEN:
+    if code == OPEN_CODE:
         return "open", 0
     rule, status = divmod(code - 1, len(SETTLED))
     return SETTLED[status], rule

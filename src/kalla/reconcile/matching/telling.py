@@ -16,7 +16,7 @@ from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side, opposite
 from kalla.reconcile.plan import RulePlan
 
-_SAID = ("failing", "left_value", "right_value", "difference")
+SAID = ("failing", "left_value", "right_value", "difference")
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,21 @@ def tell_seen(bench: Workbench, side: Side, seen: Sequence[Seen]) -> None:
         name = f"{side}_seen_{number}"
         bench.connection.register(name, closest_in_hand.table(bench, side, each))
         rids.append(f"SELECT rid, other FROM {name}")
-        said, rows = dict.fromkeys(_SAID, "NULL"), f"SELECT rid, other, {key} AS key"
+        said, rows = dict.fromkeys(SAID, "NULL"), name
         if each.place is not None:
-            value = f"v{each.place}"
-            (said,) = _spelled([(value, each.rule.checks[each.place])])
-            rows += "".join(f", struct_pack({value} := {letter}) AS {letter}" for letter in "lr")
-        told.append(_sentence(bench.plan.rules, each.rule, said, f"{rows} FROM {name}"))
+            said, rows = said_of(each.rule, each.place, name)
+        rows = f"SELECT *, {key} AS key FROM {rows}"
+        told.append(_sentence(bench.plan.rules, each.rule, said, rows))
     _say(bench, side, rids, told)
+
+
+def said_of(rule: RulePlan, place: int, table: str) -> tuple[dict[str, str], str]:
+    """What is said of pairs that fail a check, of which a table has the values as l and r; and the
+    pairs as conditions see them."""
+    value = f"v{place}"
+    both = ", ".join(f"struct_pack({value} := {letter}) AS {letter}" for letter in "lr")
+    (said,) = _spelled([(value, rule.checks[place])])
+    return said, f"(SELECT * REPLACE ({both}) FROM {table})"
 
 
 def _say(bench: Workbench, side: Side, rids: Sequence[str], told: Sequence[str]) -> None:
@@ -116,7 +124,7 @@ def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
         name: "CASE place "
         + " ".join(f"WHEN {place} THEN {each[name]}" for place, each in enumerate(spelled))
         + " END"
-        for name in _SAID
+        for name in SAID
     }
     return _sentence(rules, rule, said, f"SELECT *, CASE {failing} END AS place FROM ({pairs})")
 
@@ -136,16 +144,18 @@ def _spelled(compared: Sequence[tuple[str, Check]]) -> list[dict[str, str]]:
 
 def _sentence(rules: Sequence[RulePlan], rule: RulePlan, said: Mapping[str, str], rows: str) -> str:
     """All that is said of rows (rid, other, key, l, r)."""
-    names = values.enum(each.name for each in rules)
-    labels = (check.label for each in rules for _, check in _compared(each))
-    kinds = {"failing": values.enum(labels)}
+    named = {"rule": literal(rule.name), **said}
+    types = kinds(rules)
     listed = ", ".join(
-        f"CAST({sql} AS {kinds.get(name, 'VARCHAR')}) AS {name}" for name, sql in said.items()
+        f"CAST({sql} AS {types.get(name, 'VARCHAR')}) AS {name}" for name, sql in named.items()
     )
-    return (
-        f"SELECT rid, {literal(rule.name)}::{names} AS rule, other, key AS candidate, {listed}"
-        f" FROM ({rows})"
-    )
+    return f"SELECT rid, other, key AS candidate, {listed} FROM ({rows})"
+
+
+def kinds(rules: Sequence[RulePlan]) -> dict[str, str]:
+    """The types of what has few values."""
+    labels = (check.label for each in rules for _, check in _compared(each))
+    return {"rule": values.enum(each.name for each in rules), "failing": values.enum(labels)}
 
 
 def _difference(check: Check, name: str) -> str:
