@@ -49,6 +49,17 @@ def test_what_a_worker_imported_is_not_searched_for_garbage(session: SparkSessio
     assert all(place(session, kernel, range(4)))
 
 
+def test_a_new_worker_imports_no_pandas_unless_it_is_asked_to() -> None:
+    """In a process of its own: workers of a session that others used may have it."""
+    asked = (
+        "import sys, pyarrow as pa; from kalla.spark.placing import _settle_in; _settle_in(); "
+        "import kalla.reconcile.kernel; made = pa.table({'n': [7]}); "
+        "print('pandas' in sys.modules, made.to_pandas()['n'][0], 'pandas' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=True)
+    assert said.stdout.decode().split() == ["False", "7", "True"]
+
+
 def test_to_answer_takes_no_pandas() -> None:
     answer = (
         "import sys, pyarrow as pa; from kalla.spark.placing import _answer; "

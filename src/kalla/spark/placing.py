@@ -11,6 +11,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -35,9 +36,12 @@ def place(
     """
     if not tasks:
         return []
+    from pyspark import cloudpickle
     from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
     described = [pickle.dumps(task) for task in tasks]
+    # So that its modules are imported by a worker that is ready.
+    packed: bytes = cloudpickle.dumps(kernel)  # type: ignore[no-untyped-call]
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -45,8 +49,9 @@ def place(
         _settle_in()
         context = TaskContext.get()
         number = context.partitionId() if context else 0
+        work: Callable[[Any], object] = pickle.loads(packed)  # noqa: S301 -- ours
         try:
-            result: object = kernel(pickle.loads(described[number]))  # noqa: S301 -- ours
+            result = work(pickle.loads(described[number]))  # noqa: S301 -- ours
         except KallaError as error:
             result = error
         # A partition is a number, and has it as its only row. To wait for that before would cost
@@ -72,12 +77,24 @@ def _settle_in() -> None:
     """Keep what is imported out of the search for garbage that Spark's worker makes after every
     task: through all of it, that takes longer than many a task.
 
-    What is here before a task has come through the search after the one before.
+    What is here before a task has come through the search after the one before. In a new worker
+    Arrow is told first that there is no pandas: it would ask for it as soon as it is given a value
+    of Python's own, and that takes a second to import.
     """
     global _imported
+    if not _imported and "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
+        pa.array([0])  # asks once; who imports pandas later has it all the same
+        sys.meta_path.pop(0)
     if len(sys.modules) > _imported:
         _imported = len(sys.modules)
         gc.freeze()
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ImportError("nothing here needs it")
 
 
 def _answer(number: pa.Array, facts: bytes) -> pa.RecordBatch:
