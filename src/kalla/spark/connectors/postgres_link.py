@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import adbc_driver_manager
 import adbc_driver_postgresql
@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput, KallaError, Permanent, Problem, Unavailable
 from kalla.redaction import scrub
 from kalla.spark.connectors.connector import Unreadable
+from kalla.spark.connectors.postgres_refusal import code_of_refusal
 from kalla.spark.connectors.postgres_text import literal
 from kalla.statements import load
 
@@ -35,15 +36,8 @@ _PATIENCE = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-_REFUSED = (
-    "authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "not permitted",
-)
-# What the server says in the middle of a stream comes without its code.
-_STOPPED = ("canceling", "terminating", "shutting down", "out of memory", "No space left")
+# What libpq says of itself, in no language but English.
+_REFUSED = ("root certificate file",)
 # Connection, resources, intervention, system, collision, a transaction that was ended.
 _AWAY = ("08", "53", "57", "58", "40", "25")
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -74,7 +68,7 @@ class Link:
     @contextmanager
     def rows(self, locked: str | None = None) -> Iterator[psycopg.Connection[DictRow]]:
         """A session for questions; a `locked` table stays as it is while it lasts."""
-        with self._translated():
+        with self._connecting():
             connection = psycopg.connect(self._conninfo(), autocommit=True, row_factory=dict_row)
         with self._translated(), closing(connection):  # there is nothing to commit
             connection.execute(_BEGIN)
@@ -91,11 +85,10 @@ class Link:
     @contextmanager
     def arrow(self, locked: str | None = None) -> Iterator[ArrowSession]:
         """A session for data; a `locked` table stays as it is while it lasts."""
-        with (
-            self._translated(),
-            adbc_driver_postgresql.connect(self._conninfo()) as database,
-            adbc_driver_manager.AdbcConnection(database) as connection,
-        ):
+        with self._translated(), ExitStack() as opened:
+            with self._connecting():
+                database = opened.enter_context(adbc_driver_postgresql.connect(self._conninfo()))
+                connection = opened.enter_context(adbc_driver_manager.AdbcConnection(database))
             session = ArrowSession(connection)
             session.run(_BEGIN)
             for statement in self._locking(locked):
@@ -141,6 +134,15 @@ class Link:
                 f"the snapshot {self._snapshot} of Postgres at {self.place} has ended: the session "
                 "that held it is gone"
             ) from None
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, adbc_driver_manager.Error) as error:
+            is_away = isinstance(error, psycopg.errors.ConnectionTimeout)
+            code = None if is_away else code_of_refusal(self._conninfo())
+            raise _of_connecting(_said(error), code, self.place) from None
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -208,18 +210,22 @@ def _milliseconds(seconds: float | None) -> int:
     return 0 if seconds is None else max(1, round(seconds * 1000))
 
 
+def _of_connecting(said: str, code: str | None, place: str) -> KallaError:
+    if any(sign in said for sign in _REFUSED) or (code and not code.startswith(_AWAY)):
+        return InvalidInput(Problem("uri", f"Postgres at {place} refuses: {said}"))
+    return Unavailable(f"Postgres at {place} broke off: {said}")
+
+
 def _meaning(error: Exception, place: str) -> KallaError:
     code = getattr(error, "sqlstate", None)
     said = _said(error)
     if code is None and "ReadRecord failed" in said:
         return Unreadable(f"Postgres at {place} sent a value that cannot be read: {said}")
-    if code is None and any(sign in said for sign in _REFUSED):
-        return InvalidInput(Problem("uri", f"Postgres at {place} refuses: {said}"))
     if "row-level security" in said:
         hidden = f"Postgres at {place} would hide rows of the table without a word: {said}"
         way_out = "give the user BYPASSRLS, or read a view of its owner's that says which are meant"
         return InvalidInput(Problem("", f"{hidden}; {way_out}"))
-    refused = isinstance(error, pa.ArrowException) and not any(sign in said for sign in _STOPPED)
+    refused = isinstance(error, pa.ArrowException)
     if not refused and (code is None or code.startswith(_AWAY)):
         return Unavailable(f"Postgres at {place} broke off: {said}")
     return InvalidInput(Problem("", f"Postgres at {place} refuses: {said}"))
