@@ -17,10 +17,12 @@ from kalla.reconcile.sources.compressed import pieces
 from kalla.storage import Storage
 
 _LINE_ENDS = b"\r\n"
+_SPACE = ord(" ")
+_ANY = 0  # a sign that means nothing
 
 
 def are_in_order(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
-    """Whether there are quotes, and each of them opens a value or closes one.
+    """Whether there are quotes, and every value that is in quotes ends.
 
     Looks at every byte, and so tells of compressed files that are damaged.
     """
@@ -29,18 +31,50 @@ def are_in_order(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
 
 
 def _in(csv: Csv, content: Iterable[bytes]) -> bool | None:
-    """Whether a file has quotes; None where it is not known what one of them means."""
+    """Whether a file has quotes; None where the last one is open."""
     sign = csv.quote.encode()  # one byte, or nothing is read
-    before = np.frombuffer(sign + csv.delimiter.encode() + _LINE_ENDS, np.uint8)
-    last, opened, found, strange = _LINE_ENDS[-1:], False, False, False
+    before = csv.delimiter.encode()[-1:] + _LINE_ENDS
+    last, opened, found = _LINE_ENDS[-1:], False, False
     for number, piece in enumerate(content):
-        seen = piece if number else piece.removeprefix(BOM_UTF8)
-        if sign in seen and not strange:
-            signs = np.frombuffer(last + seen, np.uint8)
-            quotes = np.flatnonzero(signs[1:] == sign[0])
-            # By turns they open a value and close one; two in a value do both.
-            strange = not np.isin(signs[quotes[int(opened) :: 2]], before).all()
-            opened ^= bool(len(quotes) % 2)
+        seen = last + (piece if number else piece.removeprefix(BOM_UTF8))
+        if sign in piece:
             found = True
-        last = piece[-1:]
-    return None if strange or opened else found
+            seen, opened = _walked(seen, len(last), sign, before, opened)
+        last = _ending(seen)
+    return None if opened else found
+
+
+def _walked(
+    content: bytes, start: int, sign: bytes, before: bytes, opened: bool
+) -> tuple[bytes, bool]:
+    """The content without the quotes that are part of a value, as in `5" pipe`, and whether its
+    last value is open."""
+    signs = np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(signs[start:] == sign[0]) + start
+    # By turns they open a value and close one; two in a value do both.
+    openers = signs[quotes[int(opened) :: 2] - 1]
+    if np.isin(openers, np.frombuffer(sign + before, np.uint8)).all():
+        return content, opened ^ bool(len(quotes) % 2)
+    kept = bytearray(content)
+    for place in quotes.tolist():
+        if opened or _opens(kept, place, sign, before):
+            opened = not opened
+        else:
+            kept[place] = _ANY
+    return bytes(kept), opened
+
+
+def _opens(content: bytearray, place: int, sign: bytes, before: bytes) -> bool:
+    """Whether DuckDB takes a quote for the first of a value, or of more of it: one space may be
+    before the first, and any number after the last."""
+    last = place - 1
+    while content[last] == _SPACE and last > 0:
+        last -= 1
+    spaces = place - 1 - last
+    return content[place - 1] in before or content[last] in (sign + before if spaces < 2 else sign)
+
+
+def _ending(content: bytes) -> bytes:
+    """The last sign; behind it a space, or two, if there were some."""
+    plain = content.rstrip(b" ")
+    return plain[-1:] + content[len(plain) : len(plain) + 2]

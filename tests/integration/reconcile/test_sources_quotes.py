@@ -1,0 +1,60 @@
+"""Quotes that are part of a value, as in `5" pipe`: a CSV that has some is read like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kalla.reconcile.model import Csv
+from kalla.reconcile.plan import Input
+from kalla.reconcile.sources import origins, quotes
+from kalla.reconcile.sources.scans import scan
+from tests.integration.reconcile.test_sources import read, source
+
+VALUES = ("", "a", '5"', '5" pipe', 'a""b', '"a"', '"b, c"', '"x\n y"', '"say ""x"""', ' "a"',
+          '  "a"', ' "x\n"', '"a" ', '"a" "b"', '"', '"a', ' "', '  "x\n"', '"a"b')  # fmt: skip
+
+
+def test_lines_in_quotes_are_no_rows_beside_a_quote_in_a_value(tmp_path: Path) -> None:
+    """Several readers of one file, some of which begin in a value that looks like rows."""
+    lines = "1,2,3\n" * 2_000
+    file = tmp_path / "rows.csv"
+    file.write_text('id,note,amount\n0,5" pipe,3\n' + f'1,"{lines}",5\n' * 750)
+    found = read(origins.look(source(file), "left"))
+    assert found == [("0", '5" pipe', "3")] + [("1", lines, "5")] * 750
+
+
+@given(rows=st.lists(st.tuples(*[st.sampled_from(VALUES)] * 2)), ends=st.booleans(), data=st.data())
+def test_what_a_quote_means_is_what_duckdb_takes_it_for(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str, str]],
+    ends: bool,
+    data: st.DataObject,
+) -> None:
+    """By its threads it sees whether the last quote is open; in one place it does not."""
+    content = "".join(f"\n{','.join(row)}" for row in [("id", "note"), *rows])[1:]
+    written = (content + ("\n" if ends else "")).encode()
+    cut = data.draw(st.integers(0, len(written)))
+    file = tmp_path_factory.getbasetemp() / "quotes.csv"
+    file.write_bytes(written)
+    by_threads, in_one_place = (_read(file, in_one_place=each) for each in (False, True))
+    closed = quotes._in(Csv(), [written])
+    assert quotes._in(Csv(), [written[:cut], written[cut:]]) == closed
+    if closed is None:
+        assert by_threads is None
+    else:
+        assert in_one_place == by_threads
+
+
+def _read(file: Path, *, in_one_place: bool) -> list[tuple[str, ...]] | None:
+    """Its rows, or None where it cannot be read."""
+    types = {"id": "VARCHAR", "note": "VARCHAR"}
+    seen = Input("csv", (str(file),), types, in_one_place=in_one_place)
+    try:
+        return duckdb.execute(f"FROM {scan(seen)}").fetchall()
+    except duckdb.Error:
+        return None
