@@ -20,7 +20,7 @@ from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import checking
 from kalla.reconcile.recipes.checking import columns_of
 from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.sources import origins
+from kalla.reconcile.sources import inspection, origins
 from kalla.reconcile.sources.files import opened
 from kalla.reconcile.sources.scans import reader
 from kalla.storage import LOCAL
@@ -147,6 +147,28 @@ def test_whole_numbers_beside_texts_are_their_texts(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", id=[1, 2], amount=[-7, 2**63 - 1])
     write(tmp_path / "b.parquet", id=[3], amount=["7a"])
     assert amounts(look(tmp_path)) == ["-7", "9223372036854775807", "7a"]
+
+
+@pytest.mark.parametrize("beside", ["nothing", "zoned", "zoned nanoseconds"])
+def test_an_old_kind_of_time_is_a_point_in_time_as_spark_writes_it(
+    tmp_path: Path, beside: str
+) -> None:
+    old = pa.table({"id": [1], "amount": pa.array([NOON], pa.timestamp("us", "UTC"))})
+    pq.write_table(old, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    assert amounts(look(tmp_path)) == [NOON]
+    type_, values = TYPES[beside]
+    amount = pa.array(values, type_)
+    write(tmp_path / "b.parquet", id=[2], amount=amount)
+    assert amounts(look(tmp_path)) == [NOON, *amount.to_pylist()]
+    (first, _) = inspection.preview(Source(uri=str(tmp_path), primary_key=("id",))).rows
+    assert first == (1, NOON.isoformat())
+
+
+def test_an_old_kind_of_time_beside_what_clocks_show_is_left_out(tmp_path: Path) -> None:
+    old = pa.table({"id": [1], "amount": pa.array([NOON], pa.timestamp("us"))})
+    pq.write_table(old, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    write(tmp_path / "b.parquet", id=[2], amount=pa.array([NOON], pa.timestamp("us")))
+    assert list(look(tmp_path).types) == ["id"]
 
 
 def test_parts_of_a_column_agree_too(tmp_path: Path) -> None:

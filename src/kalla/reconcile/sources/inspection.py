@@ -125,7 +125,7 @@ def preview(
     if is_staged(source):
         return _first_of_table(_table(source, resolve, bounds), rows)
     seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
-    columns = ", ".join(quote(name) for name in seen.types)
+    columns = ", ".join(f"CAST({quote(name)} AS {kind})" for name, kind in seen.types.items())
     with opened(storage, bounds) as connection, readable(seen.files):
         found = connection.execute(f"SELECT {columns} FROM {scan(seen)} LIMIT {int(rows)}")
         return Preview(tuple(seen.types), tuple(_plain_row(row) for row in found.fetchall()))

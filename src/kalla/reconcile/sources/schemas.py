@@ -15,6 +15,7 @@ from typing import TypeAlias
 import duckdb
 
 from kalla.reconcile.complaints import names
+from kalla.reconcile.matching.values import literal
 from kalla.reconcile.sources.columns import demand_names
 from kalla.reconcile.sources.scans import listed, parquet
 
@@ -25,9 +26,10 @@ _LARGEST = {
     "UTINYINT": 2**8 - 1, "USMALLINT": 2**16 - 1, "UINTEGER": 2**32 - 1, "UBIGINT": 2**64 - 1,
 }  # fmt: skip
 _LARGEST_IN_FLOATS = {"FLOAT": 2**24, "DOUBLE": 2**53}
+_INSTANT = "TIMESTAMP WITH TIME ZONE"
 _TIMES = (
     {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"},
-    {"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"},
+    {_INSTANT, "TIMESTAMPTZ_NS"},
 )
 _DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
@@ -79,18 +81,26 @@ def common_schema(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -
                     " which cannot be read as one without changing values: write both alike",
                 )
     described = connection.execute(f"DESCRIBE FROM {parquet(files)}").fetchall()
-    found_types = {str(name): str(type_) for name, type_, *_ in described}
+    found_types = {
+        str(name): _INSTANT if type_ == "TIMESTAMP" and _INSTANT in types[name,] else str(type_)
+        for name, type_, *_ in described
+    }
     kept = {name: type_ for name, type_ in found_types.items() if name not in unread}
     return Schema(kept, unread)
 
 
 def _shapes(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> list[_Shape]:
-    """The different schemas: of many files most are alike."""
+    """The different schemas: of many files most are alike.
+
+    An INT96 is a point in time, as Spark and Hive write it; DuckDB takes it for what clocks show.
+    """
     found = connection.execute(
         f"""
         SELECT min(file_name), shape
-        FROM (SELECT file_name, list((name, coalesce(duckdb_type, ''), coalesce(num_children, 0),
-                                      coalesce(precision, 0)) ORDER BY column_id) AS shape
+        FROM (SELECT file_name, list((name, if(type = 'INT96', {literal(_INSTANT)},
+                                               coalesce(duckdb_type, '')),
+                                      coalesce(num_children, 0), coalesce(precision, 0))
+                                     ORDER BY column_id) AS shape
               FROM parquet_schema({listed(files)}) GROUP BY file_name)
         GROUP BY shape ORDER BY 1
         """
