@@ -24,11 +24,13 @@ from kalla.reconcile.recipes import checking
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import origins
 from kalla.reconcile.sources.files import opened
+from kalla.reconcile.sources.native import demand_unchanged
 from kalla.reconcile.sources.origins import Limits
 from kalla.reconcile.sources.scans import scan
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from kalla.storage import Storage, join
+from tests.s3_versions import keep_versions
 from tests.servers import S3Server, SparkServer
 
 
@@ -154,3 +156,25 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_that_may_pass(
     told = of_reading(raised.value, "the left source", seen.files)
     assert isinstance(told, Unavailable)
     assert "has changed while it was read" in str(told)
+
+
+def test_of_a_bucket_that_keeps_versions_a_mark_tells_which_was_read(
+    s3_server: S3Server, bucket: str
+) -> None:
+    """Also where all else is the same: written again with the same content, in the same second."""
+    keep_versions(bucket, s3_server.settings)
+    url, storage = join(bucket, "rows.csv"), s3_server.storage
+    storage.write_text(url, "id\n1\n")
+    first = origins.look(source(bucket), "left", storage=storage)
+    demand_unchanged(first, storage)
+    storage.write_text(url, "id\n1\n")
+    second = origins.look(source(bucket), "left", storage=storage)
+    ((one,), (other,)) = first.marks, second.marks
+    assert one["etag"] == other["etag"]
+    assert None not in {one["version"], other["version"]}
+    assert one["version"] != other["version"]
+    with pytest.raises(Unavailable, match="has changed"):
+        demand_unchanged(first, storage)
+    storage.remove(url)
+    with pytest.raises(InvalidInput, match="holds no file"):
+        origins.look(source(bucket), "left", storage=storage)
