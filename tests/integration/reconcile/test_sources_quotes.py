@@ -19,12 +19,15 @@ VALUES = ("", "a", '5"', '5" pipe', 'a""b', '"a"', '"b, c"', '"x\n y"', '"say ""
           '  "a"', ' "x\n"', '"a" ', '"a" "b"', '"', '"a', ' "', '  "x\n"', '"a"b')  # fmt: skip
 
 
-def test_lines_in_quotes_are_no_rows_beside_a_quote_in_a_value(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lines_in_quotes_are_no_rows_beside_a_quote_in_a_value(
+    tmp_path: Path, encoding: str
+) -> None:
     """Several readers of one file, some of which begin in a value that looks like rows."""
     lines = "1,2,3\n" * 2_000
     file = tmp_path / "rows.csv"
-    file.write_text('id,note,amount\n0,5" pipe,3\n' + f'1,"{lines}",5\n' * 750)
-    found = read(origins.look(source(file), "left"))
+    file.write_text('id,note,amount\n0,5" pipe,3\n' + f'1,"{lines}",5\n' * 750, encoding)
+    found = read(origins.look(source(file, csv={"encoding": encoding}), "left"))
     assert found == [("0", '5" pipe', "3")] + [("1", lines, "5")] * 750
 
 

@@ -7,8 +7,8 @@ the last quote is never closed, and leaves out what is behind it: so that is loo
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from collections.abc import Iterable, Sequence
+from codecs import BOM_UTF8, getincrementaldecoder
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -26,8 +26,17 @@ def are_in_order(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
 
     Looks at every byte, and so tells of compressed files that are damaged.
     """
-    found = [_in(csv, pieces(file, storage)) for file in files]
-    return csv.encoding != "utf-16" and any(found) and None not in found
+    found = [_in(csv, _content(csv, file, storage)) for file in files]
+    return any(found) and None not in found
+
+
+def _content(csv: Csv, file: str, storage: Storage) -> Iterator[bytes]:
+    """In which a sign is one byte; what is none at all is told by who reads the rows."""
+    held = pieces(file, storage)
+    if csv.encoding != "utf-16":
+        return held
+    decoder = getincrementaldecoder("utf-16-le")("replace")
+    return (decoder.decode(piece).encode() for piece in held)
 
 
 def _in(csv: Csv, content: Iterable[bytes]) -> bool | None:
