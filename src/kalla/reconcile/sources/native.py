@@ -168,7 +168,7 @@ def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
 
 def _of_csv(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     types = dict.fromkeys(_header(given.csv, given.files, storage), "VARCHAR")
-    quoted = bounds is None and quotes.are_in_order(given.csv, given.files, storage)
+    quoted = bounds is None and quotes.are_there(given.csv, given.files, storage)
     return replace(given, types=types, in_one_place=quoted)
 
 
@@ -252,7 +252,7 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             text = io.TextIOWrapper(plain(raw, file), encoding=encoding, newline="")
             head = text.readline(_LONGEST_HEADER).removeprefix(_BYTE_ORDER_MARK)
             lines = csv_lines.reader(
-                chain([head], text), delimiter=csv.delimiter, quotechar=csv.quote
+                chain([head], text, _beyond()), delimiter=csv.delimiter, quotechar=csv.quote
             )
             line = next(lines)
         except UnicodeError as error:
@@ -272,6 +272,12 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
         )
     return line if csv.header else [f"column{number}" for number in range(len(line))]
+
+
+def _beyond() -> Iterator[str]:
+    """Whoever asks for a line behind the last is still in quotes: DuckDB would see no row."""
+    yield from ()
+    raise csv_lines.Error("a quote in its first line is never closed")
 
 
 def _wrong(message: str) -> InvalidInput:

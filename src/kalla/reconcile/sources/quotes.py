@@ -1,8 +1,9 @@
 """Whether a CSV is to be read in one place, from its beginning to its end.
 
 DuckDB's threads each begin in the middle of a file, where nobody knows whether a line is a row or
-in quotes: it guesses, and calls files damaged that are not. But in one place it does not see that
-the last quote is never closed, and leaves out what is behind it: so that is looked at here.
+in quotes: it guesses, and calls files damaged that are not. But in one place, and in a header, it
+does not see that the last quote is never closed, and leaves out what is behind it: so that is
+looked at here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.model import Csv
 from kalla.reconcile.sources.compressed import pieces
 from kalla.storage import Storage
@@ -21,13 +23,13 @@ _SPACE = ord(" ")
 _ANY = 0  # a sign that means nothing
 
 
-def are_in_order(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
-    """Whether there are quotes, and every value that is in quotes ends.
+def are_there(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
+    """Whether files have quotes; refuses one whose last value in quotes does not end.
 
     Looks at every byte, and so tells of compressed files that are damaged.
     """
-    found = [_in(csv, _content(csv, file, storage)) for file in files]
-    return any(found) and None not in found
+    found = [_in(csv, _content(csv, file, storage), file) for file in files]
+    return any(found)
 
 
 def _content(csv: Csv, file: str, storage: Storage) -> Iterator[bytes]:
@@ -39,18 +41,23 @@ def _content(csv: Csv, file: str, storage: Storage) -> Iterator[bytes]:
     return (decoder.decode(piece).encode() for piece in held)
 
 
-def _in(csv: Csv, content: Iterable[bytes]) -> bool | None:
-    """Whether a file has quotes; None where the last one is open."""
+def _in(csv: Csv, content: Iterable[bytes], file: str) -> bool:
     sign = csv.quote.encode()  # one byte, or nothing is read
     before = csv.delimiter.encode()[-1:] + _LINE_ENDS
     last, opened, found = _LINE_ENDS[-1:], False, False
+    lines, opened_in = 0, 0
     for number, piece in enumerate(content):
         seen = last + (piece if number else piece.removeprefix(BOM_UTF8))
         if sign in piece:
             found = True
             seen, opened = _walked(seen, len(last), sign, before, opened)
+            opened_in = lines + seen.count(b"\n", len(last), seen.rfind(sign))
+        lines += piece.count(b"\n")
         last = _ending(seen)
-    return None if opened else found
+    if opened:
+        wrong = f"{file} cannot be read: a quote in line {opened_in + 1} is never closed"
+        raise InvalidInput(Problem("", wrong))
+    return found
 
 
 def _walked(
