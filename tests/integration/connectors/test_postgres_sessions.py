@@ -108,6 +108,16 @@ def test_a_table_that_is_refilled_is_never_seen_empty(
     assert len(rows_of(source.read(Slice(0, 1)))) == 100
 
 
+def test_a_source_that_bounds_the_wait_for_a_table_is_waited_for(shelf: PostgresShelf) -> None:
+    shelf.run("CREATE TABLE t (id int4 PRIMARY KEY, v text)")
+    shelf.run(f"ALTER DATABASE {urlsplit(shelf.url).path[1:]} SET lock_timeout = '1ms'")
+    source = shelf.connector("t")
+    with refilled(shelf):
+        assert source.schema()
+    with refilled(shelf), source.held_snapshot() as snapshot:
+        assert len(rows_of(source.at(snapshot).read(Slice(0, 1)))) == 100
+
+
 def test_a_materialized_view_is_held_in_a_snapshot_like_a_table(shelf: PostgresShelf) -> None:
     shelf.run(
         "CREATE MATERIALIZED VIEW m AS SELECT n FROM generate_series(1, 100) n;"

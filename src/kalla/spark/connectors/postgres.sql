@@ -78,7 +78,7 @@ ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indexrelid;
 -- A policy that would hide rows is an error, as it is to pg_dump: nobody would know of them.
 SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true),
        set_config('row_security', 'off', true),
-       set_config('statement_timeout', '0', true),
+       set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
        set_config('idle_in_transaction_session_timeout', '0', true),
        CASE WHEN current_setting('server_version_num')::int >= 170000
             THEN set_config('transaction_timeout', '0', true) END;

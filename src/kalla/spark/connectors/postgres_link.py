@@ -110,7 +110,7 @@ class Link:
         if table is None:
             return []
         limit = f"SET LOCAL statement_timeout = {_milliseconds(self._seconds)}"
-        return [limit, f"LOCK TABLE {table} IN ACCESS SHARE MODE"]
+        return [limit, "SET LOCAL lock_timeout = 0", f"LOCK TABLE {table} IN ACCESS SHARE MODE"]
 
     def _conninfo(self) -> str:
         # An empty password and no file of passwords: what the worker's own account has of either
