@@ -164,7 +164,15 @@ def _entered(
             if enters and _inode(status) not in above:
                 yield from _entered(path, above | {_inode(status)}, is_entered, is_wanted)
         elif wants and (file := _on_disk(path, status)):
+            _demand_name(path)
             yield file
+
+
+def _demand_name(path: str) -> None:
+    """A name of other bytes than UTF-8, as some archives leave them, cannot be told to anybody."""
+    told = os.fsencode(path).decode(errors="replace")
+    if told != path:
+        raise InvalidInput(Problem("", f"the name {told} is not written in UTF-8: rename the file"))
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -174,6 +174,15 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
         LOCAL.files(str(tmp_path / "*.csv"))
 
 
+@pytest.mark.parametrize("url", ["", "*.csv"])
+def test_a_name_that_is_no_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path, url: str) -> None:
+    Path(os.fsdecode(bytes(tmp_path / "caf") + b"\xe9.csv")).touch()
+    with pytest.raises(InvalidInput, match=r"caf.\.csv is not written in UTF-8: rename"):
+        Storage().files(str(tmp_path / url))
+    (tmp_path / "b.txt").touch()
+    assert len(Storage().files(str(tmp_path / "*.txt"))) == 1
+
+
 def test_a_link_that_leads_nowhere_is_not_found_and_a_loop_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "none.csv")
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
