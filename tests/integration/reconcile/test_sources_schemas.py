@@ -181,6 +181,23 @@ def test_parts_of_a_column_agree_too(tmp_path: Path) -> None:
     assert re.match(r"of\.amount\.list\.element is bigint .* double", seen.unread["of"])
 
 
+def test_what_folders_alone_tell_is_left_out_and_refused_where_it_is_needed(
+    tmp_path: Path,
+) -> None:
+    for day in (1, 2):
+        write(tmp_path / f"day={day}" / "of=1" / "a.parquet", id=[day])
+    (reason,) = look(tmp_path).unread.values()
+    assert look(tmp_path).notes == (f"left out: {reason}",)
+    columns: dict[Side, Columns] = {"left": columns_of(recipe(tmp_path).sources.left)}
+    assert not checking.check(recipe(tmp_path), columns)
+    (problem,) = checking.check(recipe(tmp_path, amount="day"), columns)
+    assert "day is told by the names of folders (day=…)" in str(problem)
+    assert not look(tmp_path / "day=1").notes
+    for day in (1, 2):
+        write(tmp_path / f"day={day}" / "of=1" / "a.parquet", id=[day], day=[day])
+    assert not look(tmp_path).notes
+
+
 def test_decimals_of_more_digits_than_can_be_held_are_left_out(tmp_path: Path) -> None:
     amount = pa.array([Decimal("12345678901234567890.12")], pa.decimal256(40, 2))
     write(tmp_path / "a.parquet", id=[1], amount=amount)

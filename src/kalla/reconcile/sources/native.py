@@ -66,7 +66,8 @@ def look(
         if bounds is None:
             files = storage.tagged(files)
         csv = _dialect(source.csv, files)
-        return seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
+        given = seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
+        return _without_folders(given)
 
 
 def seen(
@@ -155,6 +156,23 @@ def _left_out(others: Sequence[File], again: Sequence[File]) -> tuple[str, ...]:
         for reason, files in reasons.items()
         if files
     )
+
+
+def _without_folders(given: Input) -> Input:
+    """Says of each column that folders alone tell, as `day=2026-01-31/`, that it is not read; where
+    all files have the same there, the recipe names it itself."""
+    told: dict[str, set[str]] = {}
+    for file in given.files:
+        for name, sign, value in (part.partition("=") for part in file.split("/")[:-1]):
+            if sign:
+                told.setdefault(name, set()).add(value)
+    unread = {
+        name: f"{name} is told by the names of folders ({name}=…), and not by the files"
+        for name, values in told.items()
+        if len(values) > 1 and name not in given.types
+    }
+    notes = (f"left out: {reason}" for reason in unread.values())
+    return replace(given, unread={**unread, **given.unread}, notes=(*given.notes, *notes))
 
 
 def _dialect(csv: Csv, files: Sequence[File]) -> Csv:
