@@ -72,8 +72,8 @@ def _walked(
     if np.isin(openers, np.frombuffer(sign + before, np.uint8)).all():
         return content, opened ^ bool(len(quotes) % 2)
     kept = bytearray(content)
-    for place in quotes.tolist():
-        if opened or _opens(kept, place, sign, before):
+    for place, last in zip(quotes.tolist(), signs[quotes - 1].tolist(), strict=True):
+        if opened or last in before or _opens(kept, place, sign, before):
             opened = not opened
         else:
             kept[place] = _ANY
@@ -86,8 +86,7 @@ def _opens(content: bytearray, place: int, sign: bytes, before: bytes) -> bool:
     last = place - 1
     while content[last] == _SPACE and last > 0:
         last -= 1
-    spaces = place - 1 - last
-    return content[place - 1] in before or content[last] in (sign + before if spaces < 2 else sign)
+    return content[last] in (sign + before if last >= place - 2 else sign)
 
 
 def _ending(content: bytes) -> bytes:
