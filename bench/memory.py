@@ -14,7 +14,7 @@ _BETWEEN = 0.1
 class Peak:
     """Summed over processes, so that pages they share count more than once: never too little.
 
-    Processes of others, which only wait for their turn, can be left out.
+    Processes of others, which only wait for their turn, can be left out with all below them.
     """
 
     def __init__(self, left_out: Collection[int] = ()) -> None:
@@ -39,10 +39,13 @@ class Peak:
     def _watch(self) -> None:
         own = psutil.Process()
         while True:
-            total = 0
-            for process in (own, *own.children(recursive=True)):
+            total, left_out = 0, set(self._left_out)
+            for process in (own, *own.children(recursive=True)):  # children after their parents
                 try:
-                    total += 0 if process.pid in self._left_out else process.memory_info().rss
+                    if process.pid in left_out or process.ppid() in left_out:
+                        left_out.add(process.pid)
+                    else:
+                        total += process.memory_info().rss
                 except psutil.NoSuchProcess:
                     continue  # it ended between being listed and being asked
             self.mebibytes = max(self.mebibytes, total >> 20)

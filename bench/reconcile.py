@@ -51,13 +51,13 @@ DUCKDB, KERNEL, PARQUET = "DuckDB", "kalla's kernel", "kalla from Parquet"
 POLARS = "datacompy on Polars"
 BUCKETS = 4
 IN_BUCKETS = f"kalla in {BUCKETS} buckets"
+PEERS_ON_SPARK = (SparkSql.name, DatacompySpark.name)
 ON_SPARK = (
     PARQUET,
     IN_BUCKETS,
     KallaFromPostgres.name_of("staged"),
     KallaFromPostgres.name_of("direct"),
-    SparkSql.name,
-    DatacompySpark.name,
+    *PEERS_ON_SPARK,
 )
 # Besides DuckDB, which everything is held against.
 PEERS = {PARQUET: (POLARS, DatacompySpark.name, SparkSql.name), IN_BUCKETS: (SparkSql.name,)}
@@ -88,7 +88,9 @@ def main() -> None:
             most = _rows(chosen.datacompy_spark_rows)
             tables = [KallaFromPostgres.name_of(read) for read in ("staged", "direct")]
             filled = pairs if any(_is_wanted(name, wanted) for name in tables) else []
-            others = _on_spark(stack, place, filled, chosen.key, most)
+            others = _on_spark(stack, place / "ours", filled, chosen.key)
+            if any(_is_wanted(name, wanted) for name in PEERS_ON_SPARK):
+                others += _peers_on_spark(stack, place / "peers", chosen.key, most)
             rivals += [each for each in others if _is_wanted(each.name, wanted)]
         for each in rivals:
             stack.callback(each.close)
@@ -121,8 +123,8 @@ def measure(rivals: Sequence[Contender], pair: Pair, folder: Path, repeat: int) 
             empty = fresh(folder)
             os.sync()  # or each would wait for what the one before has left to be written
             try:
-                waiting = {each.process for each in rivals if each is not rival and each.process}
-                with Peak(waiting) as peak:
+                processes = {each.process for each in rivals if each.process}
+                with Peak(processes - {rival.process}) as peak:
                     found = rival.run(pair, empty)
             except Skipped as why:
                 note(f"{rival.name}: skipped: {why}")
@@ -217,18 +219,11 @@ def _alone(key: str) -> list[Contender]:
     ]
 
 
-def _on_spark(
-    stack: ExitStack, folder: Path, filled: Sequence[Pair], key: str, most: int
-) -> list[Contender]:
-    spark = Spark(folder, ports.choose_free(), memory="1g")
+def _on_spark(stack: ExitStack, folder: Path, filled: Sequence[Pair], key: str) -> list[Contender]:
+    _, session = _spark(stack, folder)
     postgres = Postgres(folder, ports.choose_free())
-    for server in (spark, postgres):
-        server.start()
-        stack.callback(server.stop)
-    session: SparkSession = connect(
-        SparkSettings(remote=spark.remote, token=SecretStr(spark.token))
-    )
-    stack.callback(session.stop)
+    postgres.start()
+    stack.callback(postgres.stop)
     url = postgres.url("postgres")
     for pair in filled:
         fill_postgres(url, pair)
@@ -237,9 +232,23 @@ def _on_spark(
         Kalla(session, key, BUCKETS),
         KallaFromPostgres(session, key, url, "staged"),
         KallaFromPostgres(session, key, url, "direct"),
-        SparkSql(session, key),
-        DatacompySpark(session, key, most),
     ]
+
+
+def _peers_on_spark(stack: ExitStack, folder: Path, key: str, most: int) -> list[Contender]:
+    """On a Spark of their own: Java keeps the memory that a join once took."""
+    server, session = _spark(stack, folder)
+    process = server.process.pid if server.process else None
+    return [SparkSql(session, key, process), DatacompySpark(session, key, process, most)]
+
+
+def _spark(stack: ExitStack, folder: Path) -> tuple[Spark, SparkSession]:
+    server = Spark(folder, ports.choose_free(), memory="1g")
+    server.start()
+    stack.callback(server.stop)
+    session = connect(SparkSettings(remote=server.remote, token=SecretStr(server.token)))
+    stack.callback(session.stop)
+    return server, session
 
 
 def _line(

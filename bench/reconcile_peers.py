@@ -280,8 +280,8 @@ class SparkSql(OnSpark):
 
     name = "Spark SQL"
 
-    def __init__(self, session: SparkSession, key: str) -> None:
-        self._session = session
+    def __init__(self, session: SparkSession, key: str, process: int | None) -> None:
+        self._session, self.process = session, process
         self._names = {"number": ("id", "invoice"), "text": ("reference", "reference")}[key]
 
     def run(self, pair: Pair, folder: Path) -> Seen:
@@ -307,8 +307,10 @@ class DatacompySpark(OnSpark):
 
     name = "datacompy on Spark"
 
-    def __init__(self, session: SparkSession, key: str, most_rows: int) -> None:
-        self._session = session
+    def __init__(
+        self, session: SparkSession, key: str, process: int | None, most_rows: int
+    ) -> None:
+        self._session, self.process = session, process
         self.most_rows = most_rows
         self._names = {"number": ("id", "invoice"), "text": ("reference", "reference")}[key]
 
