@@ -98,9 +98,9 @@ def test_a_match_that_is_over_its_time_says_nothing_of_what_is_left() -> None:
 
 
 def staging_job(kind: str, status: str, seconds_ago: float, **facts: Any) -> dict[str, Any]:
-    """A job of the right side that became due and was claimed so long ago."""
+    """A job of the right side that became due and was claimed, and perhaps ended, so long ago."""
     at = NOW - timedelta(seconds=seconds_ago)
-    times = {"run_after": at, "claimed_at": at, "heartbeat_at": NOW, "now": NOW}
+    times = {"run_after": at, "claimed_at": at, "finished_at": at, "heartbeat_at": NOW, "now": NOW}
     job = {"type": kind, "side": "right", "status": status, "progress": None, "result": None}
     return job | times | {"away_since": None, "error": None} | facts
 
@@ -127,6 +127,34 @@ def test_what_was_staged_before_a_retry_is_not_part_of_the_rate() -> None:
     after = store._progress([*jobs, done])
     assert (after.rows_per_second, after.seconds_left) == (200_000.0, 10.0)
     assert after.staging[0].rows == 5_000_000, "what was staged before is there nevertheless"
+
+
+def test_the_rate_counts_what_the_other_side_staged_though_its_chunks_are_older() -> None:
+    """The left side's plan took a second longer: all that is still open is of that side."""
+    expected, ended = {"rows_expected": 2_000_000, "chunks": 2}, NOW - timedelta(seconds=1)
+    done = {"result": {"rows": 1_000_000}, "finished_at": ended}
+    jobs = [
+        *(staging_job("stage_plan", "completed", 21, side=side, result=expected) for side in SIDES),
+        *(staging_job("stage_chunk", "completed", 20, **done) for _ in "12"),
+        staging_job("stage_chunk", "completed", 19, side="left", **done),
+        staging_job("stage_chunk", "claimed", 19, side="left"),
+    ]
+    progress = store._progress(jobs)
+    assert (progress.rows_per_second, progress.seconds_left) == (150_000.0, 1_000_000 / 150_000)
+
+
+def test_the_time_left_is_told_by_the_chunks_that_are_done_not_by_rows_a_filter_leaves_out() -> (
+    None
+):
+    """Of a hundred rows the source's filter leaves one: the estimate is that of the table."""
+    expected = {"rows_expected": 10_000_000, "chunks": 10}
+    done = {"result": {"rows": 10_000}, "finished_at": NOW}
+    jobs = [
+        staging_job("stage_plan", "completed", 11, result=expected),
+        *(staging_job("stage_chunk", "completed", 10, **done) for _ in "12345"),
+        *(staging_job("stage_chunk", "claimed", 10) for _ in "12345"),
+    ]
+    assert store._progress(jobs).seconds_left == 10.0
 
 
 def test_a_job_that_waits_for_its_next_attempt_tells_nothing_of_its_last() -> None:

@@ -350,8 +350,7 @@ def _rate(
     movers = [
         job
         for job in jobs
-        if job["status"] in ("claimed", "completed")
-        and job["claimed_at"] >= open_since
+        if (job["status"] == "claimed" or _has_ended(job, open_since))
         and (job["type"] == "stage_chunk" or "rows" in _told(job))
     ]
     rows = sum(_told(job).get("rows", 0) for job in movers)
@@ -359,7 +358,18 @@ def _rate(
         return None, None
     began, now = min(job["claimed_at"] for job in movers), movers[0]["now"]
     rate = rows / max((now - began).total_seconds(), 0.001)
-    if any(side.rows_expected is None for side in staging):
-        return rate, None
-    left = sum((side.rows_expected or 0) - side.rows for side in staging)
-    return rate, max(left, 0) / rate
+    left = [_rows_left(side) for side in staging]
+    known = [each for each in left if each is not None]
+    return rate, sum(known) / rate if len(known) == len(left) else None
+
+
+def _has_ended(job: Mapping[str, Any], since: datetime) -> bool:
+    """It may have begun before: a side whose plan took longer has the younger jobs."""
+    return bool(job["status"] == "completed" and job["finished_at"] >= since)
+
+
+def _rows_left(side: SideProgress) -> float | None:
+    """By the chunks that are done, for they are cut alike and an estimate knows of no filters."""
+    if side.chunks_done:
+        return side.rows / side.chunks_done * (side.chunks - side.chunks_done)
+    return side.rows_expected

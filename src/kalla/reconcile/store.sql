@@ -44,7 +44,7 @@ SELECT recipe, evidence_url, report FROM kalla.reconciliations WHERE run_id = %(
 -- How far the run's jobs are: sides are staged by chunks, then one job matches.
 -- Trap: a job that waits again still has the progress and the claim of its last attempt.
 SELECT type, payload ->> 'side' AS side, status, progress, result, run_after, claimed_at,
-       heartbeat_at, away_since, left(error, 501) AS error, kalla.clock() AS now
+       heartbeat_at, finished_at, away_since, left(error, 501) AS error, kalla.clock() AS now
 FROM kalla.jobs WHERE run_id = %(run_id)s ORDER BY job_id;
 
 -- name: reopen
