@@ -27,7 +27,7 @@ from kalla.reconcile.headway import Account
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.recipes import reading
-from kalla.reconcile.sources import direct, native, origins
+from kalla.reconcile.sources import direct, inspection, native, origins
 from kalla.reconcile.sources.origins import Limits
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Connector, Slice
@@ -223,8 +223,7 @@ class Exec:
             if is_s3(url):
                 held.callback(shutil.rmtree, folder, ignore_errors=True)
             inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
-            rows = sum(each.rows or 0 for each in inputs.values())
-            account = Account(context.progress, rows=rows)
+            account = Account(context.progress, rows=rows_expected(inputs, ground.storage))
 
             def tell(stage: str, done: int, of: int) -> None:
                 context.check()
@@ -262,6 +261,13 @@ class Exec:
             return origins.staged(source, side, files, notes, marks, storage=ground.storage)
         except InvalidInput as error:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
+
+
+def rows_expected(inputs: Mapping[Side, Input], storage: Storage) -> int:
+    """About how many rows a match has on both sides; 0 if that is not known of one of them, for a
+    rate that counts the other alone would be wrong."""
+    known = [inspection.estimate(each, storage) for each in inputs.values()]
+    return sum(each or 0 for each in known) if None not in known else 0
 
 
 def _chunk_job(plan: Job, asks: Mapping[str, Any], part: Slice, at_once: int) -> NewJob:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,9 +12,12 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput
 from kalla.reconcile import handlers
 from kalla.reconcile.handlers import Exec, Ground, StagePlan
+from kalla.reconcile.model import SIDES, Source
 from kalla.reconcile.recipes import reading
+from kalla.reconcile.sources import origins
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
+from kalla.storage import LOCAL
 from kalla.work.handler import Context, Handler
 from kalla.work.job import Job
 from tests.servers import PostgresServer
@@ -43,6 +48,25 @@ rules:
     handler: Handler = kind(ground)
     with pytest.raises(InvalidInput, match=r"sources\.left\.table: there is no table paymnts"):
         handler.run(claimed(first.type, dict(first.payload)), Context())
+
+
+def test_a_match_of_csv_files_knows_about_how_many_rows_it_has(tmp_path: Path) -> None:
+    """Or it has no rate to tell; of a compressed one nobody knows, and half the rows is a lie."""
+    text = "id,amount\n" + "".join(f"{number},10.50\n" for number in range(1000, 1600))
+    plain, packed = tmp_path / "a.csv", tmp_path / "b.csv.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+
+    def expected(left: Path, right: Path) -> int:
+        given = {"left": left, "right": right}
+        inputs = {
+            side: origins.look(Source(uri=str(given[side]), primary_key=("id",)), side)
+            for side in SIDES
+        }
+        return handlers.rows_expected(inputs, LOCAL)
+
+    assert expected(plain, plain) == pytest.approx(1200, rel=0.05)
+    assert expected(plain, packed) == 0
 
 
 def claimed(kind: str, payload: dict[str, object]) -> Job:
