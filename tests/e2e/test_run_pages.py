@@ -74,7 +74,7 @@ async def visiting(
 
 async def adopted(site: Site, url: str) -> int:
     async with site.database.transaction() as connection:
-        return await store.adopt(connection, report.of_evidence(url), "name: x", "ann")
+        return await store.adopt(connection, report.of_evidence(url), "x", "name: x", "ann")
 
 
 async def running(site: Site, name: str = "invoices and payments") -> int:

@@ -145,7 +145,7 @@ class RunView:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The run beside another one; A is the older of the two."""
+    """The run beside another one; A is the one that started first."""
 
     a: int
     b: int
@@ -159,11 +159,15 @@ class Comparison:
     ) -> Comparison | None:
         if against is None:
             return None
-        a, b = sorted((detail.run_id, against))
         try:
+            async with parts.database.transaction() as connection:
+                runs = [detail, await store.get(connection, against)]
+            # Not by their numbers: evidence of May may be imported before that of April.
+            runs = sorted(runs, key=lambda each: (each.created_at, each.run_id))
+            a, b = (each.run_id for each in runs)
             found = await difference(request, parts, a, b, _EXAMPLES)
         except KallaError as error:
-            return cls(a, b, against, None, scrub(str(error)))
+            return cls(detail.run_id, against, against, None, scrub(str(error)))
         return cls(a, b, against, found, None)
 
     @property

@@ -144,16 +144,30 @@ async def retry_run(parts: Whole, command: Commanded, run_id: RunId) -> RunDetai
 async def import_run(
     parts: Whole, command: Commanded, response: Response, asked: Adoption
 ) -> RunDetail:
-    """Show evidence that `kalla reconcile` wrote, as a run."""
-    if not (is_s3(asked.folder) or FilePath(asked.folder).is_absolute()):
-        raise InvalidInput(Problem("folder", f"must be an absolute path, got {asked.folder!r}"))
-    storage = Storage.of(parts.settings.storage)
+    """Show evidence that `kalla reconcile` wrote, as a run; the same evidence is one run."""
+    folder, storage = _place(asked.folder), Storage.of(parts.settings.storage)
     async with patiently(command.connection):
-        made = await asyncio.to_thread(report.of_evidence, asked.folder, storage)
-        recipe = await asyncio.to_thread(report.recipe_of, asked.folder, storage)
-    run_id = await store.adopt(command.connection, made, recipe, command.caller.name)
+        made = await asyncio.to_thread(report.of_evidence, folder, storage)
+        recipe = await asyncio.to_thread(report.recipe_of, folder, storage)
+        # As runs of the same recipe on workers have it, so that they are found together.
+        recipe_id = (await asyncio.to_thread(drafts.named, recipe)).recipe_id
+    run_id = await store.adopted(command.connection, made)
+    if run_id is None:
+        by = command.caller.name
+        run_id = await store.adopt(command.connection, made, recipe_id, recipe, by)
+    else:
+        response.status_code = 200
     response.headers["Location"] = f"/api/runs/{run_id}"
     return await store.get(command.connection, run_id)
+
+
+def _place(folder: str) -> str:
+    """Spelled in one way, by which its run is found again."""
+    if is_s3(folder):
+        return folder.rstrip("/") if is_s3(folder.rstrip("/")) else folder
+    if not FilePath(folder).is_absolute():
+        raise InvalidInput(Problem("folder", f"must be an absolute path, got {folder!r}"))
+    return str(FilePath(folder))
 
 
 async def _saved(connection: Connection, asked: RunSubmission) -> RecipeVersion | None:

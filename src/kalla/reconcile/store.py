@@ -147,13 +147,23 @@ async def create(connection: Connection, run_id: int, new: NewReconciliation) ->
     await connection.execute(sql.create, values | {"callback": callback})
 
 
-async def adopt(connection: Connection, report: Report, recipe: str, by: str) -> int:
+async def adopted(connection: Connection, report: Report) -> int | None:
+    """The run that shows this evidence already; no other comes until the transaction ends."""
+    values = {"evidence_url": report.evidence, "started_at": report.started_at}
+    await connection.execute(sql.serialise_adoption, values)
+    row = await (await connection.execute(sql.adopted, values)).fetchone()
+    return None if row is None else int(row["run_id"])
+
+
+async def adopt(
+    connection: Connection, report: Report, recipe_id: str, recipe: str, by: str
+) -> int:
     """Take in evidence that was made elsewhere, by its report; returns its number as a run."""
     cursor = await connection.execute(
         sql.adopt,
         {
             "name": report.name,
-            "recipe_id": report.recipe,
+            "recipe_id": recipe_id,
             "recipe_hash": report.recipe_hash,
             "recipe": recipe,
             "sources": Jsonb(report.sources),

@@ -17,6 +17,17 @@ VALUES (nextval(pg_get_serial_sequence('kalla.runs', 'run_id')), %(name)s, %(rec
         %(finished_at)s, %(evidence_url)s, %(report)s)
 RETURNING run_id;
 
+-- name: serialise_adoption
+-- Two imports of one folder take turns: neither would see the other's run.
+SELECT pg_advisory_xact_lock(hashtextextended('kalla evidence ' || %(evidence_url)s, 0));
+
+-- name: adopted
+-- The run that shows this evidence already. Its place alone does not tell, for a folder that was
+-- removed may be written anew.
+SELECT run_id FROM kalla.reconciliations
+WHERE evidence_url = %(evidence_url)s AND (report ->> 'started_at')::timestamptz = %(started_at)s
+ORDER BY run_id LIMIT 1;
+
 -- name: settle
 UPDATE kalla.reconciliations SET evidence_url = %(evidence_url)s, report = %(report)s
 WHERE run_id = %(run_id)s;

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -255,15 +256,17 @@ async def test_no_secret_is_in_a_job_a_row_or_the_evidence(
     assert secret not in (Path(ended["evidence_url"]) / "metadata.json").read_text()
 
 
-async def test_evidence_made_elsewhere_is_shown_as_a_run(site: RunsSite) -> None:
+async def test_evidence_made_elsewhere_is_shown_as_a_run(site: RunsSite, tmp_path: Path) -> None:
     async with site.worker():
         run = await site.post("/api/runs", {"recipe": recipe(site)})
         ended = await site.until(run["run_id"], "completed", "failed")
-    taken = await site.post("/api/runs/import", {"folder": ended["evidence_url"]})
+    elsewhere = shutil.copytree(ended["evidence_url"], tmp_path / "elsewhere")
+    taken = await site.post("/api/runs/import", {"folder": f"{elsewhere}/"})
     assert taken["run_id"] != run["run_id"]
+    assert taken["recipe_id"] == ended["recipe_id"], "runs of one recipe are found together"
     assert taken["report"]["sides"] == ended["report"]["sides"]
     async with site.database.transaction() as connection:
-        assert await store.evidence_url(connection, taken["run_id"]) == ended["evidence_url"]
+        assert await store.evidence_url(connection, taken["run_id"]) == str(elsewhere)
     assert (await site.post("/api/runs/import", {"folder": "/nowhere"}, status=404))[
         "status"
     ] == 404

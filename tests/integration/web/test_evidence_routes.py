@@ -36,7 +36,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 async def adopted(site: Site, url: str) -> int:
     async with site.database.transaction() as connection:
-        return await store.adopt(connection, report.of_evidence(url), "name: x", "ann")
+        return await store.adopt(connection, report.of_evidence(url), "x", "name: x", "ann")
 
 
 def cursor(text: str) -> str:
