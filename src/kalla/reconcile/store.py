@@ -15,6 +15,7 @@ from kalla.reconcile.evidence.report import Report
 from kalla.reconcile.model import SIDES
 from kalla.redaction import scrub
 from kalla.statements import load
+from kalla.web.words import shortened
 from kalla.work.job import RunStatus
 
 sql = load("kalla.reconcile", "store.sql")
@@ -246,11 +247,11 @@ async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "error": None if row["error"] is None else _clipped(row["error"])}
+    return {**row, "error": row["error"] and _told_of(row["error"])}
 
 
-def _clipped(error: str) -> str:
-    return scrub(error) if len(error) <= _SHOWN else scrub(error)[:_SHOWN] + " …"
+def _told_of(error: str) -> str:
+    return scrub(shortened(error, _SHOWN))
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def _put_off(jobs: list[dict[str, Any]]) -> PutOff | None:
     first = min(waiting, key=lambda job: job["run_after"])
     now, since = first["now"], first["away_since"]
     return PutOff(
-        _clipped(first["error"]),
+        _told_of(first["error"]),
         (now - since).total_seconds() if since else None,
         max((first["run_after"] - now).total_seconds(), 0.0),
     )
