@@ -208,6 +208,39 @@ async def test_two_runs_are_compared_on_the_page(
         await expect(page.get_by_label("with run")).to_have_value(str(first))
 
 
+async def test_choosing_a_run_to_compare_with_keeps_the_rows_that_are_shown(
+    browser: Browser, site: Site, address: str, evidence: str
+) -> None:
+    first, second = await adopted(site, evidence), await adopted(site, evidence)
+    asked = "part=matched&sort=-left_key&filter=rule:eq:paid+in+full"
+    async with visiting(browser, site, address, f"/runs/{second}?{asked}") as page:
+        await page.get_by_role("link", name="Next").click()
+        rows = page.locator("#evidence .range")
+        await expect(rows).to_have_text("26–50 of 240 rows")
+        await page.get_by_label("with run").select_option(str(first))
+        await expect(page.locator("#comparison")).to_contain_text(f"From run {first} to run")
+        await expect(rows).to_have_text("26–50 of 240 rows")
+        await expect(page.locator(".chip")).to_have_text("rule is paid in full ×")
+
+
+async def test_runs_of_the_same_recipe_are_offered_first_however_many_others_came_since(
+    browser: Browser, site: Site, address: str, evidence: str
+) -> None:
+    first, second = await adopted(site, evidence), await adopted(site, evidence)
+    await site.execute(
+        "INSERT INTO kalla.reconciliations (run_id, name, recipe_id, recipe_hash, recipe, sources,"
+        " submitted_by, status, created_at, finished_at) SELECT 1000 + n, 'other', 'other', '', '',"
+        " '{}', 'ann', 'completed', '2026-05-31', '2026-05-31' FROM generate_series(1, 60) n"
+    )
+    async with visiting(browser, site, address, f"/runs/{second}") as page:
+        choices = page.get_by_label("with run")
+        own = choices.locator("optgroup").first
+        await expect(own).to_have_attribute("label", "Of this recipe")
+        await expect(own.locator("option")).to_have_count(1)
+        await expect(own.locator("option")).to_have_attribute("value", str(first))
+        await expect(choices.locator("option").last).to_contain_text("· 2026-05-31 00:00 UTC ·")
+
+
 async def test_operators_cancel_and_viewers_do_not(
     browser: Browser, site: Site, address: str
 ) -> None:

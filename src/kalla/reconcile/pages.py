@@ -22,7 +22,7 @@ from kalla.reconcile.evidence.routes import Part, RunId, difference
 from kalla.reconcile.evidence.shelf import Wanted, shelve
 from kalla.reconcile.kernel import STATES
 from kalla.reconcile.model import SIDES
-from kalla.reconcile.store import RunDetail
+from kalla.reconcile.store import RunDetail, RunSummary
 from kalla.redaction import scrub
 from kalla.web.access import Asking, GuardedRoute
 from kalla.web.pages import live_page
@@ -73,7 +73,7 @@ async def run(
         return await live_page(request, view, "run.html")
     async with parts.database.transaction() as connection:
         detail = await store.get(connection, run_id)
-        others = await store.listing(connection, "completed", limit=_ROWS + 1)
+        others = await _others(connection, detail)
     added = [f"{column}:{op}" + (f":{value or ''}" if op not in _ALONE else "")] if column else []
     wanted = Wanted(part, sort, (*(filters or ()), *added), after, before)
     shelf = await shelve(parts, detail, wanted) if detail.evidence_url else None
@@ -83,8 +83,19 @@ async def run(
         "run.html",
         shelf=shelf,
         comparison=await Comparison.of(request, parts, detail, against) if shelf else None,
-        others=[each for each in others.runs if each.run_id != run_id][:_ROWS],
+        others=others,
     )
+
+
+async def _others(connection: Connection, detail: RunDetail) -> dict[str, list[RunSummary]]:
+    """Runs to compare with; those of the same recipe first, however many others came since."""
+    own = await store.listing(connection, "completed", detail.recipe_id, limit=_ROWS)
+    every = await store.listing(connection, "completed", limit=_ROWS)
+    found = {
+        "Of this recipe": [each for each in own.runs if each.run_id != detail.run_id],
+        "Of others": [each for each in every.runs if each.recipe_id != detail.recipe_id],
+    }
+    return {label: runs for label, runs in found.items() if runs}
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,16 @@ class Wanted:
     after: str | None = None
     before: str | None = None
 
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """As an address has them, or a form that asks for more."""
+        given = [("part", self.part or "")]
+        given += [("sort", self.sort)] if self.sort is not None else []
+        given += [("filter", each) for each in self.filters]
+        given += [("after", self.after)] if self.after else []
+        given += [("before", self.before)] if self.before else []
+        return given
+
 
 @dataclass(frozen=True)
 class Link:
@@ -248,9 +258,4 @@ def _files(run_id: int, wanted: Wanted, total: int) -> tuple[Link, ...]:
 
 
 def _address(run_id: int, wanted: Wanted) -> str:
-    given: list[tuple[str, str]] = [("part", wanted.part or "")]
-    given += [("sort", wanted.sort)] if wanted.sort is not None else []
-    given += [("filter", each) for each in wanted.filters]
-    given += [("after", wanted.after)] if wanted.after else []
-    given += [("before", wanted.before)] if wanted.before else []
-    return f"/runs/{run_id}?{urlencode(given)}#evidence"
+    return f"/runs/{run_id}?{urlencode(wanted.fields)}#evidence"
