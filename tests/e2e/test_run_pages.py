@@ -175,6 +175,10 @@ async def test_evidence_is_sorted_turned_and_filtered(
         )
         await page.locator(".chip").click()
         await expect(span).to_have_text("1–25 of 120 rows")
+
+        # Of one match in parts there are several rows.
+        await page.get_by_role("link", name="Matched 280 matches").click()
+        await expect(span).to_have_text("1–25 of 320 rows of 280 matches")
         assert await page.evaluate("window.stillHere")
 
 

@@ -88,6 +88,7 @@ class Link:
     address: str
     current: bool = False
     count: int | None = None
+    unit: str = ""  # rows, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Shelf:
     rows: tuple[tuple[Any, ...], ...]
     first: int
     total: int
+    matches: int | None  # that all the rows are those of, which may be several of one
     turns: tuple[Link, ...]
     files: tuple[Link, ...]
     empty: str
@@ -168,7 +170,13 @@ def _shelf(
         wanted=wanted,
         run_id=run_id,
         tabs=tuple(
-            Link(LABELS[name], _address(run_id, Wanted(name)), name == part, counts.get(name))
+            Link(
+                LABELS[name],
+                _address(run_id, Wanted(name)),
+                name == part,
+                counts.get(name),
+                "matches" if name == "matched" else "",
+            )
             for name in DATASETS
         ),
         label=LABELS[part],
@@ -177,6 +185,7 @@ def _shelf(
         rows=tuple(tuple(row[each.name] for each in columns) for row in page.rows) if page else (),
         first=page.first if page else 0,
         total=page.total if page else 0,
+        matches=counts.get(part) if part == "matched" and not wanted.filters else None,
         turns=_turns(run_id, wanted, page) if page else (),
         files=_files(run_id, wanted, page.total) if page and not trouble else (),
         empty="No row fits this filter." if wanted.filters else _EMPTY[part],
