@@ -100,6 +100,23 @@ async def test_a_table_shows_its_columns_its_key_and_fifty_rows(site: Site) -> N
     assert tested.json()["reachable"] is True, tested.text
 
 
+@pytest.mark.usefixtures("bank")
+async def test_a_whole_database_is_tested_by_itself_and_looked_into_by_table(site: Site) -> None:
+    source = await _registered(site, "bank")
+    nobody = f"postgresql://reader@127.0.0.1:{ports.choose_free()}/bank"
+    await register(site, "whole", {"uri": source.uri, "password": source.password})
+    await register(site, "away", {"uri": nobody})
+    async with site.client("operator") as client:
+        tested = [
+            (await client.post(f"/api/sources/{name}/test")).json() for name in ("whole", "away")
+        ]
+        looks = [await client.get(f"/api/sources/whole/{look}") for look in ("columns", "preview")]
+    assert [each["reachable"] for each in tested] == [True, False], tested
+    for answer in looks:
+        assert answer.status_code == 422
+        assert "the source is a whole database (register the table" in answer.json()["detail"]
+
+
 @pytest.mark.usefixtures("bank", "books")
 async def test_a_check_knows_the_columns_of_registered_sources(site: Site) -> None:
     async with site.client("viewer") as client:

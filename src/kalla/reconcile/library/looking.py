@@ -24,10 +24,11 @@ from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.fitting import Columns
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
-from kalla.reconcile.sources.origins import Resolve
+from kalla.reconcile.sources.origins import Resolve, is_staged, password_of
 from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Settings
+from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.storage import Storage
 
 Result = TypeVar("Result")
@@ -72,18 +73,17 @@ class Look:
 
     async def inspect(self, source: Source) -> Inspection:
         """Columns with their types, size, and what the primary key may be."""
-        return await self._in_time(lambda: inspection.inspect(_inside(source), **self._means()))
+        return await self._in_time(lambda: inspection.inspect(_one(source), **self._means()))
 
     async def preview(self, source: Source, rows: int) -> Preview:
         """The first rows."""
-        return await self._in_time(
-            lambda: inspection.preview(_inside(source), rows, **self._means())
-        )
+        return await self._in_time(lambda: inspection.preview(_one(source), rows, **self._means()))
 
     async def reach(self, source: Source) -> Reach:
         """Whether it can be read, and if not, why."""
+        reach = _reach_database if _is_whole_database(source) else inspection.reach
         try:
-            return await self._in_time(lambda: inspection.reach(_inside(source), **self._means()))
+            return await self._in_time(lambda: reach(_inside(source), **self._means()))
         except (Unavailable, InvalidInput) as error:
             return Reach(False, str(error))
 
@@ -186,6 +186,33 @@ def _reason(error: KallaError) -> str:
     if isinstance(error, InvalidInput):
         return "; ".join(str(replace(each, field="")) for each in error.problems)
     return str(error)
+
+
+def _is_whole_database(source: Source) -> bool:
+    return is_staged(source) and not source.table
+
+
+def _one(source: Source) -> Source:
+    """The source itself, if it is one table or the files of one."""
+    if _is_whole_database(source):
+        raise InvalidInput(
+            Problem(
+                "table",
+                "is not said, for the source is a whole database",
+                suggestion="register the table to look into: `kalla sources add` with --table",
+            )
+        )
+    return _inside(source)
+
+
+def _reach_database(source: Source, *, resolve: Resolve, bounds: Bounds, **_: object) -> Reach:
+    """It has no table to look at before a recipe names one: that it lets us in must do."""
+    try:
+        password = password_of(source.password, resolve)
+        PostgresConnector(source.uri, "", password, seconds=bounds.seconds).clock()
+    except KallaError as error:
+        return Reach(False, str(error))
+    return Reach(True, f"{source.uri} can be reached: recipes say which table they read")
 
 
 def _inside(source: Source) -> Source:
