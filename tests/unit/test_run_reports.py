@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli import reconcile, run_evidence
+from kalla.cli import reconcile, run_evidence, runs
 from kalla.cli.client import print_table
 from kalla.cli.main import application
 from kalla.cli.report import print_report
@@ -63,6 +63,23 @@ def test_nothing_in_a_report_commands_the_terminal(capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert said.count("\\x1b[31m") == 6
+
+
+def test_a_run_took_as_long_as_it_was_waited_for_not_as_its_match_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = {
+        "run_id": 7,
+        "recipe_id": "r",
+        "recipe_version": 1,
+        "status": "completed",
+        "error": None,
+        "created_at": "2026-05-31T12:00:00Z",
+        "finished_at": "2026-05-31T12:00:27Z",
+        "report": _report(seconds=1.6).model_dump(mode="json"),
+    }
+    runs._print_run(run, "text", "http://kalla")
+    assert capsys.readouterr().out.endswith("  27.0 s\n")
 
 
 def test_no_figure_of_a_report_is_cut_short_and_no_row_fills_the_screen(

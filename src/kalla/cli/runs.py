@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -241,5 +242,9 @@ def _print_run(run: dict[str, Any], style: str, url: str) -> None:
         say(run["error"], err=True)
     if run["status"] == "running":
         typer.echo(f"  {progress_line(run['progress'])}")
-    if run["report"]:
-        print_report(Report.model_validate(run["report"]), f"{url}/runs/{run['run_id']}")
+    if run["report"] and run["finished_at"]:
+        began, ended = (datetime.fromisoformat(run[each]) for each in ("created_at", "finished_at"))
+        # From when it was submitted: what the report knows is the match alone.
+        seconds = (ended - began).total_seconds()
+        report = Report.model_validate(run["report"] | {"seconds": seconds})
+        print_report(report, f"{url}/runs/{run['run_id']}")

@@ -93,6 +93,17 @@ async def test_the_page_compares_from_the_run_that_started_first_whichever_was_i
             assert row[1] == "1"
 
 
+async def test_the_page_tells_how_long_a_run_took_from_when_it_was_submitted(
+    site: Site, april: Path
+) -> None:
+    """As the list does; the evidence knows of its match alone."""
+    run_id = (await taken(site, april))["run_id"]
+    await site.execute("UPDATE kalla.reconciliations SET created_at = finished_at - interval '95s'")
+    async with site.client("viewer") as client:
+        page = (await client.get(f"/runs/{run_id}")).text
+    assert "<dt>Took</dt><dd>1 min 35 s</dd>" in page
+
+
 async def test_the_page_of_an_imported_run_tells_who_imported_it_and_of_no_jobs(
     site: Site, april: Path
 ) -> None:
