@@ -176,7 +176,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     say(f"{recipe.name}: the plan (nothing was read)")
     for side in SIDES:
         facts = document["sources"][side]
-        say(f"  {side:<6} {facts['uri']}")
+        say(f"  {side:<6} {report.place(facts['uri'], facts['table'])}")
         say(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
         say(f"         columns: {', '.join(facts['columns'])}")
         for note in facts["notes"]:
@@ -195,6 +195,7 @@ def _plan_document(
         chunks = origins.chunks_wanted(source, rows or 0, limits)
         return {
             "uri": source.uri,
+            "table": source.table,
             "kind": f"{source.read if staged else 'native'} {given.format}",
             "rows": "rows unknown" if rows is None else f"about {rows:,} rows",
             "estimated_rows": rows,

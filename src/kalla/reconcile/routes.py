@@ -86,7 +86,10 @@ async def submit_run(
         recipe_version=kept.version,
         recipe_hash=recipe_hash(recipe),
         recipe=reading.write(recipe.model_copy(update={"parameters": {}})),
-        sources={side: recipe.sources[side].uri for side in SIDES},
+        sources={
+            side: report.place(recipe.sources[side].uri, recipe.sources[side].table)
+            for side in SIDES
+        },
         submitted_by=command.caller.name,
         callback=callback,
     )

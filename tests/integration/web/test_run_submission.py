@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kalla.local import ports
 from kalla.reconcile.library import entries, looking
 from kalla.reconcile.library.looking import Look, Seen
 from kalla.work import jobs
@@ -58,6 +59,20 @@ async def test_a_column_that_is_not_there_is_told_before_anything_starts(site: S
         assert "(did you mean ref?)" in told["rules[0].conditions[0].left"]
     assert await runs(site) == 0
     assert (await site.one("SELECT count(*) AS n FROM kalla.recipes"))["n"] == 0
+
+
+@pytest.mark.usefixtures("files")
+async def test_a_run_tells_which_table_of_a_database_it_reads(site: Site) -> None:
+    """Or both sides of a run between two tables look the same."""
+    uri = f"postgresql://reader@127.0.0.1:{ports.choose_free()}/bank"
+    document = recipe()
+    document["sources"]["left"] |= {"uri": uri, "table": "public.invoices"}
+    async with site.client("admin") as client:
+        await client.post("/api/sources", json={"name": "bank", "source": {"uri": uri}})
+        run = (await client.post("/api/runs", json={"recipe": document})).json()
+        page = (await client.get(f"/runs/{run['run_id']}")).text
+    assert run["sources"]["left"] == f"{uri} public.invoices"
+    assert f"{uri} public.invoices" in page
 
 
 async def test_what_cannot_be_looked_at_is_no_refusal(site: Site, files: Path) -> None:

@@ -102,6 +102,11 @@ def percent(rate: float) -> str:
     return str(shown if rate == 1 else min(shown, _ALMOST_ALL))
 
 
+def place(uri: str, table: str | None) -> str:
+    """Where the rows of a source are: two tables of one database are two places."""
+    return f"{uri} {table}" if table else uri
+
+
 def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
     """The report on the evidence in a folder."""
     facts = _with_several_currencies(understood(folder, _Facts, metadata(folder, storage)))
@@ -120,7 +125,7 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         name=recipe.name,
         recipe=recipe.recipe_id or recipe.name,
         recipe_hash=facts.recipe_hash,
-        sources={side: recipe.sources[side].uri for side in SIDES},
+        sources={side: place(**vars(recipe.sources[side])) for side in SIDES},
         started_at=facts.started_at,
         finished_at=facts.started_at + timedelta(seconds=facts.seconds),
         seconds=facts.seconds,
@@ -157,6 +162,7 @@ def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
 
 class _Place(Part):
     uri: str
+    table: str | None = None
 
 
 class _Recipe(Part):
