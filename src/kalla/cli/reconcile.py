@@ -196,7 +196,7 @@ def _plan_document(
         return {
             "uri": source.uri,
             "table": source.table,
-            "kind": f"{source.read if staged else 'native'} {given.format}",
+            "kind": f"{source.read} postgres" if staged else f"native {given.format}",
             "rows": "rows unknown" if rows is None else f"about {rows:,} rows",
             "estimated_rows": rows,
             "bytes": given.bytes,
