@@ -78,7 +78,7 @@ class Example(_Part):
 
     side: Side
     record_key: str
-    amount: Decimal | None  # known of rows that are unmatched in one of the runs
+    amount: Decimal | None  # known of rows that are unmatched or ambiguous in one of the runs
     a: Standing | None
     b: Standing | None
 
@@ -147,7 +147,9 @@ def _standings(reader: Reader, run: str, url: str, side: Side, accepted: bool) -
     other = opposite(side)
     matched = reader.dataset(url, "matched").relation
     unmatched = reader.dataset(url, f"unmatched_{side}").relation
-    ambiguous = reader.dataset(url, "ambiguous").relation
+    ambiguous = reader.dataset(url, "ambiguous")
+    # Evidence from before ambiguous rows had their amounts is without.
+    amount = "amount" if "amount" in {each.name for each in ambiguous.columns} else "NULL"
     state = "CASE status WHEN 'confirmed' THEN 'matched' ELSE status END"
     # The partners of a row are all of the other side in its match, which in M:N stand elsewhere.
     groups = (
@@ -173,8 +175,8 @@ def _standings(reader: Reader, run: str, url: str, side: Side, accepted: bool) -
         f" UNION ALL SELECT record_key, 'unmatched', {nobody},"
         " coalesce(failing_condition || ' fails' || coalesce(' by ' || difference, ''),"
         f" replace(rejection_reason, '_', ' ')), amount FROM {unmatched}"
-        f" UNION ALL SELECT record_key, 'ambiguous', {nobody}, replace(reason, '_', ' '), NULL"
-        f" FROM {ambiguous} WHERE side = '{side}')"
+        f" UNION ALL SELECT record_key, 'ambiguous', {nobody}, replace(reason, '_', ' '),"
+        f" {amount} FROM {ambiguous.relation} WHERE side = '{side}')"
     )
 
 
