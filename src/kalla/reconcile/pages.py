@@ -12,6 +12,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BeforeValidator, Field
 
 from kalla.database import Connection
 from kalla.errors import KallaError
@@ -33,7 +34,12 @@ from kalla.work.job import RunStatus
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 
 STATUSES: tuple[RunStatus, ...] = ("running", "completed", "failed", "cancelled")
-OptionalId = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
+# A form without scripts sends what nobody has chosen as an empty text.
+OptionalId = Annotated[
+    Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
+    BeforeValidator(lambda given: given or None),
+    Query(),
+]
 OptionalText = Annotated[str | None, Query(max_length=20_000)]
 
 _ROWS = 50

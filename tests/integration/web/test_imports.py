@@ -93,6 +93,15 @@ async def test_the_page_compares_from_the_run_that_started_first_whichever_was_i
             assert row[1] == "1"
 
 
+async def test_choosing_no_run_to_compare_with_compares_with_none(site: Site, april: Path) -> None:
+    """As the form sends it where there are no scripts."""
+    run_id = (await taken(site, april))["run_id"]
+    async with site.client("viewer") as client:
+        answer = await client.get(f"/runs/{run_id}?part=matched&against=")
+        wrong = await client.get(f"/runs/{run_id}?against=0")
+    assert (answer.status_code, wrong.status_code) == (200, 422)
+
+
 async def test_the_page_tells_how_long_a_run_took_from_when_it_was_submitted(
     site: Site, april: Path
 ) -> None:
