@@ -9,19 +9,20 @@ import pytest
 
 from kalla.errors import Cancelled
 from kalla.reconcile import headway
-from kalla.reconcile.headway import SQL, STAGES, Account, Headway
+from kalla.reconcile.headway import FETCHING, SQL, STAGES, Account, Headway
 from tests.waiting import until
 
 
-def test_stages_add_up_to_a_hundred_parts() -> None:
+@pytest.mark.parametrize("stages", [STAGES, FETCHING], ids=["files", "tables"])
+def test_stages_add_up_to_a_hundred_parts(stages: dict[str, int]) -> None:
     told: list[float] = []
-    made = Headway(told.append)
-    for stage in STAGES:
+    made = Headway(told.append, stages)
+    for stage in stages:
         made.made(stage, 0.25)
         made.made(stage, 0.75)
     assert told[0] == 0
     assert told == sorted(told)
-    assert told[-1] == sum(STAGES.values()) == 100
+    assert told[-1] == sum(stages.values()) == 100
 
 
 def test_what_is_written_is_passed_on_while_the_match_goes_on(

@@ -5,7 +5,7 @@ what is known of any goes to whoever watches the run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +13,10 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-# Of a hundred parts those that a stage makes up, as they are of a match of millions of rows.
+# Of a hundred parts those that a stage makes up, as they are of a match of millions of rows; and
+# where it fetches tables itself.
 STAGES = {"load": 15, "match": 20, "evidence": 65}
+FETCHING = {"fetch": 70, "load": 4, "match": 6, "evidence": 20}
 
 _BETWEEN_LOOKS = 0.5
 
@@ -27,8 +29,8 @@ Told = Callable[[float], None]
 class Headway:
     """Counts what is done, by however many hands; that it begins is told, too."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, told: Told, stages: Mapping[str, int] = STAGES) -> None:
+        self._told, self._stages = told, stages
         self._done = 0.0
         self._lock = threading.Lock()
         told(0)
@@ -36,7 +38,7 @@ class Headway:
     def made(self, stage: str, share: float) -> None:
         """A share of a stage, of which all add up to one."""
         with self._lock:
-            self._done += STAGES[stage] * share
+            self._done += self._stages[stage] * share
             self._told(self._done)
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -19,7 +20,7 @@ import pyarrow as pa
 from kalla.reconcile import complaints
 from kalla.reconcile.evidence import leftovers
 from kalla.reconcile.evidence.writing import Evidence, Written
-from kalla.reconcile.headway import Headway, Told, unheard
+from kalla.reconcile.headway import FETCHING, STAGES, Headway, Told, unheard
 from kalla.reconcile.matching import (
     closest,
     closest_in_hand,
@@ -93,11 +94,14 @@ def match(
     """Match both sides by the plan's rules, or by pairs that are found already (a pattern of their
     files), and write the evidence into the folder."""
     bench = Workbench(plan, resources)
-    headway = Headway(told)
+    inputs = [plan.sides[side].input for side in SIDES]
+    tables = [each for each in inputs if each.connector is not None]
+    headway = Headway(told, FETCHING if tables else STAGES)
+    slices = sum(len(each.slices) for each in tables)
     try:
-        for side in SIDES:
-            if plan.sides[side].input.connector is not None:
-                direct.fetch(bench.connection, plan.sides[side].input, resources.threads)
+        for each in tables:
+            fetched = partial(headway.made, "fetch", 1 / max(1, slices))
+            direct.fetch(bench.connection, each, resources.threads, fetched)
         return _match(bench, Evidence(bench, folder, matched_at), found_pairs, headway)
     except duckdb.Error as error:  # the same again: it would fail in the same way
         raise complaints.of_matching(error) from error

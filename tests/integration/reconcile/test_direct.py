@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Permanent, Unavailable
-from kalla.reconcile import plan
+from kalla.reconcile import kernel, plan
+from kalla.reconcile.headway import FETCHING
 from kalla.reconcile.matching import exchange
+from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import direct, inspection, origins
@@ -175,6 +178,24 @@ def test_all_slices_see_one_moment_also_where_rows_are_added(bank: str) -> None:
             for row in batch.column("id").to_pylist()
         ]
     assert sorted(read) == list(range(1, ROWS + 1))
+
+
+def test_a_match_that_fetches_its_tables_tells_each_slice(bank: str, tmp_path: Path) -> None:
+    wanted = recipe(bank, {"read": "direct"}, {"read": "direct"})
+    told: list[float] = []
+    with ExitStack() as held:
+        inputs = {}
+        for side in SIDES:
+            connector = held.enter_context(origins.connector(wanted.sources[side], side, "UTC"))
+            inputs[side] = held.enter_context(direct.open_input(connector, wanted, side, LIMITS))
+        resources = Resources("500MB", 2, tmp_path / "temp")
+        made = plan.make(wanted, inputs)
+        kernel.match(made, tmp_path / "e", resources, "2026-01-01 00:00:00Z", told=told.append)
+    slices = sum(len(each.slices) for each in inputs.values())
+    fetched = FETCHING["fetch"]
+    assert slices > 4
+    assert told[: slices + 1] == pytest.approx([n * fetched / slices for n in range(slices + 1)])
+    assert told[-1] == pytest.approx(100)
 
 
 @pytest.mark.parametrize("asked", [{}, {"consistency": "snapshot"}], ids=["direct", "asked"])

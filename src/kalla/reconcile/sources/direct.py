@@ -6,7 +6,7 @@ until the match is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -61,13 +61,24 @@ def open_input(
         )
 
 
-def fetch(connection: duckdb.DuckDBPyConnection, given: Input, threads: int) -> None:
-    """Read the slices into the table that the input names, several at once."""
+def fetch(
+    connection: duckdb.DuckDBPyConnection,
+    given: Input,
+    threads: int,
+    fetched: Callable[[], None] = lambda: None,
+) -> None:
+    """Read the slices into the table that the input names, several at once; each that is there is
+    told."""
+
+    def read(part: Slice) -> None:
+        _fetch(connection, given, part)
+        fetched()
+
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in given.types.items())
     connection.execute(f"CREATE TABLE {quote(given.table)} ({columns})")
     with ThreadPoolExecutor(max(1, min(threads, given.at_once, len(given.slices)))) as pool:
-        fetched = [pool.submit(_fetch, connection, given, part) for part in given.slices]
-    for each in fetched:
+        asked = [pool.submit(read, part) for part in given.slices]
+    for each in asked:
         each.result()
 
 
