@@ -127,7 +127,7 @@ def with_duckdb(pair: Pair, folder: Path, key: str) -> Seen:
 def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
     """Kalla's own match without Spark, which names the seconds of its stages."""
     from kalla.reconcile import kernel, plan
-    from kalla.reconcile.matching.workbench import Resources
+    from kalla.reconcile.matching.engine import Resources
     from kalla.reconcile.model import SIDES
     from kalla.reconcile.sources import origins
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
 

@@ -33,10 +33,11 @@ from kalla.reconcile.matching import (
     telling,
 )
 from kalla.reconcile.matching.components import PairFacts
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.fates import SETTLED
 from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.matching.suggestions import Suggestion
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.sources import direct

@@ -29,7 +29,7 @@ from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.matching import buckets, statement
 from kalla.reconcile.matching.buckets import Found, Task
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading

@@ -14,7 +14,7 @@ import pytest
 from kalla.errors import InvalidInput, KallaError
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.run import check_conservation
 from kalla.reconcile.sources import origins

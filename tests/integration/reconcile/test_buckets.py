@@ -20,7 +20,7 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import buckets, exchange, nearby
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.run import check_conservation, check_evidence

@@ -17,7 +17,7 @@ from kalla.errors import Unavailable
 from kalla.reconcile import kernel, run
 from kalla.reconcile.bounds import Bounds
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe, Source
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.sources import native, origins

@@ -15,7 +15,7 @@ import pytest
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching import closest_in_hand, hand
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.sources import native
 from kalla.storage_files import File

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.claim import WORK
 from kalla.reconcile.evidence.writing import DATASETS, combined
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import direct, origins

@@ -19,7 +19,7 @@ from kalla.errors import InvalidInput, Permanent, Unavailable
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.headway import FETCHING
 from kalla.reconcile.matching import exchange
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.run import carry_out
 from kalla.reconcile.sources import direct, inspection, origins

@@ -19,8 +19,8 @@ from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
 from kalla.reconcile.matching import crowds, subsets
 from kalla.reconcile.matching.conditions import Bound
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.loading import Loaded
-from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation

@@ -16,8 +16,8 @@ from kalla.errors import Permanent
 from kalla.reconcile import complaints, kernel, plan
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import pairs, values
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.matching.workbench import Resources
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 

@@ -16,7 +16,8 @@ from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import crowds, pairs, verdicts
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.engine import Resources
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation, check_evidence

@@ -11,7 +11,7 @@ import pytest
 
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Recipe
 from kalla.reconcile.sources import origins
 

@@ -24,9 +24,10 @@ from kalla.reconcile.evidence import spelling, writing
 from kalla.reconcile.evidence.writing import DATASETS, combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import closest, closest_in_hand, pairs, steps, values
+from kalla.reconcile.matching.engine import Resources, streamed
 from kalla.reconcile.matching.fates import Fates, as_decimal, halves, numbers
 from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.matching.workbench import Resources, Workbench, streamed
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 from kalla.reconcile.run import check_conservation, check_evidence

@@ -11,7 +11,7 @@ import pytest
 
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.matching import hand
-from kalla.reconcile.matching.workbench import Resources
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import Recipe, Side
 from kalla.reconcile.plan import Input
 

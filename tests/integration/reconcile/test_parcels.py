@@ -11,7 +11,8 @@ import pytest
 
 from kalla.reconcile import plan
 from kalla.reconcile.matching import exchange, parcels
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.engine import Resources
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input
 

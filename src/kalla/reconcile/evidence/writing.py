@@ -19,9 +19,10 @@ from kalla.reconcile.evidence import identity, leftovers, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
 from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
+from kalla.reconcile.matching.engine import streamed
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.values import enum, literal
-from kalla.reconcile.matching.workbench import Workbench, streamed
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan
 from kalla.reconcile.sources import scans

@@ -18,6 +18,7 @@ from kalla.reconcile import complaints, kernel
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
 from kalla.reconcile.matching import closest, exchange, nearby, recalling
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.exchange import (
     Key,
     KeyTask,
@@ -31,7 +32,7 @@ from kalla.reconcile.matching.exchange import (
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.outcomes import Outcome, loaded_of, rules_of, states_of
 from kalla.reconcile.matching.values import held, literal
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan
 

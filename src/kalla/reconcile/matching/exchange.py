@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 
 from kalla.reconcile import complaints
 from kalla.reconcile.matching import loading, parcels
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.matching.phrases import hashable, key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.sources import direct

@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Permanent, Problem
+from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.exchange import Piece
 from kalla.reconcile.matching.values import held, literal, quote
-from kalla.reconcile.matching.workbench import Resources, Workbench
+from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan, SidePlan
 from kalla.reconcile.recipes.sql import VIEWS, key_places

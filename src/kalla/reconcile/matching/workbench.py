@@ -8,24 +8,18 @@ kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import duckdb
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-from duckdb.func import PythonUDFType
 
-from kalla.reconcile.matching import hand, similarity, values
-from kalla.reconcile.matching.conditions import FUZZY
+from kalla.reconcile.matching import hand, values
+from kalla.reconcile.matching.engine import Engine, Resources, streamed
 from kalla.reconcile.matching.fates import (
     OPEN,
     SETTLED,
@@ -41,27 +35,14 @@ from kalla.reconcile.matching.phrases import conjunction, key_part
 from kalla.reconcile.matching.values import Value, held, literal, quote
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan, room
-from kalla.storage import LOCAL, Storage
 
 Found = TypeVar("Found")
 
-_IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
 
-
-@dataclass(frozen=True)
-class Resources:
-    """What one match may use."""
-
-    memory: str
-    threads: int
-    temp: Path
-    storage: Storage = LOCAL
-
-
-class Workbench:
+class Workbench(Engine):
     def __init__(self, plan: Plan, resources: Resources) -> None:
+        super().__init__(resources)
         self.plan = plan
-        self.threads = resources.threads
         self._memory = room(resources.memory)
         self.ordinals: dict[Side, bool] = {}
         self.fates: dict[Side, Fates] = {}
@@ -77,29 +58,6 @@ class Workbench:
         self._passing: dict[str, str] = {}
         self._admitted: dict[str, str] = {}  # by what query, as long as it would find the same
         self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
-        # DuckDB would make the folder when it spills, but not the one above it.
-        resources.temp.mkdir(parents=True, exist_ok=True)
-        self.connection = duckdb.connect(
-            config={
-                "memory_limit": resources.memory,
-                "threads": resources.threads,
-                "temp_directory": str(resources.temp),
-                "preserve_insertion_order": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "enable_external_file_cache": False,  # a source is read once
-            }
-        )
-        resources.storage.register(self.connection)
-        self.run("SET GLOBAL TimeZone = 'UTC'")  # of every connection, as those `beside` this one
-        self.run("SET enable_progress_bar = false")
-        self.connection.create_function(
-            FUZZY,
-            similarity.of_pairs,
-            ["VARCHAR", "VARCHAR", "VARCHAR"],
-            "INTEGER",
-            type=PythonUDFType.ARROW,
-        )
 
     def beside(self) -> Workbench:
         """Another hand at the same rows, for what can be done at the same time.
@@ -133,54 +91,6 @@ class Workbench:
         found._passing, found._admitted = {}, {}
         found.connection = self.connection.cursor()
         return found
-
-    def close(self) -> None:
-        self.connection.close()
-
-    def run(self, sql: str) -> None:
-        self.connection.execute(sql)
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return self.connection.execute(sql).fetchall()
-
-    def row(self, sql: str) -> tuple[Any, ...]:
-        (row,) = self.rows(sql)
-        return row
-
-    def arrays(self, sql: str) -> dict[str, Any]:
-        return self.connection.execute(sql).fetchnumpy()
-
-    def column(self, sql: str) -> npt.NDArray[Any]:
-        """The one column of a query, without nulls."""
-        (found,) = self.columns(sql)
-        return found
-
-    def columns(self, sql: str) -> list[npt.NDArray[Any]]:
-        """Numbers of several columns, without nulls."""
-        found = self.arrow(sql)
-        return [
-            np.concatenate([np.empty(0, each.type.to_pandas_dtype()), *map(numbers, each.chunks)])
-            for each in found.columns
-        ]
-
-    def arrow(self, sql: str) -> pa.Table:
-        return self.connection.sql(sql).to_arrow_table()
-
-    def batches(self, sql: str, rows: int = _IN_CACHE) -> Iterable[pa.RecordBatch]:
-        return streamed(self.connection.sql(sql).to_arrow_reader(rows))
-
-    def table(self, name: str, columns: pa.Table, kind: str = "TEMP TABLE") -> None:
-        """A table of our own making, as a table there."""
-        self.connection.register("given", columns)
-        self.run(f"CREATE OR REPLACE {kind} {name} AS SELECT * FROM given")
-        self.connection.unregister("given")
-
-    def add(self, table: str, values: npt.NDArray[Any], selected: str) -> None:
-        """Rows made of one column of our own, which `selected` calls `given`."""
-        if len(values):
-            self.connection.register("column_of_ours", as_column(values, "given"))
-            self.run(f"INSERT INTO {table} {selected} FROM column_of_ours")
-            self.connection.unregister("column_of_ours")
 
     # Reading
 
@@ -487,11 +397,3 @@ def _every_column(plan: SidePlan) -> str:
     keys = key_names(plan)
     twice = [f"{keys[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in keys]
     return ", ".join(["*", *twice])
-
-
-def streamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What DuckDB says of a failure reaches us through Arrow as if a file could not be read."""
-    try:
-        yield from batches
-    except OSError as error:
-        raise duckdb.Error(str(error)) from error
