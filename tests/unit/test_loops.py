@@ -77,6 +77,21 @@ def test_sums_by_code_are_exact(rows: list[tuple[int, int, int]]) -> None:
 
 @KINDS
 @given(data=st.data())
+def test_rows_and_sums_are_told_by_code(kind: Any, data: st.DataObject) -> None:
+    extremes = np.iinfo(kind)
+    any_number = st.integers(int(extremes.min), int(extremes.max))
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 4), any_number)))
+    counts, low, high = (np.zeros(5, each) for each in (np.int64, np.uint64, np.int64))
+    codes, numbers = array([code for code, _ in rows], np.uint16), [each for _, each in rows]
+    loops.tally(codes, array(numbers, kind), len(rows), counts, low, high)
+    for code in range(5):
+        due = [each for own, each in rows if own == code]
+        assert counts[code] == len(due)
+        assert (int(high[code]) << 32) + int(low[code]) == sum(due)
+
+
+@KINDS
+@given(data=st.data())
 def test_marks_tell_who_is_there(kind: Any, data: st.DataObject) -> None:
     extremes = np.iinfo(kind)
     base = data.draw(st.sampled_from([int(extremes.min), 0, 7, int(extremes.max) - 40]))
@@ -94,12 +109,18 @@ def test_marks_tell_who_is_there(kind: Any, data: st.DataObject) -> None:
     assert found[:some].tolist() == [100 + row for row, each in enumerate(asked) if each in numbers]
 
 
-@given(st.lists(st.integers(0, 2**40)), st.lists(st.integers(0, 2**40)), st.integers(25, 41))
-def test_cells_tell_who_is_near(values: list[int], sought: list[int], shift: int) -> None:
+@given(
+    st.lists(st.integers(0, 2**40)),
+    st.lists(st.integers(0, 2**40)),
+    st.sampled_from([-(2**62), -1, 0, 5]),
+    st.integers(25, 41),
+)
+def test_cells_tell_who_is_near(values: list[int], sought: list[int], low: int, shift: int) -> None:
     cells = np.zeros(1 << 16, np.bool_)
-    loops.fill(array(sought), len(sought), shift, cells)
+    loops.fill(array([low + each for each in sought]), len(sought), low, shift, cells)
     found = np.empty(len(values), np.int64)
-    some = loops.in_cells(array(values), len(values), shift, cells, 7, found)
+    above = array([low + each for each in values])
+    some = loops.in_cells(above, len(values), low, shift, cells, 7, found)
     near = {each >> shift for each in sought}
     assert found[:some].tolist() == [7 + n for n, v in enumerate(values) if v >> shift in near]
 

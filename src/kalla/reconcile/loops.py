@@ -55,20 +55,23 @@ def marked(
     return some
 
 
-@loop("none: n int int U1")
-def fill(numbers: Any, count: int, shift: int, cells: Any) -> None:
-    """Marks the cell of each number; a cell is as many numbers as the shift has bits."""
+@loop("none: n int int int U1")
+def fill(numbers: Any, count: int, low: int, shift: int, cells: Any) -> None:
+    """Marks the cell of each number, from the lowest on; a cell is as many numbers as the shift has
+    bits."""
     for row in range(count):
-        cells[np.int64(numbers[row]) >> shift] = 1
+        cells[(np.int64(numbers[row]) - low) >> shift] = 1
 
 
-@loop("int: n int int u1 int I8")
-def in_cells(numbers: Any, count: int, shift: int, cells: Any, first: int, found: Any) -> int:
+@loop("int: n int int int u1 int I8")
+def in_cells(
+    numbers: Any, count: int, low: int, shift: int, cells: Any, first: int, found: Any
+) -> int:
     """Finds the rows whose number is in a marked cell, as `marked` does."""
     some = 0
     for row in range(count):
         found[some] = first + row  # without a branch: nobody can tell who is next
-        some += cells[np.int64(numbers[row]) >> shift]
+        some += cells[(np.int64(numbers[row]) - low) >> shift]
     return some
 
 
@@ -159,6 +162,17 @@ def settle(codes: Any, rids: Any, count: int, code: int) -> int:
         before += codes[rids[row]] != 0
         codes[rids[row]] = code
     return before
+
+
+@loop("none: u2 n int I8 U8 I8")
+def tally(codes: Any, numbers: Any, count: int, counts: Any, low: Any, high: Any) -> None:
+    """Counts the numbers of each code, and adds up the halves of their words: the sum of four
+    thousand million of them has its place."""
+    for row in range(count):
+        code, number = codes[row], np.int64(numbers[row])
+        counts[code] += 1
+        low[code] += np.uint64(number) & _HALF
+        high[code] += number >> 32
 
 
 @loop("none: i8 i8 int u8 U8 U8")

@@ -18,6 +18,8 @@ from kalla.reconcile import loops
 
 Rids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+Counted = dict[tuple[str, int], tuple[int, int]]
+"""Rows and the sum of their amounts, in units of the last place, by status and rule."""
 
 SETTLED = ("matched", "suggested")
 OPEN = ("ambiguous", "unmatched")
@@ -64,31 +66,30 @@ class Fates:
         by_status = (codes != OPEN_CODE) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
         return np.asarray(rids[by_status])
 
-    def count(
-        self, amounts: Iterable[tuple[Rids | slice, Words, Words | None]]
-    ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Rows and the sum of their amounts, by status and rule, from some rows at a time: which
-        they are, and the low and the high word of each amount, if it has two.
-
-        A sum is in units of the last place, as amounts are.
-        """
+    def count(self, amounts: Iterable[tuple[Rids, Words, Words]]) -> Counted:
+        """From some rows at a time: which they are, and the low and the high word of each."""
         found: dict[int, tuple[int, int]] = {}
         for rids, low, high in amounts:
-            if not len(low):
-                continue
             codes = self._codes[rids]
-            # One by one only those that most rows are not like: the rest is what is left of all.
-            usual = int(np.bincount(codes[:: 1 + len(codes) // 64]).argmax())
-            others = np.flatnonzero(codes != usual)
-            counts = np.bincount(codes[others])
-            upper = _sign(low[others]) if high is None else high[others]
-            sums = sums_by_code(codes[others], low[others], upper)
-            told = {int(code): (int(counts[code]), sums[code]) for code in np.flatnonzero(counts)}
-            told[usual] = (len(codes) - len(others), _total(low, high) - sum(sums))
-            for code, (rows, total) in told.items():
-                before = found.get(code, (0, 0))
-                found[code] = (before[0] + rows, before[1] + total)
+            counts = np.bincount(codes)
+            sums = sums_by_code(codes, low, high)
+            for code in np.flatnonzero(counts).tolist():
+                rows, total = found.get(code, (0, 0))
+                found[code] = (rows + int(counts[code]), total + sums[code])
         return {meaning(code): counted for code, counted in found.items()}
+
+    def count_all(
+        self, amounts: npt.NDArray[np.signedinteger]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """The same of all rows in their order, whose amounts have a word each."""
+        codes = int(self._codes.max(initial=OPEN_CODE)) + 1
+        counts, high = np.zeros(codes, np.int64), np.zeros(codes, np.int64)
+        low = np.zeros(codes, np.uint64)
+        loops.tally(self._codes, amounts, len(amounts), counts, low, high)
+        return {
+            meaning(code): (int(counts[code]), (int(high[code]) << 32) + int(low[code]))
+            for code in np.flatnonzero(counts).tolist()
+        }
 
     def codes(self) -> npt.NDArray[np.uint16]:
         """What became of each row, as numbers that `meaning` tells."""
@@ -153,19 +154,6 @@ def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     flat: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
     first = 2 * amounts.offset
     return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
-
-
-def _total(low: Words, high: Words | None) -> int:
-    """Of numbers of one or two words each."""
-    if high is None:
-        signed = low.view(np.int64)
-        return (int((signed >> np.int64(32)).sum()) << 32) + int((low & _HALF).sum())
-    return sums_by_code(np.zeros(len(low), np.uint16), low, high)[0]
-
-
-def _sign(low: Words) -> Words:
-    """The upper words of numbers that have one word."""
-    return (low.view(np.int64) >> np.int64(63)).view(np.uint64)
 
 
 def sums_by_code(codes: npt.NDArray[Any], lows: Words, highs: Words) -> list[int]:

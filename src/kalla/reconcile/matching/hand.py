@@ -6,7 +6,7 @@ what the arrays take, DuckDB may not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching.fates import Rids, Words, numbers, words
+from kalla.reconcile.matching.fates import Rids, numbers, words
 
 Units = npt.NDArray[np.int64]
 Held = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -49,12 +49,6 @@ class Column:
     def units(self, rids: Rids | slice) -> Units:
         """The numbers of some rows."""
         return self.held[rids].astype(np.int64, copy=False)
-
-    def words(self) -> Iterator[tuple[slice, Words, None]]:
-        """Some rows at a time, their values as numbers of one word."""
-        for first in range(0, len(self.held), IN_CACHE):
-            rows = slice(first, first + IN_CACHE)
-            yield rows, self.units(rows).view(np.uint64), None
 
     @property
     def narrowest(self) -> pa.DataType:
@@ -218,7 +212,7 @@ def typed(
 
 
 def _is_word(kind: pa.DataType) -> bool:
-    if pa.types.is_decimal128(kind):
+    if pa.types.is_decimal(kind):
         return bool(kind.precision <= _SHORT)
     return bool(
         pa.types.is_integer(kind)

@@ -161,12 +161,15 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
     above. Values are comparable.
     """
     low, span, codes = _extent(offered, wanted)
-    values, sought = (_in_one_line(each, low, span, codes) for each in (offered, wanted))
-    sought, order = _in_order(sought)
-    among = _in_cells(values, sought, span * codes)
+    sought, order = _in_order(_in_one_line(wanted, low, span, codes))
+    values, lowest = offered.values, low
+    if offered.codes is not None:
+        values, lowest = _in_one_line(offered, low, span, codes), 0
+    among = _in_cells(values, lowest, sought, span * codes)
     if not len(values):
         return Steps(*(np.empty(0, np.int64) for _ in range(4)))
-    values, standing = _in_order(values if among is None else values[among])
+    some = values if among is None else values[among]
+    values, standing = _in_order(_in_one_line(Measured(None, some), lowest, span * codes, 1))
     if among is not None:
         standing = among[standing]
     above = np.searchsorted(values, sought, "right")
@@ -234,24 +237,28 @@ def _in_one_line(rows: Measured, low: int, span: int, codes: int) -> npt.NDArray
     return line
 
 
-def _in_cells(values: npt.NDArray[Any], sought: npt.NDArray[Any], span: int) -> Places | None:
+def _in_cells(
+    values: npt.NDArray[Any], low: int, sought: npt.NDArray[Any], span: int
+) -> Places | None:
     """Where those lie that may be next to one that is sought, without sorting the others: all that
     share its cell, or the nearest cell below or above that is not empty. Cells are equally wide: of
-    values that crowd together they leave too many, and nothing is said.
+    values that crowd together they leave too many, and nothing is said. What is sought is told from
+    the lowest value on.
     """
     if span >= 2**63 or not len(values):
         return None
     shift = max(0, span.bit_length() - _CELL_BITS)
     near, filled = (np.zeros(1 << _CELL_BITS, np.bool_) for _ in range(2))
-    loops.fill(sought, len(sought), shift, near)
-    if near[values[:: 1 + len(values) // _SAMPLE] >> values.dtype.type(shift)].mean() > _MANY:
+    loops.fill(sought, len(sought), 0, shift, near)
+    sample = values[:: 1 + len(values) // _SAMPLE].astype(np.int64)
+    if near[(sample - low) >> shift].mean() > _MANY:
         return None
-    loops.fill(values, len(values), shift, filled)
+    loops.fill(values, len(values), low, shift, filled)
     cells, wanted = np.flatnonzero(filled), np.flatnonzero(near)
     near[cells[np.maximum(np.searchsorted(cells, wanted) - 1, 0)]] = True
     near[cells[np.minimum(np.searchsorted(cells, wanted, "right"), len(cells) - 1)]] = True
     return in_parts(
-        lambda first, part, found: loops.in_cells(part, len(part), shift, near, first, found),
+        lambda first, part, found: loops.in_cells(part, len(part), low, shift, near, first, found),
         values,
     )
 

@@ -23,6 +23,7 @@ from kalla.reconcile.matching.engine import Engine, Resources, streamed
 from kalla.reconcile.matching.fates import (
     OPEN,
     SETTLED,
+    Counted,
     Fates,
     Rids,
     as_column,
@@ -155,15 +156,14 @@ class Workbench(Engine):
         expected = self.plan.sides[side].input.rows or 0
         if expected < hand.MANY:
             return None
-        schema = self.arrow(f"{rows} LIMIT 0").schema
         most = int(self._memory * hand.ALONE)
-        names = hand.fitting(schema, expected, most)
-        if len(names) < len(schema):
-            return None
         with self.connection.cursor() as reading:
             reading.execute("SET SESSION arrow_output_version = '1.5'")  # short decimals as words
-            batches = streamed(reading.sql(rows).to_arrow_reader(hand.IN_CACHE))
-            read = hand.gather(expected, names, batches, most)
+            found = reading.sql(rows).to_arrow_reader(hand.IN_CACHE)
+            names = hand.fitting(found.schema, expected, most)
+            if len(names) < len(found.schema):
+                return None
+            read = hand.gather(expected, names, streamed(found), most)
         if read is None:  # more rows came than a database has counted: they become a table
             return None
         count, columns = read
@@ -356,13 +356,11 @@ class Workbench(Engine):
             }
         return self._tallied[side]
 
-    def _counted(
-        self, side: Side, amount: Value | None, scale: int
-    ) -> dict[tuple[str, int], tuple[int, int]]:
+    def _counted(self, side: Side, amount: Value | None, scale: int) -> Counted:
         found = self.hand(side)
         column = found.column(amount.sql) if amount and found else None
         if column:
-            return self.fates[side].count(column.words())
+            return self.fates[side].count_all(column.held)
         exact = amount.sql if amount else "0"
         if not scale:  # whole numbers are no decimals yet
             exact = f"CAST({exact} AS {values.amount_type(0)})"
