@@ -75,6 +75,16 @@ def test_sums_by_code_are_exact(rows: list[tuple[int, int, int]]) -> None:
         assert sum(part << (32 * n) for n, part in enumerate(sums[code].tolist())) == due
 
 
+@given(st.lists(st.integers(-30, 5_000)), st.data())
+def test_chosen_values_are_numbered_from_the_lowest_on(
+    values: list[int], data: st.DataObject
+) -> None:
+    chosen = [row for row in range(len(values)) if data.draw(st.booleans())]
+    numbers = np.empty(len(chosen), np.int16)
+    loops.number(array(values), array(chosen), len(chosen), -30, numbers)
+    assert numbers.tolist() == [values[row] + 30 for row in chosen]
+
+
 @KINDS
 @given(data=st.data())
 def test_rows_and_sums_are_told_by_code(kind: Any, data: st.DataObject) -> None:

@@ -154,6 +154,13 @@ def paired(partners: Any, count: int, found: Any) -> int:
     return some
 
 
+@loop("none: i8 i8 int int I2")
+def number(values: Any, rows: Any, count: int, low: int, numbers: Any) -> None:
+    """The number of the value of each row, from the lowest one on; there are few."""
+    for place in range(count):
+        numbers[place] = values[rows[place]] - low
+
+
 @loop("int: U2 n int int")
 def settle(codes: Any, rids: Any, count: int, code: int) -> int:
     """Gives rows their code. Returns how many had one before."""

@@ -102,8 +102,8 @@ def _ranges(rows: int) -> Iterator[slice]:
         yield slice(first, min(first + _BATCH, rows))
 
 
-def _rids(rows: Rids | slice) -> Rids:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+def _rids(rows: Rids | slice, chosen: Rids) -> Rids:
+    return rows.start + chosen if isinstance(rows, slice) else rows[chosen]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Meeting:
             )
         chosen = np.empty(count, np.int64)
         chosen = chosen[: loops.paired(partners, count, chosen)]
-        rids = _rids(block.rows)[chosen]
+        rids = _rids(block.rows, chosen)
         ours, others = ("l", "r") if self.side == "left" else ("r", "l")
         parts = {
             f"{others}p{part}": held.narrow(rids)
@@ -148,7 +148,7 @@ class _Meeting:
             for part, held in enumerate(block.parts)
         }
         told = {
-            f"d{place}": _told(self.known.windows[place], delta[chosen])
+            f"d{place}": _told(self.known.windows[place], delta, chosen)
             for place, delta in deltas.items()
         }
         return pa.RecordBatch.from_pydict(
@@ -164,18 +164,19 @@ class _Meeting:
         )
 
 
-def _told(window: Window, deltas: Units) -> pa.Array:
-    """Differences that satisfy a check: of decimals as decimals, of dates as days. Where a window
-    has few, each is told by its number in it."""
+def _told(window: Window, deltas: Units, chosen: Rids) -> pa.Array:
+    """The chosen differences, which satisfy a check: of decimals as decimals, of dates as days.
+    Where a window has few, each is told by its number in it."""
     compared = window.columns["left"].kind
     kind = pa.int64()
     if pa.types.is_decimal128(compared):
         kind = pa.decimal128(_DIGITS, compared.scale)
     if window.highest - window.lowest >= _FEW:
-        return typed(deltas, kind)
+        return typed(deltas[chosen], kind)
     every = typed(np.arange(window.lowest, window.highest + 1), kind)
-    numbered = pa.array((deltas - window.lowest).astype(np.int16))
-    return pa.DictionaryArray.from_arrays(numbered, every, safe=False)
+    numbered = np.empty(len(chosen), np.int16)
+    loops.number(deltas, chosen, len(chosen), window.lowest, numbered)
+    return pa.DictionaryArray.from_arrays(typed(numbered, pa.int16()), every, safe=False)
 
 
 def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:
