@@ -264,11 +264,19 @@ def taken(
     )
 
 
-def out_of_sum(side: Side, key: str, candidate: str, columns: str) -> Unmatched:
+def out_of_sum(
+    side: Side,
+    key: str,
+    candidate: str,
+    columns: str,
+    sums: tuple[str | None, str | None],
+    difference: str | None,
+    tried: str = "r",
+) -> Unmatched:
     """The closest candidate satisfies everything, but their groups do not."""
     return Unmatched(
-        key, side, ("r",), candidate, "unmatched", "r",
-        failing_condition=f"sum({columns})", rejection_reason="sum_failed",
+        key, side, tuple(tried.split()), candidate, "unmatched", "r", f"sum({columns})", *sums,
+        difference, "sum_failed",
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ WHOLE = (
     "confirmed."
 )
 BOTH = "**M:N.** Both sides' group sums within tolerance: confirmed as one group."
+FAILED = "the first failing condition, both values, and the difference"
 AMOUNT = "tolerance(amount, ramount)"
 
 WHOLES = [
@@ -142,9 +143,9 @@ WHOLES = [
         right("id ref qty", ("R1", "a", 2), ("R2", "a", 3), ("R3", "b", 2), ("R4", "b", 4)),
         expect(
             group("L1", "R1 R2", "1:N"),
-            out_of_sum("left", "L2", "R3", "qty, rqty"),
-            out_of_sum("right", "R3", "L2", "qty, rqty"),
-            out_of_sum("right", "R4", "L2", "qty, rqty"),
+            out_of_sum("left", "L2", "R3", "qty, rqty", ("5", "6"), "1"),
+            out_of_sum("right", "R3", "L2", "qty, rqty", ("5", "6"), "1"),
+            out_of_sum("right", "R4", "L2", "qty, rqty", ("5", "6"), "1"),
         ),
     ),
     Case(
@@ -208,9 +209,56 @@ MANY = [
         left("id ref amount", ("L1", "a", "3"), ("L2", "a", "9")),
         right("id ref amount", ("R1", "a", "3")),
         expect(
-            out_of_sum("left", "L1", "R1", "amount, ramount"),
+            out_of_sum("left", "L1", "R1", "amount, ramount", ("12", "3"), "-9"),
             missed("left", "L2", "R1", "unmatched", AMOUNT, ("9", "3"), "-6"),
-            out_of_sum("right", "R1", "L1", "amount, ramount"),
+            out_of_sum("right", "R1", "L1", "amount, ramount", ("12", "3"), "-9"),
+        ),
+    ),
+    Case(
+        "sums that do not fit are told, each as its column has it",
+        FAILED,
+        recipe(rule(eq(), tolerance(absolute="1", negate="right"), cardinality="M:N")),
+        left("id ref amount", ("L1", "a", "3"), ("L2", "a", "0.5")),
+        right("id ref amount", ("R1", "a", "-3"), ("R2", "a", "-2.75"), ("R3", "a", None)),
+        expect(
+            out_of_sum("left", "L1", "R1", "amount, ramount", ("3.5", "-5.75"), "2.25"),
+            missed("left", "L2", "R2", "unmatched", AMOUNT, ("0.5", "-2.75"), "2.25"),
+            out_of_sum("right", "R1", "L1", "amount, ramount", ("3.5", "-5.75"), "2.25"),
+            out_of_sum("right", "R2", "L1", "amount, ramount", ("3.5", "-5.75"), "2.25"),
+            missed("right", "R3", "L1", "unmatched", AMOUNT, ("3", None), None),
+        ),
+    ),
+    Case(
+        "sums that do not fit are of one currency",
+        FAILED,
+        recipe(
+            rule(eq(), left_sum="qty", right_sum="rqty", cardinality="N:1"),
+            currency="cur",
+            amount="qty",
+        ),
+        left("id ref cur qty", ("L1", "a", "EUR", 1), ("L2", "a", "EUR", 2), ("L3", "a", "SEK", 9)),
+        right("id ref cur qty", ("R1", "a", "EUR", 7), ("R2", "a", "SEK", 9)),
+        expect(
+            pair("L3", "R2"),
+            out_of_sum("left", "L1", "R1", "qty, rqty", ("3", "7"), "4"),
+            out_of_sum("left", "L2", "R1", "qty, rqty", ("3", "7"), "4"),
+            out_of_sum("right", "R1", "L1", "qty, rqty", ("3", "7"), "4"),
+        ),
+    ),
+    Case(
+        "sums that do not fit are of what the rule has left",
+        FAILED,
+        recipe(
+            rule(eq(), left_sum="qty", right_sum="rqty", cardinality="1:N"),
+            rule(eq("no"), name="later"),
+        ),
+        left("id ref qty no", ("L1", "a", 100, 1), ("L2", "a", 50, 2), ("L3", "a", 8, 3)),
+        right("id ref qty no", ("R1", "a", 30, 4), ("R2", "a", 1, 3), ("R3", "a", 50, 5)),
+        expect(
+            pair("L2", "R3", status="suggested"),
+            pair("L3", "R2", rule="later"),
+            out_of_sum("left", "L1", "R1", "qty, rqty", ("108", "31"), "-77", tried="r later"),
+            out_of_sum("right", "R1", "L1", "qty, rqty", ("108", "31"), "-77", tried="r later"),
         ),
     ),
     Case(

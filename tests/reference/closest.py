@@ -9,9 +9,10 @@ from typing import Any
 
 from kalla.reconcile.model import SIDES, Condition, DateWindow, Equal, Rule, Tolerance
 from tests.reference.evidence import Fate, Unmatched
+from tests.reference.groups import SumsLeft
 from tests.reference.lens import Lens
 from tests.reference.rows import Row, in_key_order
-from tests.reference.values import as_text, in_time
+from tests.reference.values import as_text, in_time, number_text
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class Candidate:
     other: Row
 
 
-def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]) -> Unmatched:
+def closest(
+    lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate], sums: SumsLeft
+) -> Unmatched:
     """Within the same key first; where no rule finds any, by amount or date."""
     rules = [rule for rule in lens.recipe.rules_in_order if lens.admits(rule, row)]
     attempted = tuple(rule.name for rule in rules)
@@ -52,7 +55,18 @@ def closest(lens: Lens, row: Row, rows: Sequence[Row], fates: Mapping[Row, Fate]
         within = best.rule.tolerance
         summed = [best.rule.summed(side) or (within and within.column(side)) for side in SIDES]
         label = f"sum({', '.join(map(str, summed))})"
-        return replace(fits, failing_condition=label, rejection_reason="sum_failed")
+        failed = replace(fits, failing_condition=label, rejection_reason="sum_failed")
+        totals = sums.get((row, best.rule.name))
+        return (
+            failed
+            if totals is None
+            else replace(
+                failed,
+                left_value=number_text(totals.left),
+                right_value=number_text(totals.right),
+                difference=number_text(totals.difference),
+            )
+        )
     name, failing = fail[0]
     return Unmatched(
         record_key=row.key,

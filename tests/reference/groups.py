@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 from math import prod
 
-from kalla.reconcile.model import Condition, Rule, Side
+from kalla.reconcile.model import Condition, Rule, Side, Tolerance
 from tests.reference.evidence import Status
 from tests.reference.findings import Doubt, Finding, Match
 from tests.reference.lens import Lens
@@ -51,6 +52,22 @@ def of_one_key(
     return groups
 
 
+def sums_left(lens: Lens, rule: Rule, left: list[Row], right: list[Row]) -> SumsLeft:
+    """What the rows that a rule has left come to, key by key: those that agree with some row of
+    the other side that it has left."""
+    if rule.cardinality == "1:1":
+        return {}
+    sums = Sums(lens, rule)
+    if not sums.checked:
+        return {}
+    counting = ([row for row in rows if sums.amount(row) is not None] for rows in (left, right))
+    return {
+        (row, rule.name): Totals(sums.total(lefts), sums.total(rights), sums.tolerance)
+        for lefts, rights in (agreeing(sums, *group) for group in of_one_key(lens, rule, *counting))
+        for row in (*lefts, *rights)
+    }
+
+
 def same_key(lens: Lens, rule: Rule, one: Row, other: Row) -> bool:
     if one.side == other.side:
         return False
@@ -75,6 +92,22 @@ def differences(
         assert text is not None, "a pair that matched has no null"
         texts.append(text)
     return tuple(texts)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What two groups come to; a turned sign is the business of their difference."""
+
+    left: Fraction
+    right: Fraction
+    within: Tolerance | None
+
+    @property
+    def difference(self) -> Fraction:
+        return amount_difference(self.within, self.left, self.right)
+
+
+SumsLeft = dict[tuple[Row, str], Totals]  # by row and rule
 
 
 class Sums:
@@ -142,11 +175,18 @@ class Sums:
 
 
 def many_to_many(sums: Sums, lefts: list[Row], rights: list[Row]) -> list[Finding]:
-    left = [row for row in lefts if any(sums.admissible(row, other) for other in rights)]
-    right = [row for row in rights if any(sums.admissible(row, other) for other in lefts)]
+    left, right = agreeing(sums, lefts, rights)
     if left and right and sums.fits(left, right):
         return [sums.match(left, right, "confirmed")]
     return []
+
+
+def agreeing(sums: Sums, lefts: list[Row], rights: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The rows of a key that agree, in all but the sum, with some row of the other side."""
+    return (
+        [row for row in lefts if any(sums.admissible(row, other) for other in rights)],
+        [row for row in rights if any(sums.admissible(row, other) for other in lefts)],
+    )
 
 
 def one_to_many(sums: Sums, one: Row, manys: list[Row]) -> Sequence[Finding]:

@@ -21,7 +21,7 @@ from tests.reference.evidence import (
     Table,
 )
 from tests.reference.findings import Doubt, Finding, Match
-from tests.reference.groups import differences, match_groups
+from tests.reference.groups import SumsLeft, differences, match_groups, sums_left
 from tests.reference.lens import Lens
 from tests.reference.rows import Row, in_key_order, rows_of
 from tests.reference.values import Seen, order
@@ -38,6 +38,7 @@ def reconcile(recipe: Recipe, left: Table, right: Table) -> Result:
     matched: list[Matched] = []
     doubts: dict[Row, Ambiguous] = {}
     fates: dict[Row, Fate] = {}
+    sums: SumsLeft = {}
     for rule in recipe.rules_in_order:
         present = [row for row in rows if row not in fates and lens.admits(rule, row)]
         for finding in apply(lens, rule, of("left", present), of("right", present)):
@@ -48,10 +49,12 @@ def reconcile(recipe: Recipe, left: Table, right: Table) -> Result:
                         fates[row] = "matched" if finding.status == "confirmed" else "suggested"
                 case Doubt():
                     doubts.setdefault(finding.row, doubted(rule, finding))
+        rest = [row for row in present if row not in fates]
+        sums |= sums_left(lens, rule, of("left", rest), of("right", rest))
     ambiguous = [each for row, each in doubts.items() if row not in fates]
     for row in rows:
         fates.setdefault(row, "ambiguous" if row in doubts else "unmatched")
-    unmatched = [closest(lens, row, rows, fates) for row in rows if fates[row] == "unmatched"]
+    unmatched = [closest(lens, row, rows, fates, sums) for row in rows if fates[row] == "unmatched"]
     return Result.of(*matched, *ambiguous, *unmatched)
 
 

@@ -261,6 +261,25 @@ def test_currencies_are_told_as_in_one_bucket(case: Case, other_key: bool, tmp_p
     assert in_buckets(wanted, case.left_rows, case.right_rows, tmp_path, 5) == expected
 
 
+OF_SUMS = [
+    case
+    for case in CASES
+    if any(each.rejection_reason == "sum_failed" for each in case.expected.unmatched)
+]
+
+
+@pytest.mark.parametrize("case", OF_SUMS, ids=lambda case: case.name)
+@pytest.mark.parametrize("other_key", [False, True])
+def test_sums_that_fail_are_told_as_in_one_bucket(
+    case: Case, other_key: bool, tmp_path: Path
+) -> None:
+    """Also where they failed in one task, and another tells of it."""
+    more = [rule(eq("id"), name="other")] if other_key else []
+    wanted = case.recipe.model_copy(update={"rules": (*case.recipe.rules, *more)})
+    expected = matcher.reconcile(wanted, case.left_rows, case.right_rows)
+    assert in_buckets(wanted, case.left_rows, case.right_rows, tmp_path, 5) == expected
+
+
 def test_rules_that_share_a_key_need_one_spreading() -> None:
     given = Input("parquet", ("-",), TYPES)
     inputs: dict[Side, Input] = {"left": given, "right": given}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kalla.reconcile.evidence import spelling
-from kalla.reconcile.matching import telling
+from kalla.reconcile.matching import shortfalls, telling
 from kalla.reconcile.matching.closest_in_hand import Seen, there
 from kalla.reconcile.matching.fates import OPEN, OPEN_CODE, SETTLED, Rids
 from kalla.reconcile.matching.hand import Column
@@ -32,16 +32,24 @@ def by_sql(bench: Workbench, side: Side) -> str:
     attempted, unmet = _attempted(bench.plan, side)
     ambiguous, unmatched = (f"{literal(each)}::{enum(STATUSES)}" for each in OPEN)
     of_row = [f"{sql} AS {name}" for name, sql in worth(bench.plan, side).items()]
+    said, sums = {name: f"n.{name}" for name in telling.SAID}, ""
+    if shortfalls.are_kept(bench.plan):
+        shortfalls.lay_out(bench, side)
+        said |= {name: f"coalesce(n.{name}, s.{name})" for name in shortfalls.SAID}
+        sums = (
+            f" LEFT JOIN {side}_shortfalls s ON s.rid = u.rid AND s.rule = CAST(n.rule AS VARCHAR)"
+            " AND n.failing IS NULL AND g.rid IS NULL AND a.rid IS NULL"
+        )
     return (
         f"SELECT {key} AS record_key, {', '.join(of_row)}, {attempted} AS attempted_rules,"
         f" {unmet} AS unmet, n.candidate,"
         f" CASE WHEN g.status IS NOT NULL THEN g.status WHEN a.rid IS NOT NULL THEN {ambiguous}"
         f" WHEN n.other IS NOT NULL THEN {unmatched} END AS status,"
-        f" n.rule, {', '.join(f'n.{each}' for each in telling.SAID)}"
+        f" n.rule, {', '.join(f'{sql} AS {name}' for name, sql in said.items())}"
         f" FROM {side}_unmatched u JOIN {bench.left_over(side)} t USING (rid) {join}"
         f" LEFT JOIN {side}_near n ON n.rid = u.rid"
         f" LEFT JOIN {gone} g ON g.rid = n.other"
-        f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other"
+        f" LEFT JOIN {other}_ambiguous a ON a.rid = n.other{sums}"
     )
 
 
@@ -49,7 +57,9 @@ def in_hand(bench: Workbench, side: Side, seen: Sequence[Seen]) -> str | None:
     """From what was seen in hand; none where more is to be said than is there."""
     hand, plan = bench.hand(side), bench.plan.sides[side]
     amount = hand.column(plan.amount.sql) if hand and plan.amount else None
-    if plan.currency or (plan.amount and not amount) or not all(map(bench.has_whole_keys, SIDES)):
+    if plan.currency or (plan.amount and not amount) or shortfalls.are_kept(bench.plan):
+        return None
+    if not all(map(bench.has_whole_keys, SIDES)):
         return None
     told = _Told(bench, side, amount)
     lonely = np.zeros(bench.fates[side].rows, np.bool_)

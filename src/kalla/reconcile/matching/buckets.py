@@ -17,7 +17,7 @@ import duckdb
 from kalla.reconcile import complaints, kernel
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
-from kalla.reconcile.matching import closest, exchange, nearby, recalling
+from kalla.reconcile.matching import closest, exchange, nearby, recalling, shortfalls
 from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.exchange import (
     Key,
@@ -351,6 +351,7 @@ class _Match:
             "kalla:reason": "a.reason",
             "kalla:candidates": "a.candidates",
             "kalla:candidate_count": "a.candidate_count",
+            "kalla:shortfalls": shortfalls.handed_on(bench, side),
             "kalla:explained": f"rid IN (SELECT rid FROM {side}_explained) OR NULL",
         }
         rows = f"{bench.left_over(side)} t LEFT JOIN {side}_ambiguous a USING (rid)"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from kalla.reconcile import complaints
-from kalla.reconcile.matching import loading, parcels
+from kalla.reconcile.matching import loading, parcels, shortfalls
 from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.loading import Loaded
@@ -39,6 +39,7 @@ STATE: Mapping[str, str] = {
     "kalla:reason": "VARCHAR",
     "kalla:candidates": "VARCHAR[]",
     "kalla:candidate_count": "BIGINT",
+    "kalla:shortfalls": shortfalls.KIND,
     "kalla:explained": "BOOLEAN",  # unmatched, and its evidence is written
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.matching import kinship, splits, totals
+from kalla.reconcile.matching import kinship, shortfalls, splits, totals
 from kalla.reconcile.matching.conditions import FUZZY
 from kalla.reconcile.matching.doubts import doubt_whole_keys
 from kalla.reconcile.matching.phrases import (
@@ -43,6 +43,7 @@ def match(bench: Workbench, rule: RulePlan) -> str:
             bench.settle(side, rids, status, rule.number)
     _keep_pairs(bench, rule, groups)
     _keep_sums(bench, rule, groups)
+    shortfalls.keep(bench, rule, groups)
     return groups
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kalla.reconcile.matching import loading
+from kalla.reconcile.matching import loading, shortfalls
 from kalla.reconcile.matching.exchange import Ordinals, key_of_source
 from kalla.reconcile.matching.values import held
 from kalla.reconcile.matching.workbench import Workbench
@@ -74,3 +74,5 @@ def _restore_states(bench: Workbench, side: Side) -> None:
         side,
         f"SELECT rid, {', '.join(doubt)} FROM {rows} WHERE {known['rule']} IS NOT NULL",
     )
+    if shortfalls.are_kept(bench.plan):
+        shortfalls.restore(bench, side, held("kalla:shortfalls"))

@@ -1,0 +1,99 @@
+"""What two groups come to whose sums do not fit: kept when their rule has had its turn, for what is
+said at the end of the rows that it left.
+"""
+
+from __future__ import annotations
+
+from kalla.reconcile.matching import totals, values
+from kalla.reconcile.matching.phrases import conjunction, group_columns, unscaled
+from kalla.reconcile.matching.values import Value, literal
+from kalla.reconcile.matching.workbench import Workbench
+from kalla.reconcile.model import SIDES, Side, opposite
+from kalla.reconcile.plan import Plan, RulePlan
+
+SAID = ("left_value", "right_value", "difference")  # as texts
+_COLUMNS = ("rule", *SAID)
+
+# What one row has, by rule, on its way from task to task.
+KIND = f"STRUCT({', '.join(f'{name} VARCHAR' for name in _COLUMNS)})[]"
+
+
+def are_kept(plan: Plan) -> bool:
+    return any(rule.sums for rule in plan.rules)
+
+
+def lay_out(bench: Workbench, side: Side) -> None:
+    """`{side}_shortfalls` (rid, rule and what is said), which is there for all hands."""
+    columns = ", ".join(f"{name} VARCHAR" for name in _COLUMNS)
+    bench.run(f"CREATE TABLE IF NOT EXISTS {side}_shortfalls (rid BIGINT, {columns})")
+
+
+def keep(bench: Workbench, rule: RulePlan, groups: str) -> None:
+    """For each row that a rule has left, and that agrees with one that it has left: what all such
+    rows of its key sum up to, on both sides."""
+    if rule.sum_bound is None:
+        return
+    keys = group_columns(rule) if rule.cardinality == "M:N" else ["kid"]
+    for side in SIDES:
+        bench.run(f"CREATE OR REPLACE TEMP TABLE {side}_short AS {_left(rule, side, keys, groups)}")
+    amount = Value("", "number", rule.sum_scale)
+    sums = [totals.scaled(totals.whole(f"{each}.total"), amount.scale) for each in "ab"]
+    said = [values.shown(amount, sql) for sql in sums]
+    said.append(rule.sum_bound.difference(sums[0], sums[1], amount.scale))
+    shared = "".join(f"{name}, " for name in keys)
+    left, right = (
+        f"(SELECT {shared}{totals.halves('units')} AS total FROM {side}_short GROUP BY ALL)"
+        for side in SIDES
+    )
+    listed = [f"a.{name}" for name in keys]
+    listed += [f"{sql} AS {name}" for sql, name in zip(said, SAID, strict=True)]
+    bench.run(
+        f"CREATE OR REPLACE TEMP TABLE short AS SELECT {', '.join(listed)}"
+        f" FROM {left} a JOIN {right} b ON {_same(keys, 'a', 'b')}"
+    )
+    for side in SIDES:
+        lay_out(bench, side)
+        bench.run(
+            f"INSERT INTO {side}_shortfalls SELECT t.rid, {literal(rule.name)}, {', '.join(SAID)}"
+            f" FROM {side}_short t JOIN short s ON {_same(keys, 't', 's')}"
+        )
+
+
+def _left(rule: RulePlan, side: Side, keys: list[str], groups: str) -> str:
+    """A query of the rows of a side that are left and agree with one that is: key, rid, units."""
+    mine, theirs = (
+        f"(SELECT rid FROM {groups} WHERE side = '{each}')" for each in (side, opposite(side))
+    )
+    if rule.cardinality == "M:N":  # a group goes as a whole
+        shared = "".join(f"{name}, " for name in keys)
+        units = unscaled("amount", rule.sum_scale)
+        return f"SELECT {shared}rid, {units} AS units FROM {side}_part WHERE rid NOT IN {mine}"
+    is_one = (side == "left") == (rule.cardinality == "1:N")
+    own, other = ("one", "many") if is_one else ("many", "one")
+    return (
+        f"SELECT DISTINCT kid, {own} AS rid, {own}_amount AS units FROM admissible"
+        f" WHERE {own} NOT IN {mine} AND {other} NOT IN {theirs}"
+    )
+
+
+def _same(keys: list[str], one: str, other: str) -> str:
+    return conjunction([f"{one}.{name} = {other}.{name}" for name in keys])
+
+
+def handed_on(bench: Workbench, side: Side) -> str:
+    """Of a row `t`, all that is kept, as KIND."""
+    if not are_kept(bench.plan):
+        return "NULL"
+    lay_out(bench, side)
+    packed = ", ".join(f"{name} := s.{name}" for name in _COLUMNS)
+    return f"(SELECT list(struct_pack({packed})) FROM {side}_shortfalls s WHERE s.rid = t.rid)"
+
+
+def restore(bench: Workbench, side: Side, handed: str) -> None:
+    """What was handed on with the rows, in a column of that name."""
+    lay_out(bench, side)
+    columns = ", ".join(f"s.{name}" for name in _COLUMNS)
+    bench.run(
+        f"INSERT INTO {side}_shortfalls SELECT rid, {columns}"
+        f" FROM (SELECT rid, unnest({handed}) AS s FROM {bench.all_rows(side)})"
+    )
