@@ -341,8 +341,30 @@ def test_columns_that_multiply_are_counted_as_doubled() -> None:
         f"c{number} AS (SELECT t.*, t.* FROM {f'c{number - 1}' if number else 'left_src'} t)"
         for number in range(60)
     ]
-    held = hold(f"WITH {', '.join(parts)} SELECT * FROM c59", KNOWN)
-    assert sorted(result_columns(held, KNOWN) or ()) == sorted(KNOWN["left_src"] * 2)
+    sql = f"WITH {', '.join(parts)} SELECT * FROM c59"
+    assert sorted(result_columns(sql, KNOWN) or ()) == sorted(KNOWN["left_src"] * 2)
+    assert "once each name stands for what it was made with" in problems(sql)[0]
+
+
+def test_a_column_is_counted_as_often_as_it_is_read_again() -> None:
+    """Not as often as others are: what a report is made of, step by step, passes."""
+
+    def steps(count: int, column: str) -> str:
+        parts = ["c0 AS (SELECT * FROM left_src)"]
+        parts += [
+            f"c{number} AS (SELECT *, {column} AS x{number} FROM c{number - 1})"
+            for number in range(1, count + 1)
+        ]
+        return f"WITH {', '.join(parts)} SELECT * FROM c{count} WHERE x{count} > 0"
+
+    hold(
+        steps(60, "CASE WHEN memo = 'a' OR memo = 'b' THEN amount + amount ELSE -amount END"), KNOWN
+    )
+    doubled = "WITH c0 AS (SELECT id, amount AS x FROM left_src)"
+    for number in range(1, 14):
+        doubled += f", c{number} AS (SELECT id, x + x AS x FROM c{number - 1})"
+    hold(f"{doubled} SELECT id FROM c13", KNOWN)
+    assert "32,769 parts" in problems(f"{doubled} SELECT id FROM c13 WHERE x < x")[0]
 
 
 def test_so_many_joins_and_no_more() -> None:

@@ -16,7 +16,7 @@ from sqlglot import ErrorLevel, exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kalla.spark.sandbox import clock, growth, names, order, values
+from kalla.spark.sandbox import clock, copies, growth, names, order, values
 from kalla.spark.sandbox.columns import Columns
 from kalla.spark.sandbox.grammar import (
     NODES,
@@ -102,6 +102,7 @@ def _checked(
         order.check(tree, report)
         clock.check(tree, report)
         growth.check(tree, report)
+        copies.check(tree, tables, report)
         names.check(tree, tables, report)
     report.check()
     return tree

@@ -142,7 +142,7 @@ class _Names:
         sources: dict[str, _Relation] = {}
         tables, values = 0, list[exp.Expr]()
         everything: Columns = ()
-        for clause, source in _sources(node):
+        for clause, source in read_by(node):
             relation = self.query(source, ctes, outer)
             tables += relation.tables
             found = columns.renamed(source.args.get("alias"), relation.columns)
@@ -277,7 +277,7 @@ class _Names:
             )
 
 
-def _sources(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr]]:
+def read_by(select: exp.Select) -> Iterator[tuple[exp.Expr, exp.Expr]]:
     """Each source, and the FROM or JOIN that names it."""
     from_ = select.args.get("from_")
     for clause in (*([from_] if from_ else []), *(select.args.get("joins") or ())):
