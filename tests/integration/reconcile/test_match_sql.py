@@ -313,3 +313,20 @@ def test_a_column_of_a_type_that_spark_lacks_keeps_no_row_from_it(desk: Desk) ->
     pq.write_table(pa.table({"id": ["L1"], "ref": ["a"], "f": pa.array([1.5], pa.float16())}), half)
     side["uri"] = str(half)
     assert desk.run(side, desk.csv("right", RIGHT), by_reference).matched() == {("L1", "R1", "1:1")}
+
+
+@pytest.mark.timeout(180)
+def test_columns_under_many_names_do_not_hold_spark_up(desk: Desk) -> None:
+    """It would work out what holds of these in any combination, for hours, whoever cancels it."""
+    names = ["id", "ref", "a", "b", "c"]
+    many = [f"{name}{number}" for name in names for number in range(8)]
+    sql = f"""
+    SELECT l.id0 AS left_id, r.id AS right_id
+    FROM (SELECT {", ".join(f"{name[:-1]} AS {name}" for name in many)}
+          FROM (SELECT id, ref, CAST(amount AS STRING) AS a, upper(ref) AS b, lower(ref) AS c
+                FROM left_src) x
+          WHERE coalesce({", ".join(names)}) > 'A' AND concat({", ".join(names)}) <> 'b') l
+    JOIN right_src r ON l.ref0 = r.ref AND concat({", ".join(many)}) <> r.ref
+    """
+    evidence = desk.run(desk.parquet("left", LEFT), desk.parquet("right", RIGHT), sql)
+    assert ("L1", "R1", "1:1") in evidence.matched()

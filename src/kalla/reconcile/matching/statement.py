@@ -54,6 +54,13 @@ _LASTING = ("0A", "21", "22", "42", "54")
 _PATTERN = re.compile(r"PatternSyntaxException: .{1,200}")
 _CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
 
+_SETTINGS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Else, where columns have many names, Spark works out what holds of these in any combination: a
+    # page of SQL fills its memory, and no cancel reaches it there.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
+
 _MOST_PAIRS = 50_000_000  # of one task
 _TOO_MANY = "KALLA_TOO_MANY_PAIRS"
 
@@ -70,7 +77,8 @@ def find_pairs(
 
     require_reading(session)
     functions.install(session)
-    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    for name, setting in _SETTINGS.items():
+        session.conf.set(name, setting)
     copied = _copied(session, plan, folder, resources)
     try:
         with _views(session, plan, copied) as names:
@@ -260,12 +268,11 @@ def _lasting(error: PySparkException) -> str | None:
     from pyspark.errors import IllegalArgumentException
 
     state = error.getSqlState() or ""
-    if state.startswith(_LASTING) or isinstance(error, IllegalArgumentException):
-        return _said(error)
-    # Of a task, within what is said of the job.
-    if found := _PATTERN.search(str(error)):
-        return found[0]
-    found = _CONDITION.search(str(error))
-    if found is None or not found[1].startswith(_LASTING):
-        return None
-    return " ".join(found[0].split())[:500]
+    told = _CONDITION.search(str(error))
+    if not state.startswith(_LASTING) and not isinstance(error, IllegalArgumentException):
+        # Of a task, within what is said of the job.
+        if found := _PATTERN.search(str(error)):
+            return found[0]
+        if told is None or not told[1].startswith(_LASTING):
+            return None
+    return " ".join(told[0].split())[:500] if told else _said(error)
