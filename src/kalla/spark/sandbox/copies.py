@@ -152,11 +152,11 @@ class _Copies:
 
 
 def _read(node: exp.Column, scopes: _Scopes) -> int:
-    """Of how many parts the column is that is read."""
+    """Of how many parts the column is that is read, or all of `count(t.*)`."""
     if node.table:
         for scope in reversed(scopes):
             if (source := scope.get(folded(node.table))) is not None:
-                return source.column(folded(node.name))
+                return source.in_all if node.is_star else source.column(folded(node.name))
     # What is no table's alias may be a column with fields.
     names = {folded(part.name) for part in node.parts}
     every = (source for scope in scopes for source in scope.values())
