@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +44,14 @@ def test_it_is_exit_code_2(what: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("The report cannot be printed: ")
     assert "Traceback" not in done.stderr
+
+
+def test_who_has_seen_enough_of_it_hears_no_complaint() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    what = PRINTS.format(what="typer.echo('x' * 1000000)").replace("Exit(0)", "Exit(1)")
+    done = subprocess.run(
+        [sys.executable, "-c", what], stdout=writing, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -75,7 +75,8 @@ def command(
         values = given_values(given or [])
         recipe = reading.read(recipe_text(file), values, left=left, right=right, columns=Look())
         if dry_run:
-            _print_plan(recipe, style)
+            with printing():
+                _print_plan(recipe, style)
             return
         with clearing_up():
             made = reconcile(recipe, output)
@@ -83,6 +84,8 @@ def command(
         lines = map(str, error.problems) if isinstance(error, InvalidInput) else [str(error)]
         say("\n".join(lines), err=True)
         raise typer.Exit(2) from None
+    except typer.Exit:
+        raise
     except Exception as error:  # exit code 1 would say that exceptions were found
         said = (str(error) or type(error).__name__).strip().splitlines()[0]
         say(f"The run failed: {scrub(said)}", err=True)

@@ -26,11 +26,17 @@ def printing() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough: that is nothing to complain about
+        _print_no_more()
     except (OSError, ValueError) as error:
-        # Or the interpreter tries once more as it ends, and has an exit code of its own for that.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _print_no_more()
         typer.echo(f"The report cannot be printed: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def _print_no_more() -> None:
+    """Or the interpreter tries once more as it ends, and has an exit code of its own for that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def print_report(report: Report, see_more: str) -> None:
