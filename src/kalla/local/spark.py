@@ -72,7 +72,7 @@ class Spark(Server):
         (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
 
     def command(self) -> Sequence[str]:
-        java_options = f"-Djava.io.tmpdir={self.folder / 'tmp'}"
+        java_options = _quoted(f"-Djava.io.tmpdir={self.folder / 'tmp'}")
         settings = {
             # The 4 makes a failed task try again; plain local[n] never does.
             "spark.master": f"local[{self.cores},4]",
@@ -132,3 +132,9 @@ def _home() -> Path:
     for place in (spec and spec.submodule_search_locations) or []:
         return Path(place)
     raise NotInstalled("There is no pyspark: install it with `pip install 'pyspark[connect]'`.")
+
+
+def _quoted(option: str) -> str:
+    """As Spark takes options apart: at blanks."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
