@@ -162,11 +162,22 @@ def _code(module: str) -> dict[str, tuple[str, bytes]]:
             unfinished.write_bytes(made)
             unfinished.chmod(0o644)  # as other users of the package need it
             unfinished.replace(folder / name)  # another process may have been sooner
+            _clear_up(folder, module)
             break
         except OSError:  # it is not ours to write, or full
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
     return _read(made)
+
+
+def _clear_up(folder: Path, module: str) -> None:
+    """Only the newest two stay: who imported the version before may be about to load it."""
+    with suppress(OSError):  # another process does the same
+        newest_last = sorted(
+            folder.glob(f"{module}-*.loops"), key=lambda file: file.stat().st_mtime_ns
+        )
+        for old in newest_last[:-2]:
+            old.unlink()
 
 
 def _make(module: str, name: str) -> bytes:

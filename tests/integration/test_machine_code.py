@@ -84,6 +84,20 @@ def test_loops_that_were_changed_are_compiled_anew(tmp_path: Path) -> None:
     assert package.use() == "made"
 
 
+def test_what_no_version_uses_any_more_goes_but_for_the_one_before(tmp_path: Path) -> None:
+    package = Package(tmp_path)
+    package.kept.mkdir()
+    others = "another.module-0.loops", "loops_of_ours.py"
+    for name in ("loops_of_ours-1.loops", "loops_of_ours-2.loops", *others):
+        (package.kept / name).write_text("of versions before", encoding="ascii")
+    os.utime(package.kept / "loops_of_ours-2.loops", (1, 1))
+    assert package.use() == "made"
+    left = {file.name for file in package.kept.iterdir()}
+    assert {*others, "loops_of_ours-1.loops"} < left
+    assert len(left) == 4
+    assert "loops_of_ours-2.loops" not in left
+
+
 def test_where_the_package_cannot_be_written_the_user_keeps_the_code(tmp_path: Path) -> None:
     package = Package(tmp_path)
     package.kept.write_text("not a folder", encoding="ascii")
