@@ -117,14 +117,18 @@ def test_spark_takes_no_file_for_a_table(spark: SparkSession) -> None:
         spark.sql("SELECT * FROM text.`/etc/hostname`").collect()
 
 
-def test_a_server_that_reads_sql_otherwise_is_noticed(spark: SparkSession) -> None:
+@pytest.mark.filterwarnings("ignore:The SQL config")  # that somebody sets what is deprecated
+@pytest.mark.parametrize(
+    "name", ["spark.sql.variable.substitute", "spark.sql.parser.escapedStringLiterals"]
+)
+def test_a_server_that_reads_sql_otherwise_is_noticed(spark: SparkSession, name: str) -> None:
     require_reading(spark)
-    spark.conf.set("spark.sql.variable.substitute", "true")
+    spark.conf.set(name, "true")
     try:
-        with pytest.raises(Permanent, match=r"set spark\.sql\.variable\.substitute to false"):
+        with pytest.raises(Permanent, match=f"{name} on, .* set that to false on the server"):
             require_reading(spark)
     finally:
-        spark.conf.set("spark.sql.variable.substitute", "false")
+        spark.conf.set(name, "false")
 
 
 @pytest.mark.parametrize(

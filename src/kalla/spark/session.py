@@ -30,13 +30,17 @@ _LOST = (
 )
 
 # How Spark has to read SQL, for the sandbox to have read the same: no ${…} filled in before it is
-# parsed, no file for a table's name, no pattern for a column's, and names in any case.
+# parsed, no file for a table's name, no pattern for a column's, names in any case, and texts in
+# either kind of quotes.
 READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
 }
+# Off unless a server has it on, and then texts have no escapes; Spark warns of who sets it at all.
+_LEFT_AS_IT_IS = {"spark.sql.parser.escapedStringLiterals": "false"}
 
 # Adaptive execution starts each stage from a thread of its own. One that is still being compiled
 # when the query is interrupted is started all the same, with nobody left who could stop it: it
@@ -163,11 +167,12 @@ def connect(settings: SparkSettings) -> SparkSession:
 def require_reading(session: SparkSession) -> None:
     """Raise Permanent if this server reads SQL otherwise: what it does not let a session set, it
     keeps without a word."""
-    wrong = [name for name, value in READING.items() if session.conf.get(name) != value]
+    needed = READING | _LEFT_AS_IT_IS
+    wrong = [name for name, value in needed.items() if session.conf.get(name) != value]
     if wrong:
         raise Permanent(
-            f"Spark does not let Kalla set {', '.join(wrong)} to false, so SQL of a recipe could "
-            "mean something else to it than to the sandbox: allow that setting on the server"
+            f"Spark keeps {', '.join(wrong)} on, so SQL of a recipe could mean something else to"
+            " it than to the sandbox: set that to false on the server, or allow sessions to"
         )
 
 
