@@ -189,6 +189,25 @@ rules:
 """
 
 
+def test_groups_that_do_not_fit_are_told_with_both_sums(tmp_path: Path) -> None:
+    for name, rows in (("left", ["1,a,5", "2,a,5"]), ("right", ["3,a,5"])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,ref,amount", *rows]) + "\n")
+    sources = {
+        side: {"uri": str(tmp_path / f"{side}.csv"), "primary_key": ["id"], "amount": "amount"}
+        for side in ("left", "right")
+    }
+    conditions = [
+        {"left": "ref", "op": "eq", "right": "ref"},
+        {"left": "amount", "op": "tolerance", "right": "amount", "absolute": 0},
+    ]
+    rule = {"name": "r", "cardinality": "M:N", "conditions": conditions}
+    wanted = Recipe.model_validate({"name": "sums", "sources": sources, "rules": [rule]})
+    found = report.of_evidence(match_here(wanted, tmp_path / "run")).largest_exceptions
+    assert found[0].reason.endswith(
+        "sum(amount, amount) of their groups does not, 10 against 5 (-5)"
+    )
+
+
 def in_currencies(folder: Path, *currencies: str) -> report.Report:
     """Ten rows of each, one of which matches; one is left out."""
     folder.mkdir()

@@ -362,7 +362,8 @@ def _why_unmatched(
     # Some keys and values are as long as a letter: the evidence has them whole.
     named = shortened(candidate or "")
     text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
-    if reason == "condition_failed":
+    # Sums that do not fit were not told before; what lacks a value is told so.
+    if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
         text += f", {shortened(left or 'nothing')} against {shortened(right or 'nothing')}"
         text += f" ({difference})" if difference else ""
     return text
