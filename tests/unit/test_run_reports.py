@@ -54,7 +54,7 @@ def test_nothing_in_a_report_commands_the_terminal(capsys: pytest.CaptureFixture
         side="left", record_key=f"{escape}L1", amount=None, closest_candidate=None, reason=escape
     )
     report = _report(
-        recipe=f"{escape}r",
+        name=f"{escape}r",
         largest_exceptions=[odd],
         troubles=[escape],
         evidence=f"/{escape}",

@@ -46,7 +46,7 @@ def print_report(report: Report, see_more: str) -> None:
     # A figure cut short is no figure: what a terminal is too narrow for, it folds.
     room = console.options.update_width(_WIDEST)
     console.width = max(console.width, console.measure(figures, options=room).maximum)
-    name, rate = escape(visible(report.recipe)), percent(report.match_rate)
+    name, rate = escape(visible(report.name)), percent(report.match_rate)
     console.print(f"\n[bold]{name}[/]: {rate} % of all rows matched\n")
     console.print(figures)
     for trouble in report.troubles:
