@@ -22,6 +22,7 @@ from kalla.reconcile.plan import Plan
 
 STATUSES = (*SETTLED, *OPEN)
 _AMBIGUOUS, _UNMATCHED = (STATUSES.index(each) for each in OPEN)
+_MOST_ROWS = 2**31 // 22  # whose numbers, with sign and point, have places of 32 bits as one text
 
 
 def by_sql(bench: Workbench, side: Side) -> str:
@@ -57,13 +58,14 @@ def in_hand(bench: Workbench, side: Side, seen: Sequence[Seen]) -> str | None:
     """From what was seen in hand; none where more is to be said than is there."""
     hand, plan = bench.hand(side), bench.plan.sides[side]
     amount = hand.column(plan.amount.sql) if hand and plan.amount else None
-    if plan.currency or (plan.amount and not amount) or shortfalls.are_kept(bench.plan):
+    if plan.currency or (plan.amount and amount is None) or shortfalls.are_kept(bench.plan):
         return None
-    if not all(map(bench.has_whole_keys, SIDES)):
+    unmatched = bench.column(f"SELECT rid FROM {side}_unmatched")
+    if len(unmatched) > _MOST_ROWS or not all(map(bench.has_whole_keys, SIDES)):
         return None
     told = _Told(bench, side, amount)
     lonely = np.zeros(bench.fates[side].rows, np.bool_)
-    lonely[bench.column(f"SELECT rid FROM {side}_unmatched")] = True
+    lonely[unmatched] = True
     for each in seen:
         lonely[each.rids] = False
     said = [told.of_seen(number, each) for number, each in enumerate(seen)]
