@@ -168,7 +168,7 @@ def _write(
     def unmatched(own: Workbench, side: Side) -> list[Written]:
         own.tallies(side)  # for all who ask later
         explained = evidence.beside(own)
-        rows = _in_hand(own, side)
+        rows = _find_closest(own, side)
         headway.made("evidence", 0.2)
         explained.unmatched(side, rows)
         headway.made("evidence", 0.1)
@@ -186,8 +186,9 @@ def _write(
     return _rules_facts(bench, carried), (*evidence.written, *rest)
 
 
-def _in_hand(bench: Workbench, side: Side) -> str | None:
-    """Look for the closest rows. A query of all that is to be said of it, where that is in hand."""
+def _find_closest(bench: Workbench, side: Side) -> str | None:
+    """Find the closest row of every unmatched one. Where all that is to be said of them is in hand,
+    a query of it; else it is in tables, for whoever writes the evidence."""
     seen = closest_in_hand.search(bench, side)
     if seen is None:
         closest.search_by_sql(bench, side)

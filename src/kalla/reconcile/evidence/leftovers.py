@@ -121,14 +121,15 @@ class _Told:
         rows: str,
     ) -> str:
         """Of a table of that name, or the rows that are made of it."""
+        plan = self._bench.plan
         own = {"record_key": self._keys(self._side, rids)}
+        said = {"record_key": "record_key", **worth(plan, self._side)}
         if self._amount is not None:
             own["amount"] = self._amount.at(rids)
+            said["amount"] = "amount"
         self._bench.connection.register(name, pa.table({**own, **columns}))
-        plan = self._bench.plan
         attempted, unmet = _attempted(plan, self._side)  # of rules without filters
         kinds = {"status": enum(STATUSES)} | telling.kinds(plan.rules)
-        said = {"record_key": "", **worth(plan, self._side)} | {each: each for each in own}
         said |= {"attempted_rules": attempted, "unmet": unmet}
         said |= {each: f"CAST({sql} AS {kinds.get(each, 'VARCHAR')})" for each, sql in told.items()}
         return f"SELECT {', '.join(f'{sql} AS {each}' for each, sql in said.items())} FROM {rows}"

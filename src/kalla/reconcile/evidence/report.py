@@ -125,7 +125,9 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         name=recipe.name,
         recipe=recipe.recipe_id or recipe.name,
         recipe_hash=facts.recipe_hash,
-        sources={side: place(**vars(recipe.sources[side])) for side in SIDES},
+        sources={
+            side: place(recipe.sources[side].uri, recipe.sources[side].table) for side in SIDES
+        },
         started_at=facts.started_at,
         finished_at=facts.started_at + timedelta(seconds=facts.seconds),
         seconds=facts.seconds,
@@ -362,7 +364,7 @@ def _why_unmatched(
     # Some keys and values are as long as a letter: the evidence has them whole.
     named = shortened(candidate or "")
     text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
-    # Sums that do not fit were not told before; what lacks a value is told so.
+    # Evidence from before sums were told is without.
     if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
         text += f", {shortened(left or 'nothing')} against {shortened(right or 'nothing')}"
         text += f" ({difference})" if difference else ""

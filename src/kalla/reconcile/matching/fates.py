@@ -78,9 +78,7 @@ class Fates:
                 found[code] = (rows + int(counts[code]), total + sums[code])
         return {meaning(code): counted for code, counted in found.items()}
 
-    def count_all(
-        self, amounts: npt.NDArray[np.signedinteger]
-    ) -> dict[tuple[str, int], tuple[int, int]]:
+    def count_all(self, amounts: npt.NDArray[np.signedinteger]) -> Counted:
         """The same of all rows in their order, whose amounts have a word each."""
         codes = int(self._codes.max(initial=OPEN_CODE)) + 1
         counts, high = np.zeros(codes, np.int64), np.zeros(codes, np.int64)
