@@ -26,6 +26,9 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
+# Java's own choice looks for garbage while kernels run, on cores that these need: they took a tenth
+# longer. This one stops its own threads instead, for less time in all.
+_LASTING = "-XX:+UseParallelGC"
 # For a Java that lives for a minute and only places kernels: to compile well takes it too long.
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -91,7 +94,7 @@ class Spark(Server):
             "spark.ui.enabled": "false",
             # Its inner ports, too, are for itself alone; the secret is made up at every start.
             "spark.authenticate": "true",
-            "spark.driver.extraJavaOptions": java_options + (f" {_BRIEF}" if self.brief else ""),
+            "spark.driver.extraJavaOptions": f"{java_options} {_BRIEF if self.brief else _LASTING}",
         }
         if self.brief:
             settings["spark.sql.codegen.wholeStage"] = "false"
