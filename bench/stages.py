@@ -79,6 +79,9 @@ class _AtOnce:
         found.set_result(work(*given))
         return found
 
+    def map(self, work: Callable[..., Any], *given: Any) -> list[Any]:
+        return [work(*each) for each in zip(*given, strict=True)]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,7 +95,13 @@ def main() -> None:
         place = Path(folder)
         pair = reconcile_data.make(chosen.data or place / "data", chosen.rows)
         stack.enter_context(patch.object(reconcile_peers, "THREADS", 1))
-        for room in ("kernel", "evidence.writing", "matching.addressed", "matching.workbench"):
+        for room in (
+            "kernel",
+            "evidence.writing",
+            "matching.addressed",
+            "matching.workbench",
+            "matching.pairs",
+        ):
             module = importlib.import_module(f"kalla.reconcile.{room}")
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", _AtOnce))
         with_kernel(pair, fresh(place / "out"), chosen.key)  # for warmth

@@ -167,13 +167,13 @@ def test_what_a_loop_cannot_take_is_refused(
     numbers: npt.NDArray[Any], count: int, told: str
 ) -> None:
     with pytest.raises(TypeError, match=f"mark cannot take {told}"):
-        loops.mark(numbers, count, 0, np.zeros(3, np.bool_))
+        loops.mark(numbers, count, 0, loops.marks(3))
 
 
 def test_what_is_read_only_is_not_written_to() -> None:
-    marks = np.zeros(3, np.bool_)
+    marks = loops.marks(3)
     marks.flags.writeable = False
-    with pytest.raises(TypeError, match="cannot take u1 as U1"):
+    with pytest.raises(TypeError, match="cannot take u8 as U8"):
         loops.mark(np.arange(2), 2, 0, marks)
 
 

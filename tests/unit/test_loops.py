@@ -36,6 +36,17 @@ def test_numbers_are_spelled_as_python_spells_them(values: list[int]) -> None:
     assert spelling.of_numbers(array(values)).to_pylist() == [str(each) for each in values]
 
 
+@given(st.lists(NARROW | st.sampled_from([10**n + d for n in range(10) for d in (-1, 0, 1)])))
+def test_numbers_of_half_a_word_are_spelled_as_they_lie(values: list[int]) -> None:
+    values = [each for each in values if each < 2**31]
+    narrow = array(values, np.int32)
+    assert spelling.of_numbers(narrow).to_pylist() == [str(each) for each in values]
+    assert (
+        spelling.of_numbers(narrow, 2).to_pylist()
+        == spelling.of_numbers(array(values), 2).to_pylist()
+    )
+
+
 @given(st.lists(WHOLE | st.integers(-2_000, 2_000)), st.integers(1, 18))
 def test_decimals_are_spelled_without_zeros_at_their_ends(values: list[int], places: int) -> None:
     exact = [Decimal(f"{each}e-{places}") for each in values]
@@ -50,6 +61,15 @@ def test_ids_of_numbers_are_as_defined(pairs: list[tuple[int, int]]) -> None:
     high, low = identity.of_numbers("recipe", "rule", left, right)
     found = list(zip(high.tolist(), low.tolist(), strict=True))
     assert found == [mixed(*pair) for pair in pairs]
+
+
+@given(st.lists(st.tuples(NARROW, WHOLE)))
+def test_ids_do_not_depend_on_how_wide_numbers_are_held(pairs: list[tuple[int, int]]) -> None:
+    narrow, wide = array([left for left, _ in pairs], np.int32), array([each for _, each in pairs])
+    for left, right in ((narrow, wide), (wide, narrow)):
+        high, low = identity.of_numbers("recipe", "rule", left, right)
+        due = [mixed(*each) for each in zip(left.tolist(), right.tolist(), strict=True)]
+        assert list(zip(high.tolist(), low.tolist(), strict=True)) == due
 
 
 def mixed(left: int, right: int) -> tuple[int, int]:
@@ -81,7 +101,7 @@ def test_chosen_values_are_numbered_from_the_lowest_on(
 ) -> None:
     chosen = [row for row in range(len(values)) if data.draw(st.booleans())]
     numbers = np.empty(len(chosen), np.int16)
-    loops.number(array(values), array(chosen), len(chosen), -30, numbers)
+    loops.number(array(values), array(chosen, np.int32), len(chosen), -30, numbers)
     assert numbers.tolist() == [values[row] + 30 for row in chosen]
 
 
@@ -104,18 +124,19 @@ def test_rows_and_sums_are_told_by_code(kind: Any, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_marks_tell_who_is_there(kind: Any, data: st.DataObject) -> None:
     extremes = np.iinfo(kind)
-    base = data.draw(st.sampled_from([int(extremes.min), 0, 7, int(extremes.max) - 40]))
-    near = st.integers(base, base + 40)
+    base = data.draw(st.sampled_from([int(extremes.min), 0, 7, int(extremes.max) - 200]))
+    near = st.integers(base, base + 200)
     numbers = data.draw(st.lists(near, min_size=1))
     any_number = st.integers(int(extremes.min), int(extremes.max))
     asked = data.draw(st.lists(near | any_number | st.sampled_from([0, int(extremes.max)])))
     low, high = min(numbers), max(numbers)
-    marks = np.zeros(high - low + 1, np.bool_)
+    places = high - low + 1
+    marks = loops.marks(places)
     new = loops.mark(array(numbers, kind), len(numbers), low, marks)
     assert new == len(set(numbers))
     found = np.empty(len(asked), np.int64)
     rows = array(asked, kind)
-    some = loops.marked(rows, len(asked), low, marks, len(marks), 100, found)
+    some = loops.marked(rows, len(asked), low, marks, places, 100, found)
     assert found[:some].tolist() == [100 + row for row, each in enumerate(asked) if each in numbers]
 
 
@@ -176,9 +197,10 @@ def test_rows_meet_where_their_keys_lie(data: st.DataObject) -> None:
             if not bounds[0] <= delta <= bounds[1]:
                 due[row] = loops.NOBODY
     assert partners.tolist() == due
-    found = np.empty(len(theirs), np.int64)
-    some = loops.paired(partners, len(theirs), found)
+    found, met = np.empty(len(theirs), np.int32), np.empty(len(theirs), np.int32)
+    some = loops.paired(partners, len(theirs), found, met)
     assert found[:some].tolist() == [n for n, each in enumerate(due) if each != loops.NOBODY]
+    assert met[:some].tolist() == [each for each in due if each != loops.NOBODY]
 
 
 @KINDS

@@ -128,14 +128,13 @@ def _match(
         headway.made("match", 1)
     clock.lap("match")
     bench.by_side(find_unmatched)
-    facts, written = _write(bench, evidence, tables, headway)
-    clock.lap("evidence")
+    facts, written, counted = _write(bench, evidence, tables, headway)
     states = {
-        side: SideFacts(loaded[side], counted | {"filtered": filtered(loaded[side])})
-        for side, counted in bench.by_side(states_of).items()
+        side: SideFacts(loaded[side], counted[side] | {"filtered": filtered(loaded[side])})
+        for side in SIDES
     }
     facts = with_doubts(facts, {side: doubts(bench, side) for side in SIDES})
-    clock.lap("conservation")
+    clock.lap("evidence")
     return Facts(
         states,
         facts,
@@ -156,34 +155,37 @@ def _load(bench: Workbench, headway: Headway) -> dict[Side, Loaded]:
 
 def _write(
     bench: Workbench, evidence: Evidence, carried: Sequence[Carried], headway: Headway
-) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...]]:
+) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...], dict[Side, dict[str, Tally]]]:
     """All evidence: what matched, and what is left of each side, at the same time, for most of the
-    work is too small to use more than one core."""
+    work is too small to use more than one core. Also how many rows are in each state."""
 
     def matched() -> None:
         _write_matched(evidence, carried)
         evidence.ambiguous()
         headway.made("evidence", 0.4)
 
-    def unmatched(own: Workbench, side: Side) -> list[Written]:
-        own.tallies(side)  # for all who ask later
+    def unmatched(own: Workbench, side: Side) -> tuple[list[Written], dict[str, Tally]]:
+        states = states_of(own, side)
         explained = evidence.beside(own)
         rows = _find_closest(own, side)
         headway.made("evidence", 0.2)
         explained.unmatched(side, rows)
         headway.made("evidence", 0.1)
-        return explained.written
+        return explained.written, states
 
     with ExitStack() as stack:
         benches = {side: bench.beside() for side in SIDES}
         for own in benches.values():
             stack.callback(own.close)
-        pool = stack.enter_context(ThreadPoolExecutor(1 if bench.threads == 1 else 1 + len(SIDES)))
+        pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, 1 + len(SIDES))))
+        # Matches come last: they are the work that can be divided among all who are free by then.
+        asked = {side: pool.submit(unmatched, own, side) for side, own in benches.items()}
         pairs_written = pool.submit(matched)
-        asked = [pool.submit(unmatched, own, side) for side, own in benches.items()]
+        found = {side: each.result() for side, each in asked.items()}
         pairs_written.result()
-        rest = [written for each in asked for written in each.result()]
-    return _rules_facts(bench, carried), (*evidence.written, *rest)
+    rest = [each for written, _ in found.values() for each in written]
+    states = {side: counted for side, (_, counted) in found.items()}
+    return _rules_facts(bench, carried), (*evidence.written, *rest), states
 
 
 def _find_closest(bench: Workbench, side: Side) -> str | None:

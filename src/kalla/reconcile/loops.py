@@ -21,35 +21,45 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SIGN = np.uint64(2**63)
 _BEFORE, _AFTER = np.uint64(29), np.uint64(32)
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
-_ZERO, _TEN, _HUNDRED = np.uint64(0), np.uint64(10), np.uint64(100)
+_ZERO, _ONE, _TEN, _HUNDRED, _MYRIAD = (np.uint64(each) for each in (0, 1, 10, 100, 10_000))
+_WORD_BITS = 64
+_WORD_SHIFT, _WORD_LAST = np.uint64(6), np.uint64(63)
 _MOST_DIGITS = 20
 
 DIGITS = np.frombuffer("".join(f"{each:02d}" for each in range(100)).encode(), np.uint8)
 
 
-@loop("int: n int int U1")
+def marks(places: int) -> Any:
+    """So many places for marks, a bit each: bytes would not stay in a cache where bits do."""
+    return np.zeros(-(-places // _WORD_BITS), np.uint64)
+
+
+@loop("int: n int int U8")
 def mark(numbers: Any, count: int, low: int, marks: Any) -> int:
     """Marks each number's place, from the lowest on. Returns how many had no mark before."""
     new = 0
     for row in range(count):
-        at = np.int64(numbers[row]) - low
-        new += 1 - marks[at]
-        marks[at] = 1
+        at = np.uint64(np.int64(numbers[row]) - low)
+        word, bit = at >> _WORD_SHIFT, _ONE << (at & _WORD_LAST)
+        before = marks[word]
+        new += (before & bit) == _ZERO
+        marks[word] = before | bit
     return new
 
 
-@loop("int: n int int u1 int int I8")
+@loop("int: n int int u8 int int I8")
 def marked(
     numbers: Any, count: int, low: int, marks: Any, size: int, first: int, found: Any
 ) -> int:
-    """Finds the rows whose number has a mark, counted from the first row. Returns how many.
+    """Finds the rows whose number has a mark, of so many places, counted from the first row.
+    Returns how many.
 
     Any number may be asked for: what is below the lowest is above all without a sign.
     """
     some = 0
     for row in range(count):
         at = np.uint64(numbers[row]) - np.uint64(low)
-        if at < np.uint64(size) and marks[at]:
+        if at < np.uint64(size) and (marks[at >> _WORD_SHIFT] >> (at & _WORD_LAST)) & _ONE:
             found[some] = first + row
             some += 1
     return some
@@ -144,17 +154,17 @@ def apart(
                 partners[row] = NOBODY
 
 
-@loop("int: i4 int I8")
-def paired(partners: Any, count: int, found: Any) -> int:
-    """Finds the rows that have a partner. Returns how many."""
+@loop("int: i4 int I4 I4")
+def paired(partners: Any, count: int, found: Any, theirs: Any) -> int:
+    """Finds the rows that have a partner, and these. Returns how many."""
     some = 0
     for row in range(count):
-        found[some] = row
+        found[some], theirs[some] = row, partners[row]
         some += partners[row] >= 0
     return some
 
 
-@loop("none: i8 i8 int int I2")
+@loop("none: i8 i4 int int I2")
 def number(values: Any, rows: Any, count: int, low: int, numbers: Any) -> None:
     """The number of the value of each row, from the lowest one on; there are few."""
     for place in range(count):
@@ -182,11 +192,11 @@ def tally(codes: Any, numbers: Any, count: int, counts: Any, low: Any, high: Any
         high[code] += number >> 32
 
 
-@loop("none: i8 i8 int u8 U8 U8")
+@loop("none: n n int u8 U8 U8")
 def mix(left: Any, right: Any, count: int, seeds: Any, high: Any, low: Any) -> None:
     """The words of the id of each pair of numbers, as `docs/reconcile.md` defines it."""
     for row in range(count):
-        a, b = np.uint64(left[row]) ^ _SIGN, np.uint64(right[row]) ^ _SIGN
+        a, b = np.uint64(np.int64(left[row])) ^ _SIGN, np.uint64(np.int64(right[row])) ^ _SIGN
         for turn in range(0, 4, 2):
             x = b ^ seeds[turn]
             p = (x ^ (x >> _BEFORE)) * _FACTOR
@@ -208,23 +218,36 @@ def add_up(codes: Any, low: Any, high: Any, count: int, sums: Any) -> None:
         sums[at + 3] += high[row] >> _BITS
 
 
-@loop("int: i8 int u1 I4 U1")
+@loop("int: n int u1 I4 U1")
 def spell(numbers: Any, count: int, digits: Any, ends: Any, text: Any) -> int:
     """Writes numbers as texts, one behind the other, and where each ends. Returns where all do."""
-    end = 0
+    end, length = 0, 1
+    least, more = _ZERO, _TEN  # of numbers of this length, and above them: most are as the last was
     for row in range(count):
-        rest = np.uint64(numbers[row])
-        if numbers[row] < 0:
+        number = np.int64(numbers[row])
+        rest = np.uint64(number)
+        if number < 0:
             text[end] = 45  # the sign
             end += 1
             rest = _ZERO - rest
-        more, length = _TEN, 1
-        while length < _MOST_DIGITS - 1 and rest >= more:
-            more *= _TEN
-            length += 1
+        while rest >= more:  # which no number of a word does at 19 digits
+            least, more, length = more, more * _TEN, length + 1
+        while rest < least:
+            least, more, length = least // _TEN, least, length - 1
+            if length == 1:
+                least = _ZERO
         end += length
         at = end
-        while rest >= _HUNDRED:
+        while rest >= _MYRIAD:
+            part = rest // _MYRIAD
+            four = rest - part * _MYRIAD
+            upper = four // _HUNDRED
+            two, last = 2 * np.int64(upper), 2 * np.int64(four - upper * _HUNDRED)
+            at -= 4
+            text[at], text[at + 1] = digits[two], digits[two + 1]
+            text[at + 2], text[at + 3] = digits[last], digits[last + 1]
+            rest = part
+        if rest >= _HUNDRED:
             part = rest // _HUNDRED
             two = 2 * np.int64(rest - part * _HUNDRED)
             at -= 2
@@ -238,7 +261,7 @@ def spell(numbers: Any, count: int, digits: Any, ends: Any, text: Any) -> int:
     return end
 
 
-@loop("int: i8 int int I4 U1")
+@loop("int: n int int I4 U1")
 def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) -> int:
     """The same of numbers that have so many places behind their point, 18 at the most; zeros at
     the end of these are left out, and a point with nothing behind it."""
@@ -247,8 +270,9 @@ def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) 
         unit *= _TEN
     end = 0
     for row in range(count):
-        rest = np.uint64(numbers[row])
-        if numbers[row] < 0:
+        number = np.int64(numbers[row])
+        rest = np.uint64(number)
+        if number < 0:
             text[end] = 45  # the sign
             end += 1
             rest = _ZERO - rest

@@ -17,7 +17,7 @@ from kalla.reconcile.matching.values import literal
 SEPARATOR = "chr(31)"
 WORD = 2**64 - 1
 
-Numbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 

@@ -46,6 +46,7 @@ _SCHEMA = pa.schema(
 _CODED = ["rule", "status", "cardinality", "differences"]
 _PLAIN = {"match_id", "left_key", "right_key", "interchangeable", "fifo"}
 _CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], _CONFIDENCE)
+_AS_HELD = (pa.int32(), pa.int64())  # whole numbers that need not be copied to be gone through
 _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 _MARKS = ("", "i", "f")
 
@@ -92,10 +93,10 @@ class _Block:
 
 def _by_number(bench: Workbench, said: Said, rows: pa.Table) -> _Block:
     """Where all keys are whole numbers, and no difference must be spelled: without SQL."""
-    keys = [rows.column(name).chunk(0).cast(pa.int64()) for name in ("lp0", "rp0")]
-    words = [numbers(key) for key in keys]
-    high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *words)
-    return _Block(high, low, [spelling.of_numbers(each) for each in words], rows)
+    keys = [rows.column(name).chunk(0) for name in ("lp0", "rp0")]
+    held = [numbers(key if key.type in _AS_HELD else key.cast(pa.int64())) for key in keys]
+    high, low = identity.of_numbers(bench.plan.recipe, said.rule.name, *held)
+    return _Block(high, low, [spelling.of_numbers(each) for each in held], rows)
 
 
 def _by_text(bench: Workbench, said: Said, rows: pa.Table) -> _Block:

@@ -18,7 +18,7 @@ from kalla.reconcile import loops
 from kalla.reconcile.matching import values
 from kalla.reconcile.matching.conditions import Check
 from kalla.reconcile.matching.fates import as_column, numbers
-from kalla.reconcile.matching.hand import Held
+from kalla.reconcile.matching.hand import Held, typed
 from kalla.reconcile.matching.values import Value, literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.plan import RulePlan
@@ -41,23 +41,22 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     if not len(pairs):  # Arrow cannot join no chunks of a dictionary
         return pairs.append_column("way", pa.array([], pa.int32())), []
     deltas = [f"d{place}" for place in rule.pair_checks if rule.checks[place].delta]
-    parts: list[pa.Array] = []
-    indices = []
+    columns = []
     for name in deltas:
         coded = _coded(pairs.column(name))
         if coded is None:
             return pairs, None
-        parts.append(coded.dictionary)
-        indices.append(numbers(coded.indices))
+        columns.append(coded)
+    parts = [column.chunk(0).dictionary for column in columns]
     count = math.prod(map(len, parts))
     if not 0 < count < 2**63:
         return pairs, None
     codes: Held = np.zeros(len(pairs), np.int64)
     if count <= _COUNTED:
         codes = np.zeros(len(pairs), np.int32)
-    for part, places in zip(parts, indices, strict=True):
+    for part, column in zip(parts, columns, strict=True):
         codes *= len(part)
-        codes += places
+        _add(codes, column)
     found = _numbered(codes, count)
     if found is None:
         return pairs, None
@@ -72,7 +71,7 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     return pairs.append_column("way", numbers_of_ways), [text for (text,) in texts]
 
 
-def of_numbers(numbers: npt.NDArray[np.int64], places: int = 0) -> pa.Array:
+def of_numbers(numbers: Held, places: int = 0) -> pa.Array:
     """Whole numbers as texts; or numbers in units of their last place, as people read them."""
     extremes = (int(numbers.min(initial=0)), int(numbers.max(initial=0)))
     longest = max(len(str(each)) for each in extremes)
@@ -88,28 +87,39 @@ def of_numbers(numbers: npt.NDArray[np.int64], places: int = 0) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(numbers), buffers)
 
 
+def _add(codes: Held, column: pa.ChunkedArray) -> None:
+    """To each code, which of the distinct values of a column its row has."""
+    first = 0
+    for chunk in column.chunks:
+        codes[first : first + len(chunk)] += numbers(chunk.indices)
+        first += len(chunk)
+
+
 def _numbered(codes: Held, count: int) -> tuple[pa.Array, npt.NDArray[np.int64]] | None:
     """Each code's number among those that occur, and these codes; none if they are many."""
     if count <= _COUNTED:
-        seen = np.zeros(count, np.bool_)
-        if loops.mark(codes, len(codes), 0, seen) > FEW:
+        marks = loops.marks(count)
+        if loops.mark(codes, len(codes), 0, marks) > FEW:
             return None
-        order = (np.cumsum(seen) - 1).astype(np.int32)
-        numbered = np.empty(len(codes), np.int32)
-        loops.look_up(codes, len(codes), order, numbered)
-        return as_column(numbered).column(0).combine_chunks(), np.flatnonzero(seen)
+        seen = np.unpackbits(marks.view(np.uint8), count=count, bitorder="little")
+        order = np.cumsum(seen, dtype=np.int32) - np.int32(1)
+        loops.look_up(codes, len(codes), order, codes)  # where they lie: there are as many as rows
+        return typed(codes, pa.int32()), np.flatnonzero(seen)
     found = _coded(as_column(codes).column(0))
-    return None if found is None else (found.indices, numbers(found.dictionary))
+    if found is None:
+        return None
+    whole = found.combine_chunks()
+    return whole.indices, numbers(whole.dictionary)
 
 
-def _coded(column: pa.ChunkedArray) -> pa.DictionaryArray | None:
-    """Its distinct values, and which of them each is; none if they are many."""
+def _coded(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Which of its distinct values each is, the same in all chunks; none if they are many."""
     if pa.types.is_dictionary(column.type):
-        found = column.combine_chunks()
-        return found if len(found.dictionary) <= FEW else None
+        found = column.unify_dictionaries()
+        return found if len(found.chunk(0).dictionary) <= FEW else None
     for rows in (column.slice(0, _SAMPLE), column):
-        found = rows.dictionary_encode().combine_chunks()
-        if len(found.dictionary) > FEW:
+        found = rows.dictionary_encode().unify_dictionaries()
+        if len(found.chunk(0).dictionary) > FEW:
             return None
     return found
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kalla.reconcile import loops
 from kalla.reconcile.matching.fates import Rids, numbers
-from kalla.reconcile.matching.hand import PLACES, Chosen, Column, Hand, Units, typed
+from kalla.reconcile.matching.hand import PLACES, Chosen, Column, Hand, Units, taken, typed
 from kalla.reconcile.matching.windows import Compared, Window, compared
 from kalla.reconcile.matching.workbench import Workbench, is_bare
 from kalla.reconcile.model import SIDES, Side, opposite
@@ -28,6 +28,7 @@ _DIGITS = 19  # what the difference of two decimals of a word takes
 _FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
 _BATCH = 1 << 16  # rows: what is made of them stays in a cache
 
+Places = npt.NDArray[np.int32]
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -102,7 +103,7 @@ def _ranges(rows: int) -> Iterator[slice]:
         yield slice(first, min(first + _BATCH, rows))
 
 
-def _rids(rows: Rids | slice, chosen: Rids) -> Rids:
+def _rids(rows: Rids | slice, chosen: Places) -> Rids | Places:
     return rows.start + chosen if isinstance(rows, slice) else rows[chosen]
 
 
@@ -114,7 +115,7 @@ class _Meeting:
     side: Side
     admitted: Chosen  # of the other side
     low: int
-    places: npt.NDArray[np.int32]  # the row of each number, from the lowest on
+    places: Places  # the row of each number, from the lowest on
 
     def pairs(self, block: _Block) -> pa.RecordBatch:
         other = opposite(self.side)
@@ -137,14 +138,15 @@ class _Meeting:
                 partners,
                 deltas[place],
             )
-        chosen = np.empty(count, np.int64)
-        chosen = chosen[: loops.paired(partners, count, chosen)]
+        chosen, met = np.empty(count, np.int32), np.empty(count, np.int32)
+        some = loops.paired(partners, count, chosen, met)
+        chosen, met = chosen[:some], met[:some]
         rids = _rids(block.rows, chosen)
         ours, others = ("l", "r") if self.side == "left" else ("r", "l")
         parts = {
             f"{others}p{part}": held.narrow(rids)
             if isinstance(held, Column)
-            else held.take(typed(chosen, pa.int64()))
+            else held.take(typed(chosen, pa.int32()))
             for part, held in enumerate(block.parts)
         }
         told = {
@@ -153,9 +155,9 @@ class _Meeting:
         }
         return pa.RecordBatch.from_pydict(
             {
-                f"{ours}rid": typed(partners[chosen], pa.int32()),
+                f"{ours}rid": typed(met, pa.int32()),
                 f"{others}rid": typed(rids, pa.int32()),
-                f"{ours}p0": typed(keys[chosen], self.known.key[other].narrowest),
+                f"{ours}p0": typed(taken(keys, chosen), self.known.key[other].narrowest),
                 **parts,
                 **told,
                 "interchangeable": pa.repeat(False, len(chosen)),
@@ -164,7 +166,7 @@ class _Meeting:
         )
 
 
-def _told(window: Window, deltas: Units, chosen: Rids) -> pa.Array:
+def _told(window: Window, deltas: Units, chosen: Places) -> pa.Array:
     """The chosen differences, which satisfy a check: of decimals as decimals, of dates as days.
     Where a window has few, each is told by its number in it."""
     compared = window.columns["left"].kind

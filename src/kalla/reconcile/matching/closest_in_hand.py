@@ -104,12 +104,11 @@ def of_same_key(mine: Column, theirs: Column, rids: Rids) -> Rids | None:
     low, high = int(wanted.min()), int(wanted.max())
     if high - low > PLACES * len(theirs):
         return None
-    marks = np.zeros(high - low + 1, np.bool_)
+    places = high - low + 1
+    marks = loops.marks(places)
     loops.mark(wanted, len(wanted), low, marks)
     others = in_parts(
-        lambda first, part, found: loops.marked(
-            part, len(part), low, marks, len(marks), first, found
-        ),
+        lambda first, part, found: loops.marked(part, len(part), low, marks, places, first, found),
         theirs.held,
     )
     return others if theirs.nulls is None else others[~theirs.nulls[others]]

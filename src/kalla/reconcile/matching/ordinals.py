@@ -76,7 +76,7 @@ def _is_unique(bench: Workbench, rows: str, sql: str) -> bool:
 
 def _differ(parts: Iterable[Held], low: int, high: int) -> bool:
     """Whether numbers between these two are all different."""
-    seen = np.zeros(high - low + 1, np.bool_)
+    seen = loops.marks(high - low + 1)
     return all(loops.mark(part, len(part), low, seen) == len(part) for part in parts)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +18,9 @@ from kalla.reconcile.matching.phrases import conjunction, hashable, key_columns,
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
+
+Rows = list[list[Rids]]
+Found = TypeVar("Found")
 
 # Keys are counted by their hashes, of at most so many bits; those of a bucket that makes more pairs
 # than this are not joined row by row.
@@ -31,7 +37,7 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
     if pairs is None:
         hot = _find_hot(bench, rule)
         pairs = _join(bench, rule, hot)
-    doubtful = _doubtful(pairs, [bench.fates[side].rows for side in SIDES])
+    doubtful = _doubtful(bench, pairs)
     if hot or doubtful.any():
         rids = [np.concatenate([np.empty(0, np.int64), *each]) for each in _rids(pairs)]
         _set_aside(bench, rule, [each[doubtful] for each in rids], hot)
@@ -39,9 +45,20 @@ def match(bench: Workbench, rule: RulePlan) -> pa.Table:
         alone = pairs.filter(pa.array(~doubtful))
         alone = alone.select(solved.column_names).cast(solved.schema)
         pairs = pa.concat_tables([alone, solved])
-    for side, settled in zip(SIDES, _rids(pairs), strict=True):
-        bench.settle_rids(side, settled, "matched", rule.number)
+
+    def settle(side: Side, rids: list[Rids]) -> None:
+        bench.settle_rids(side, rids, "matched", rule.number)
+
+    _by_side(bench, settle, _rids(pairs))
     return pairs
+
+
+def _by_side(
+    bench: Workbench, work: Callable[[Side, list[Rids]], Found], rids: Rows
+) -> list[Found]:
+    """The same for each side, at the same time: what goes through all rows of one uses one core."""
+    with ThreadPoolExecutor(min(bench.threads, len(SIDES))) as pool:
+        return list(pool.map(work, SIDES, rids))
 
 
 def _find_hot(bench: Workbench, rule: RulePlan) -> str:
@@ -121,19 +138,26 @@ def _said(bench: Workbench, rule: RulePlan) -> str:
     return ", ".join([*keys, *(f"{sql} AS d{place}" for place, sql in deltas if sql)])
 
 
-def _rids(pairs: pa.Table) -> list[list[Rids]]:
+def _rids(pairs: pa.Table) -> Rows:
     """Of each side, where they lie."""
     return [[numbers(each) for each in pairs.column(name).chunks] for name in ("lrid", "rrid")]
 
 
-def _doubtful(pairs: pa.Table, rows: list[int]) -> npt.NDArray[np.bool_]:
+def _doubtful(bench: Workbench, pairs: pa.Table) -> npt.NDArray[np.bool_]:
     """Which pairs have a row that is in another pair too: the others are a component each."""
+
+    def of_side(side: Side, parts: list[Rids]) -> npt.NDArray[np.bool_] | None:
+        rows = bench.fates[side].rows
+        seen = loops.marks(rows)
+        if sum(loops.mark(rids, len(rids), 0, seen) for rids in parts) == len(pairs):
+            return None
+        together = np.concatenate(parts)
+        return np.asarray(np.bincount(together, minlength=rows)[together] > 1)
+
     doubtful = np.zeros(len(pairs), np.bool_)
-    for parts, count in zip(_rids(pairs), rows, strict=True):
-        seen = np.zeros(count, np.bool_)
-        if sum(loops.mark(rids, len(rids), 0, seen) for rids in parts) < len(pairs):
-            together = np.concatenate(parts)
-            doubtful |= np.bincount(together, minlength=count)[together] > 1
+    for found in _by_side(bench, of_side, _rids(pairs)):
+        if found is not None:
+            doubtful |= found
     return doubtful
 
 
