@@ -34,7 +34,7 @@ from kalla.reconcile.matching import (
 )
 from kalla.reconcile.matching.components import PairFacts
 from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.matching.fates import SETTLED
+from kalla.reconcile.matching.fates import OPEN, SETTLED
 from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.matching.suggestions import Suggestion
 from kalla.reconcile.matching.workbench import Workbench
@@ -302,13 +302,9 @@ def with_doubts(
 
 def states_of(bench: Workbench, side: Side) -> dict[str, Tally]:
     """Each row's state, counted anew from the rows themselves: what conservation is checked on."""
-    open_rows = {
-        "ambiguous": f"SELECT rid FROM {side}_ambiguous",
-        "unmatched": f"SELECT rid FROM {side}_unmatched",
-    }
     found = {}
-    for state, rids in open_rows.items():
-        rows = f"{bench.left_over(side)} WHERE rid IN ({rids})"
+    for state in OPEN:
+        rows = f"{bench.left_over(side)} WHERE rid IN (SELECT rid FROM {side}_{state})"
         count, amount = bench.row(f"SELECT count(*), {_amount(bench, side)} FROM {rows}")
         found[state] = Tally(count, amount, currencies.of_rows(bench, side, rows))
     settled = _settled(bench, side)
