@@ -227,6 +227,41 @@ async def test_choosing_a_run_to_compare_with_keeps_the_rows_that_are_shown(
         await expect(page.locator(".chip")).to_have_text("rule is paid in full ×")
 
 
+async def test_an_open_comparison_stays_when_the_rows_are_sorted_filtered_and_turned(
+    browser: Browser, site: Site, address: str, evidence: str
+) -> None:
+    first, second = await adopted(site, evidence), await adopted(site, evidence)
+    async with visiting(browser, site, address, f"/runs/{second}?against={first}") as page:
+        rows, keys = page.locator("#evidence .range"), page.locator("#evidence tbody th")
+        chosen, table = page.get_by_label("with run"), page.locator("#comparison tbody")
+
+        async def stays() -> None:
+            await expect(chosen).to_have_value(str(first))
+            await expect(table.get_by_role("row", name="unchanged")).to_be_visible()
+
+        await page.get_by_role("link", name="record key").click()
+        await expect(keys.first).to_have_text("INV-00000")
+        await stays()
+        await page.get_by_role("link", name="Next", exact=True).click()
+        await expect(rows).to_have_text("26–50 of 80 rows")
+        await stays()
+        await page.get_by_label("Value").fill("INV-0000")
+        await page.get_by_role("button", name="Filter").click()
+        await expect(page.locator(".chip")).to_have_text("record key contains INV-0000 ×")
+        await stays()
+        await page.locator(".chip").click()
+        await expect(rows).to_have_text("1–25 of 80 rows")
+        await stays()
+        await page.get_by_role("link", name="Ambiguous").click()
+        await expect(rows).to_have_text("1–25 of 120 rows")
+        await stays()
+
+        # It goes when nobody is chosen, and is not asked for twice.
+        await chosen.select_option("")
+        await expect(page.locator("#comparison")).to_contain_text("Choose another run")
+        await expect(rows).to_have_text("1–25 of 120 rows")
+
+
 async def test_runs_of_the_same_recipe_are_offered_first_however_many_others_came_since(
     browser: Browser, site: Site, address: str, evidence: str
 ) -> None:

@@ -81,7 +81,7 @@ async def run(
         detail = await store.get(connection, run_id)
         others = await _others(connection, detail)
     added = [f"{column}:{op}" + (f":{value or ''}" if op not in _ALONE else "")] if column else []
-    wanted = Wanted(part, sort, (*(filters or ()), *added), after, before)
+    wanted = Wanted(part, sort, (*(filters or ()), *added), after, before, against)
     shelf = await shelve(parts, detail, wanted) if detail.evidence_url else None
     return await live_page(
         request,

@@ -70,6 +70,7 @@ class Wanted:
     filters: tuple[str, ...] = ()
     after: str | None = None
     before: str | None = None
+    against: int | None = None  # the run that this one is compared with, below the rows
 
     @property
     def fields(self) -> list[tuple[str, str]]:
@@ -79,6 +80,7 @@ class Wanted:
         given += [("filter", each) for each in self.filters]
         given += [("after", self.after)] if self.after else []
         given += [("before", self.before)] if self.before else []
+        given += [("against", str(self.against))] if self.against else []
         return given
 
 
@@ -172,7 +174,7 @@ def _shelf(
         tabs=tuple(
             Link(
                 LABELS[name],
-                _address(run_id, Wanted(name)),
+                _address(run_id, Wanted(name, against=wanted.against)),
                 name == part,
                 counts.get(name),
                 "matches" if name == "matched" else "",
