@@ -189,6 +189,16 @@ def test_a_run_whose_job_failed_and_is_tried_again_says_why() -> None:
     assert store._progress([job]).put_off == PutOff("the disk is slow", None, 7.0)
 
 
+def test_no_part_of_a_secret_is_told_wherever_a_long_error_is_cut() -> None:
+    """Of an address that is cut before its @, nobody would know the password."""
+    for begins in range(450, 510):
+        error = f"{'-' * begins} postgresql://reader:QQQQQQQQ@db/bank refuses the reader"
+        put_off = store._progress([staging_job("exec", "pending", -7, error=error)]).put_off
+        assert put_off
+        assert put_off.reason.endswith(" …")
+        assert "Q" not in put_off.reason
+
+
 def test_a_job_that_is_tried_again_is_put_off_no_more() -> None:
     away = {"away_since": NOW - timedelta(seconds=90), "error": "Spark is away"}
     job = staging_job("exec", "claimed", 1, side=None, **away)
