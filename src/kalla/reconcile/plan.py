@@ -56,6 +56,9 @@ class Input:
     table: str = ""  # the table of the match that these are read into
     at_once: int = 1  # slices that may be read at the same time
     unread: Mapping[str, str] = field(default_factory=dict)  # columns, each with the reason
+    # Of rows that a match has written, whose columns are called as we hold them: what it knows of
+    # each beside these, so that no column of a source can be taken for it.
+    known: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

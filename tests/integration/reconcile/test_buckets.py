@@ -174,6 +174,50 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     assert any(suggested for *_, suggested in first["rules"]) or name.startswith("one")
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("kalla:ordinal", "kalla:rule", "kalla:reason", "kalla:bucket", "kalla:explained", "=p0"),
+        ("KALLA:RULE", "kalla:candidates", "kalla:shortfalls", "=kalla:rule", "=", "h"),
+        ("rowid", "rid", "p0", "ordinal", "FILE_ROW_NUMBER", "filename"),
+    ],
+)
+def test_columns_may_be_called_as_ours_are(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one bucket as in several, and what is found is what is found of other names."""
+    monkeypatch.setattr(exchange, "_PIECE_ROWS", 100)
+    usual = {side: write(rows(150, seed), tmp_path / side, 1) for seed, side in enumerate(SIDES)}
+
+    def under(names: Sequence[str], count: int) -> dict[str, Any]:
+        folder = tmp_path / f"{names[0]} in {count}"
+        folder.mkdir()
+        inputs = {}
+        for side in SIDES:
+            path = folder / f"{side}.parquet"
+            pq.write_table(pq.read_table(usual[side].files[0]).rename_columns(list(names)), path)
+            types = dict(zip(names, TYPES.values(), strict=True))
+            inputs[side] = Input("parquet", (str(path),), types)
+        renamed = dict(zip(TYPES, names, strict=True))
+        document = with_columns(RECIPES["other keys, and none"].model_dump(mode="json"), renamed)
+        return told(match(plan.make(Recipe.model_validate(document), inputs), folder, count))
+
+    found = under(names, 1)
+    assert under(names, 3) == found
+    # Rows whose key is doubled are in order by their columns, and these by their names.
+    plain = under([f"column {sorted(names).index(each)}" for each in names], 1)
+    assert all(found[each] == plain[each] for each in ("rows", "sides", "rules"))
+
+
+def with_columns(document: Any, renamed: Mapping[str, str]) -> Any:
+    """A recipe with other names for its columns, wherever one is named."""
+    if isinstance(document, dict):
+        return {field: with_columns(each, renamed) for field, each in document.items()}
+    if isinstance(document, list):
+        return [with_columns(each, renamed) for each in document]
+    return renamed.get(document, document) if isinstance(document, str) else document
+
+
 def test_files_whose_columns_differ_in_type_are_one_source_in_any_number_of_buckets(
     tmp_path: Path,
 ) -> None:

@@ -118,5 +118,5 @@ def test_files_that_hold_a_column_in_different_types_are_spread_alike(tmp_path: 
     found = [parcels.read([each.folder for each in spread], bucket) for bucket in range(3)]
     assert sum(each.num_rows for each in found) == 20
     for each in found:
-        held = each.column("id").to_pylist()
+        held = each.column("=id").to_pylist()
         assert sorted(held) == sorted(2 * list(set(held)))

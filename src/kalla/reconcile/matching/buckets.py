@@ -31,7 +31,7 @@ from kalla.reconcile.matching.exchange import (
 )
 from kalla.reconcile.matching.fates import as_column
 from kalla.reconcile.matching.outcomes import Outcome, loaded_of, rules_of, states_of
-from kalla.reconcile.matching.values import held, literal
+from kalla.reconcile.matching.values import literal, quote
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side, opposite
 from kalla.reconcile.plan import Plan, RulePlan, SidePlan
@@ -288,7 +288,7 @@ class _Match:
     ) -> Outcome:
         """Some open rows of one side against those of the other that may be closest to them."""
         side, other, by_key = task.side, everyone.side, len(self.stages) > 1
-        asking = [f"{held(f'kalla:{name}')} IS NULL" for name in ("rule", "explained")]
+        asking = [f"{quote(f'kalla:{name}')} IS NULL" for name in ("rule", "explained")]
         asking.append(f"hash({key_of_source(open_sides[side])}) % {task.of} = {task.number}")
         own = open_sides[side]
         own = replace(own, input=nearby.only(own.input, " AND ".join(asking)))

@@ -10,7 +10,7 @@ import duckdb
 
 from kalla.reconcile import complaints
 from kalla.reconcile.matching import currencies, ordinals
-from kalla.reconcile.matching.values import held
+from kalla.reconcile.matching.values import held, quote
 from kalla.reconcile.matching.workbench import Workbench, key_names
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
@@ -35,6 +35,7 @@ def load(bench: Workbench, side: Side, *, whole: bool = True) -> Loaded:
     plan = bench.plan.sides[side]
     keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
     columns = [held(name) for name in plan.columns if held(name) not in key_names(plan)]
+    columns += map(quote, plan.input.known or ())
     source = f"{reader(plan.input)} {f'WHERE {plan.filters}' if plan.filters else ''}"
     try:
         bench.read(side, f"SELECT {', '.join(keys + columns)} FROM {source}")

@@ -14,7 +14,7 @@ from kalla.reconcile.matching import steps
 from kalla.reconcile.matching.exchange import Key
 from kalla.reconcile.matching.fates import numbers
 from kalla.reconcile.matching.phrases import conjunction
-from kalla.reconcile.matching.values import held, literal, quote
+from kalla.reconcile.matching.values import literal
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import Input, RulePlan, SidePlan
@@ -24,10 +24,8 @@ _HELPING = 2_000_000  # values
 
 
 def only(given: Input, where: str) -> Input:
-    """The rows of an input that a condition over them admits; nobody counts the others."""
-    columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in given.types)
-    relation = f"(SELECT {columns} FROM {reader(given)} WHERE {where})"
-    return replace(given, relation=relation, table="")
+    """Of rows that were written, those that a condition over them admits; nobody counts others."""
+    return replace(given, relation=f"(FROM {reader(given)} WHERE {where})", table="")
 
 
 def around(bench: Workbench, side: Side, rows: SidePlan, *, by_key: bool) -> str:

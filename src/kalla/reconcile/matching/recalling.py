@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kalla.reconcile.matching import loading, shortfalls
 from kalla.reconcile.matching.exchange import Ordinals, key_of_source
-from kalla.reconcile.matching.values import held
+from kalla.reconcile.matching.values import quote
 from kalla.reconcile.matching.workbench import Workbench
 from kalla.reconcile.model import Side
 from kalla.reconcile.plan import SidePlan
@@ -19,7 +19,7 @@ def restore(
     """A side's rows and their states, as they were when they were written."""
     loading.load(bench, side, whole=False)
     bench.run(f"CREATE TABLE {side}_explained (rid BIGINT)")
-    if "kalla:rule" in bench.plan.sides[side].columns:
+    if bench.plan.sides[side].input.known:
         _restore_states(bench, side)
     if ordinals is not None:
         same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in kept_columns)
@@ -38,10 +38,10 @@ def recall(bench: Workbench, side: Side, open_rows: SidePlan, suggested: Sequenc
     """What became of the other side's rows that were found closest: what is not open is settled."""
     other = open_rows.side
     bench.keys_table(other, f"SELECT DISTINCT other FROM {side}_found", "found_keys")
-    ordinal = f"coalesce('#' || {held('kalla:ordinal')}, '')"
+    ordinal = f"coalesce('#' || {quote('kalla:ordinal')}, '')"
     bench.run(
         "CREATE TEMP TABLE still_open AS SELECT f.rid, o.rule FROM found_keys f JOIN"
-        f" (SELECT {key_of_source(open_rows)} || {ordinal} AS key, {held('kalla:rule')} AS rule"
+        f" (SELECT {key_of_source(open_rows)} || {ordinal} AS key, {quote('kalla:rule')} AS rule"
         f" FROM {reader(open_rows.input)}) o USING (key)"
     )
     bench.doubt(other, "SELECT rid, rule, '', NULL, NULL FROM still_open WHERE rule IS NOT NULL")
@@ -63,16 +63,16 @@ def ordinal(bench: Workbench, side: Side) -> str:
 
 
 def _restore_states(bench: Workbench, side: Side) -> None:
-    known = {name: held(f"kalla:{name}") for name in ("ordinal", "rule")}
+    known = {name: quote(f"kalla:{name}") for name in ("ordinal", "rule")}
     rows = bench.all_rows(side)
     bench.run(
         f"INSERT INTO {side}_ordinals SELECT rid, {known['ordinal']} FROM {rows}"
         f" WHERE {known['ordinal']} IS NOT NULL"
     )
-    doubt = [held(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
+    doubt = [quote(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
     bench.doubt(
         side,
         f"SELECT rid, {', '.join(doubt)} FROM {rows} WHERE {known['rule']} IS NOT NULL",
     )
     if shortfalls.are_kept(bench.plan):
-        shortfalls.restore(bench, side, held("kalla:shortfalls"))
+        shortfalls.restore(bench, side, quote("kalla:shortfalls"))

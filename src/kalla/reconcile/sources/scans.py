@@ -16,10 +16,12 @@ def reader(given: Input) -> str:
 
     Of some files alone, a column may have another type than of all.
     """
-    columns = ", ".join(
-        f"CAST({quote(name)} AS {kind}) AS {held(name)}" for name, kind in given.types.items()
-    )
-    return f"(SELECT {columns} FROM {scan(given)})"
+    called = quote if given.known is None else held
+    columns = [
+        f"CAST({called(name)} AS {kind}) AS {held(name)}" for name, kind in given.types.items()
+    ]
+    columns += map(quote, given.known or ())
+    return f"(SELECT {', '.join(columns)} FROM {scan(given)})"
 
 
 def listed(files: Iterable[str]) -> str:
