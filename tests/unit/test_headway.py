@@ -9,11 +9,11 @@ import pytest
 
 from kalla.errors import Cancelled
 from kalla.reconcile import headway
-from kalla.reconcile.headway import FETCHING, SQL, STAGES, Account, Headway
+from kalla.reconcile.headway import FETCHING, OF_TEXTS, SQL, STAGES, Account, Headway
 from tests.waiting import until
 
 
-@pytest.mark.parametrize("stages", [STAGES, FETCHING], ids=["files", "tables"])
+@pytest.mark.parametrize("stages", [STAGES, OF_TEXTS, FETCHING], ids=["files", "texts", "tables"])
 def test_stages_add_up_to_a_hundred_parts(stages: dict[str, int]) -> None:
     told: list[float] = []
     made = Headway(told.append, stages)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from kalla.reconcile import complaints
 from kalla.reconcile.evidence import leftovers
 from kalla.reconcile.evidence.writing import Evidence, Written
-from kalla.reconcile.headway import FETCHING, STAGES, Headway, Told, unheard
+from kalla.reconcile.headway import Headway, Told, stages, unheard
 from kalla.reconcile.matching import (
     closest,
     closest_in_hand,
@@ -97,7 +97,7 @@ def match(
     bench = Workbench(plan, resources)
     inputs = [plan.sides[side].input for side in SIDES]
     tables = [each for each in inputs if each.connector is not None]
-    headway = Headway(told, FETCHING if tables else STAGES)
+    headway = Headway(told, stages(inputs))
     slices = sum(len(each.slices) for each in tables)
     try:
         for each in tables:

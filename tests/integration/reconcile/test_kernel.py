@@ -16,6 +16,7 @@ import pytest
 from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.evidence.writing import DATASETS, combined
+from kalla.reconcile.headway import OF_TEXTS, STAGES
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
 from kalla.reconcile.matching import crowds, subsets
 from kalla.reconcile.matching.conditions import Bound
@@ -393,3 +394,21 @@ def test_sums_of_many_digits_are_compared_exactly() -> None:
     check_conservation(dict.fromkeys(SIDES, side_facts(1, wide, 1, wide)))
     with pytest.raises(Permanent, match="a difference of"):
         check_conservation(dict.fromkeys(SIDES, side_facts(1, wide, 1, near)))
+
+
+def test_to_load_counts_for_more_of_a_match_where_a_side_is_text(tmp_path: Path) -> None:
+    kept = {side: write(rows(40, seed), tmp_path / side, 1) for seed, side in enumerate(SIDES)}
+    texts = str(tmp_path / "left.csv")
+    duckdb.sql(f"COPY (FROM '{kept['left'].files[0]}') TO '{texts}' (HEADER)")
+    csv = Input("csv", (texts,), dict.fromkeys(TYPES, "VARCHAR"))
+
+    def loaded(left: Input) -> float:
+        told: list[float] = []
+        made = plan.make(recipe(), {"left": left, "right": kept["right"]})
+        resources = Resources("500MB", 1, tmp_path / "temp")
+        folder = tmp_path / f"of {left.format}"
+        kernel.match(made, folder, resources, "2026-01-01 00:00:00Z", told=told.append)
+        assert told[-1] == pytest.approx(100)
+        return told[2]  # after both sides
+
+    assert [loaded(kept["left"]), loaded(csv)] == [STAGES["load"], OF_TEXTS["load"]]
