@@ -18,7 +18,8 @@ import duckdb
 import pyarrow as pa
 
 from kalla.reconcile import complaints
-from kalla.reconcile.evidence import leftovers
+from kalla.reconcile.evidence import leftovers_in_hand
+from kalla.reconcile.evidence.leftovers_in_hand import Leftovers
 from kalla.reconcile.evidence.writing import Evidence, Written
 from kalla.reconcile.headway import Headway, Told, stages, unheard
 from kalla.reconcile.matching import (
@@ -167,9 +168,9 @@ def _write(
     def unmatched(own: Workbench, side: Side) -> tuple[list[Written], dict[str, Tally]]:
         states = states_of(own, side)
         explained = evidence.beside(own)
-        rows = _find_closest(own, side)
+        told = _find_closest(own, side)
         headway.made("evidence", 0.2)
-        explained.unmatched(side, rows)
+        explained.unmatched(side, told)
         headway.made("evidence", 0.1)
         return explained.written, states
 
@@ -188,17 +189,17 @@ def _write(
     return _rules_facts(bench, carried), (*evidence.written, *rest), states
 
 
-def _find_closest(bench: Workbench, side: Side) -> str | None:
+def _find_closest(bench: Workbench, side: Side) -> list[Leftovers] | None:
     """Find the closest row of every unmatched one. Where all that is to be said of them is in hand,
-    a query of it; else it is in tables, for whoever writes the evidence."""
+    it is told; else it is in tables, for whoever writes the evidence."""
     seen = closest_in_hand.search(bench, side)
     if seen is None:
         closest.search_by_sql(bench, side)
         return None
-    rows = leftovers.in_hand(bench, side, seen)
-    if rows is None:
+    told = leftovers_in_hand.tell(bench, side, seen)
+    if told is None:
         telling.tell_seen(bench, side, seen)
-    return rows
+    return told
 
 
 @dataclass(frozen=True)

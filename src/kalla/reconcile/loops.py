@@ -7,6 +7,7 @@ more, and less than there are places above it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,26 @@ _WORD_BITS = 64
 _WORD_SHIFT, _WORD_LAST = np.uint64(6), np.uint64(63)
 _MOST_DIGITS = 20
 
+LANES = 16  # texts that are hashed side by side: as many as one instruction takes
+MD5_WORDS, MD5_ROOM = 16 * LANES, 9 * LANES  # of a block; and of hashes, those in the making, flags
+_BLOCK, _LENGTH = 64, 8  # bytes of a block, and those of the last that tell how long the text is
+_FULL, _TURN = np.uint32(32), np.uint32(31)
+# What a hash begins with; and of each of the 64 steps what it adds, by how many bits it turns,
+# which word it takes, and which of four ways it mixes in, as masks.
+MD5 = np.array(
+    [
+        *(0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476),
+        *(int(abs(math.sin(step + 1)) * 2**32) for step in range(64)),
+        *([7, 12, 17, 22] * 4 + [5, 9, 14, 20] * 4 + [4, 11, 16, 23] * 4 + [6, 10, 15, 21] * 4),
+        *(
+            (by * step + more) % 16 * LANES
+            for by, more in ((1, 0), (5, 1), (3, 5), (7, 0))
+            for step in range(16)
+        ),
+        *(2**32 - 1 if step // 16 == way else 0 for way in range(4) for step in range(64)),
+    ],
+    np.uint32,
+)
 DIGITS = np.frombuffer("".join(f"{each:02d}" for each in range(100)).encode(), np.uint8)
 
 
@@ -261,10 +282,10 @@ def spell(numbers: Any, count: int, digits: Any, ends: Any, text: Any) -> int:
     return end
 
 
-@loop("int: n int int I4 U1")
-def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) -> int:
+@loop("int: n int int int I4 U1")
+def spell_decimals(numbers: Any, count: int, places: int, kept: int, ends: Any, text: Any) -> int:
     """The same of numbers that have so many places behind their point, 18 at the most; zeros at
-    the end of these are left out, and a point with nothing behind it."""
+    the end of these are left out but for so many, and a point with nothing behind it."""
     unit = np.uint64(1)
     for _ in range(places):
         unit *= _TEN
@@ -278,7 +299,7 @@ def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) 
             rest = _ZERO - rest
         whole = rest // unit
         behind, digits = rest - whole * unit, places
-        while digits > 0 and behind % _TEN == _ZERO:
+        while digits > kept and behind % _TEN == _ZERO:
             behind //= _TEN
             digits -= 1
         more, length = _TEN, 1
@@ -297,3 +318,89 @@ def spell_decimals(numbers: Any, count: int, places: int, ends: Any, text: Any) 
             end += digits + 1
         ends[row] = end
     return end
+
+
+@loop("none: u1 i4 int I8 U1")
+def put(text: Any, ends: Any, count: int, at: Any, whole: Any) -> None:
+    """Writes a text of each row at its place, which is then behind it. They lie one behind the
+    other; the first of `ends` is where they begin."""
+    for row in range(count):
+        place = at[row]
+        for byte in range(ends[row], ends[row + 1]):
+            whole[place] = text[byte]
+            place += 1
+        at[row] = place
+
+
+@loop("none: u1 int int I8 U1")
+def put_same(text: Any, size: int, count: int, at: Any, whole: Any) -> None:
+    """The same of a text that all rows have."""
+    for row in range(count):
+        place = at[row]
+        for byte in range(size):
+            whole[place + byte] = text[byte]
+        at[row] = place + size
+
+
+@loop("none: u1 i8 int u4 U4 U4 U8")
+def add_md5(text: Any, ends: Any, count: int, md5: Any, words: Any, room: Any, sums: Any) -> None:
+    """Adds the md5 of each text to four sums, one for each of its words. They lie as those to be
+    `put`; `md5` is MD5.
+
+    Of 16 texts at once, for the steps of one wait for each other.
+    """
+    hashes, flags = 4 * LANES, 8 * LANES
+    for first in range(0, count, LANES):
+        here, blocks = min(LANES, count - first), 0
+        for lane in range(LANES):
+            for part in range(4):
+                room[hashes + part * LANES + lane] = md5[part]
+            if lane < here:
+                size = ends[first + lane + 1] - ends[first + lane]
+                blocks = max(blocks, (size + _LENGTH) // _BLOCK + 1)
+        for block in range(blocks):
+            for lane in range(LANES):
+                begin, size = 0, -_BLOCK  # of nobody: it has no block
+                if lane < here:
+                    begin, size = ends[first + lane], ends[first + lane + 1] - ends[first + lane]
+                last = (size + _LENGTH) // _BLOCK
+                room[flags + lane] = block <= last
+                for word in range(16):
+                    at, found = block * _BLOCK + 4 * word, np.uint32(0)
+                    if at + 4 <= size:
+                        for byte in range(4):
+                            found |= np.uint32(text[begin + at + byte]) << np.uint32(8 * byte)
+                    elif at <= size:  # behind the text a single bit, and zeros
+                        for byte in range(size - at):
+                            found |= np.uint32(text[begin + at + byte]) << np.uint32(8 * byte)
+                        found |= np.uint32(128) << np.uint32(8 * (size - at))
+                    elif block == last and word >= 14:
+                        found = np.uint32((8 * size) >> (32 * (word - 14)))
+                    words[word * LANES + lane] = found
+            for each in range(4 * LANES):
+                room[each] = room[hashes + each]
+            for step in range(4, 68):
+                added, turn, which = md5[step], md5[step + 64] & _TURN, np.int64(md5[step + 128])
+                back = np.uint32(_FULL - turn) & _TURN
+                one, two, three, four = (
+                    md5[step + 192],
+                    md5[step + 256],
+                    md5[step + 320],
+                    md5[step + 384],
+                )
+                for lane in range(LANES):
+                    a, b = room[lane], room[LANES + lane]
+                    c, d = room[2 * LANES + lane], room[3 * LANES + lane]
+                    mixed = (d ^ (b & (c ^ d))) & one | (c ^ (d & (b ^ c))) & two
+                    mixed |= (b ^ c ^ d) & three | (c ^ (b | ~d)) & four
+                    mixed = np.uint32(mixed + a + added + words[which + lane])
+                    mixed = np.uint32(mixed << turn) | np.uint32(mixed >> back)
+                    room[lane], room[LANES + lane] = d, np.uint32(b + mixed)
+                    room[2 * LANES + lane], room[3 * LANES + lane] = b, c
+            for part in range(4):
+                for lane in range(LANES):
+                    at = part * LANES + lane
+                    room[hashes + at] += room[at] * room[flags + lane]
+        for lane in range(here):
+            for part in range(4):
+                sums[part] += np.uint64(room[hashes + part * LANES + lane])

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile import kernel, plan
+from kalla.reconcile.evidence import leftovers_in_hand
 from kalla.reconcile.evidence.writing import DATASETS
 from kalla.reconcile.matching import closest_in_hand, hand
 from kalla.reconcile.matching.engine import Resources
@@ -53,10 +54,17 @@ def test_the_evidence_is_that_of_sql(
         seen.append(found is not None)
         return found
 
-    in_hand = closest_in_hand.search
+    def tell(*given: Any) -> list[leftovers_in_hand.Leftovers] | None:
+        told.append(found := without_sql(*given))
+        return found
+
+    told: list[list[leftovers_in_hand.Leftovers] | None] = []
+    in_hand, without_sql = closest_in_hand.search, leftovers_in_hand.tell
     monkeypatch.setattr(closest_in_hand, "search", search)
+    monkeypatch.setattr(leftovers_in_hand, "tell", tell)
     found = evidence(tmp_path / "hand", RULES[named], rows)
     assert all(seen) or keys == 10  # crowded keys are for SQL
+    assert all(told) or named == "one to many"  # and so are sums
     monkeypatch.setattr(closest_in_hand, "search", lambda *_, **__: None)
     by_sql = evidence(tmp_path / "sql", RULES[named], rows)
     assert len(by_sql["unmatched_left"]) > 20 or keys == 10
@@ -110,10 +118,9 @@ def made_up(chance: random.Random, keys: int) -> Rows:
     ]
 
 
-def evidence(
-    folder: Path, rules: list[dict[str, Any]], rows: dict[Any, Rows]
-) -> dict[str, list[dict[str, Any]]]:
-    """Every row of every dataset, in an order that does not depend on files."""
+def evidence(folder: Path, rules: list[dict[str, Any]], rows: dict[Any, Rows]) -> dict[str, Any]:
+    """Every row of every dataset, in an order that does not depend on files; their digest, and what
+    types a file says they have."""
     side = {"uri": "-", "primary_key": ["id"], "amount": "amount"}
     named = [{"name": f"rule {number}", **rule} for number, rule in enumerate(rules)]
     document = {"name": "test", "sources": {"left": side, "right": side}, "rules": named}
@@ -134,8 +141,12 @@ def evidence(
         inputs[each] = native.seen("parquet", [File(str(path), path.stat().st_size)])
     made = plan.make(Recipe.model_validate(document), inputs)
     resources = Resources("500MB", 2, folder / "temp")
-    kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
-    return {
+    facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
+    found: dict[str, Any] = {}
+    for file in facts.written:
+        found[f"{file.dataset} digest"] = found.get(f"{file.dataset} digest", 0) + file.digest
+        found[f"{file.dataset} types"] = str(pq.ParquetFile(file.path).schema).partition("\n")[2]
+    return found | {
         name: sorted(pq.read_table(folder / "evidence" / name).to_pylist(), key=repr)
         for name in DATASETS
         if any((folder / "evidence" / name).glob("*.parquet"))

@@ -71,8 +71,9 @@ def once(bench: Workbench, rule: RulePlan, pairs: pa.Table) -> tuple[pa.Table, l
     return pairs.append_column("way", numbers_of_ways), [text for (text,) in texts]
 
 
-def of_numbers(numbers: Held, places: int = 0) -> pa.Array:
-    """Whole numbers as texts; or numbers in units of their last place, as people read them."""
+def of_numbers(numbers: Held, places: int = 0, kept: int = 0) -> pa.Array:
+    """Whole numbers as texts; or numbers in units of their last place, as people read them: of the
+    zeros behind their point so many are kept."""
     extremes = (int(numbers.min(initial=0)), int(numbers.max(initial=0)))
     longest = max(len(str(each)) for each in extremes)
     if places:  # a sign, a zero and the point before as many digits
@@ -80,7 +81,7 @@ def of_numbers(numbers: Held, places: int = 0) -> pa.Array:
     ends = np.zeros(len(numbers) + 1, np.int32)
     text = np.empty(len(numbers) * longest, np.uint8)
     if places:
-        loops.spell_decimals(numbers, len(numbers), places, ends[1:], text)
+        loops.spell_decimals(numbers, len(numbers), places, kept, ends[1:], text)
     else:
         loops.spell(numbers, len(numbers), loops.DIGITS, ends[1:], text)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(text)]

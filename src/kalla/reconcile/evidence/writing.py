@@ -5,7 +5,7 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kalla.reconcile.evidence import identity, leftovers, parquet, spelling
+from kalla.reconcile.evidence import identity, leftovers, leftovers_in_hand, parquet, spelling
 from kalla.reconcile.evidence.identity import SEPARATOR, WORD, Words
+from kalla.reconcile.evidence.leftovers_in_hand import Leftovers
 from kalla.reconcile.evidence.pairs import Said
 from kalla.reconcile.evidence.pairs import write as write_pairs
 from kalla.reconcile.matching.engine import streamed
@@ -35,14 +36,6 @@ _ROWS = 122_880  # of a row group
 _KEYS = ("record_key", "closest_candidate")  # gain little by compression
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
 _STATUSES = "ENUM ('confirmed', 'suggested')"
-_REASONS = (
-    "not_attempted",
-    "no_candidate",
-    "taken",
-    "sum_failed",
-    "condition_failed",
-    "no_pair",
-)
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
 _PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
@@ -174,11 +167,14 @@ class Evidence:
             rows = f"{side}_ambiguous a JOIN {self._bench.left_over(side)} t USING (rid) {join}"
             self._write_whole("ambiguous", side, columns, rows)
 
-    def unmatched(self, side: Side, rows: str | None = None) -> None:
-        """From a query of what is to be said of these rows, or from what the search has left."""
-        reasons = enum(_REASONS)
+    def unmatched(self, side: Side, told: Sequence[Leftovers] | None = None) -> None:
+        """From what is told of them, or else from what the search for the closest has left."""
+        if told is not None:
+            self._write_told(side, told)
+            return
+        reasons = enum(leftovers.REASONS)
         no_attempt, no_candidate, taken, sum_failed, failed, no_pair = (
-            f"{literal(each)}::{reasons}" for each in _REASONS
+            f"{literal(each)}::{reasons}" for each in leftovers.REASONS
         )
         # Two rows that are left and fit each other are of a group whose sums do not.
         untaken = "(failing IS NULL AND status = 'unmatched')"
@@ -201,8 +197,13 @@ class Evidence:
             f" WHEN {untaken} THEN {sum_failed}"
             f" WHEN failing IS NULL THEN {taken} ELSE {failed} END",
         }
-        rows = rows or leftovers.by_sql(self._bench, side)
+        rows = leftovers.by_sql(self._bench, side)
         self._write_whole(f"unmatched_{side}", "rows", columns, f"({rows})")
+
+    def _write_told(self, side: Side, told: Sequence[Leftovers]) -> None:
+        schema = leftovers_in_hand.schema(self._bench, side)
+        blocks = (block for each in told for block in each.blocks(schema, _ROWS))
+        self._write_blocks(f"unmatched_{side}", "rows", schema, blocks)
 
     def _matched(self, rule: RulePlan, rows: str) -> None:
         # What has few values is written as an enum: its dictionary is there already.
@@ -222,7 +223,6 @@ class Evidence:
 
     def _write_whole(self, dataset: str, name: str, columns: Mapping[str, str], rows: str) -> None:
         """Rows of which every column counts: written and hashed as they come, and never held."""
-        path = self._path(dataset, name)
         listed = ", ".join(f"{sql} AS {each}" for each, sql in columns.items())
         said = f", {SEPARATOR}, ".join(
             f"coalesce(CAST({each} AS VARCHAR), '∅')" for each in columns
@@ -232,15 +232,25 @@ class Evidence:
             f" FROM (SELECT *, md5_number(concat({said})) AS h FROM (SELECT {listed} FROM {rows}))"
         ).to_arrow_reader(_ROWS)
         schema = pa.schema([found.schema.field(each) for each in columns])
+        self._write_blocks(dataset, name, schema, map(_hashed, streamed(found)))
+
+    def _write_blocks(
+        self,
+        dataset: str,
+        name: str,
+        schema: pa.Schema,
+        blocks: Iterable[tuple[pa.RecordBatch, int]],
+    ) -> None:
+        """Blocks of rows, each with the sum of their hashes."""
+        path = self._path(dataset, name)
         coded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
         coded.append("attempted_rules.list.element")
         count = digest = 0
         with parquet.writer(path, schema, coded=coded, plain=_KEYS, rows=_ROWS) as file:
-            for batch in streamed(found):
-                high, low = (_exact(numbers(batch.column(each))) for each in ("high", "low"))
-                digest += (high << 64) + low
-                count += len(batch)
-                file.write_batch(batch.select(schema.names), _ROWS)
+            for block, hashes in blocks:
+                digest += hashes
+                count += len(block)
+                file.write_batch(block.select(schema.names), _ROWS)
         told = (name, dataset.removeprefix("unmatched_"))
         left, right = (count if side in told else 0 for side in SIDES)
         size = path.stat().st_size
@@ -295,6 +305,12 @@ def _digest_of_matches(bench: Workbench, path: Path, *, pairs_alone: bool = Fals
         f" (how >> 64)::UBIGINT, (how & {WORD})::UBIGINT | 1 FROM ({summed})"
     )
     return sum(sum_of_products(*map(numbers, batch.columns)) for batch in batches)
+
+
+def _hashed(block: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    """Rows, and the sum of their hashes, which they have in two words."""
+    high, low = (_exact(numbers(block.column(each))) for each in ("high", "low"))
+    return block, (high << 64) + low
 
 
 def _halves(number: str) -> str:
