@@ -49,6 +49,20 @@ def test_what_a_worker_imported_is_not_searched_for_garbage(session: SparkSessio
     assert all(place(session, kernel, range(4)))
 
 
+def test_what_a_worker_has_freed_is_there_for_its_next_task(session: SparkSession) -> None:
+    def kernel(_: int) -> int:
+        import resource
+
+        import numpy as np
+
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        made = [np.ones(3 << 20, np.uint8) for _ in range(20)]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before if made else 0
+
+    place(session, kernel, [0])
+    assert place(session, kernel, [0]) < [1_000]  # pages; all of it has 15,360
+
+
 def test_a_new_worker_imports_no_pandas_unless_it_is_asked_to() -> None:
     """In a process of its own: workers of a session that others used may have it."""
     asked = (
