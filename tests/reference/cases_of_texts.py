@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kalla.reconcile.model import Csv
 from tests.reference.case import (
     Case,
     alone,
@@ -130,6 +131,43 @@ TEXTS = [
         left("id ref amount:text", ("L1", "a", "1.50")),
         right("id ref amount:text", ("R1", "a", "2")),
         expect(pair("L1", "R1", "0.5")),
+    ),
+    Case(
+        "grouped digits are an amount where their source writes them so",
+        "Amounts are decimals; comparisons are exact",
+        recipe(
+            rule(eq(), tolerance(absolute="0")),
+            csv=Csv(decimal=",", thousands="."),
+        ),
+        left(
+            "id ref amount:text",
+            ("L1", "a", "1.234,50"),
+            ("L2", "b", "-1.234.567"),
+            ("L3", "c", "12.34"),
+        ),
+        right("id ref amount", ("R1", "a", "1234.5"), ("R2", "b", "-1234567"), ("R3", "c", "1234")),
+        expect(
+            pair("L1", "R1", "0"),
+            pair("L2", "R2", "0"),
+            missed(
+                "left",
+                "L3",
+                "R3",
+                "unmatched",
+                "tolerance(amount, ramount)",
+                (None, "1234"),
+                None,
+            ),
+            missed(
+                "right",
+                "R3",
+                "L3",
+                "unmatched",
+                "tolerance(amount, ramount)",
+                (None, "1234"),
+                None,
+            ),
+        ),
     ),
     Case(
         "rows whose values are read alike are interchangeable",

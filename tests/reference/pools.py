@@ -13,7 +13,7 @@ from tests.reference.evidence import Type, Value
 VALUES: Mapping[str, Sequence[Value]] = {
     "amount": [
         Decimal(each)
-        for each in ("1", "2", "3", "-1", "0", "5", "-3", "1.01", "0.01", "-0.01", "10", "100.5")
+        for each in ("1", "2", "3", "-1", "0", "5", "-3", "1.01", "0.01", "-0.01", "10", "1000.5")
     ],
     "cur": ["EUR", "USD"],
     "day": [
@@ -46,7 +46,7 @@ CSVS = (
     Csv(),
     Csv(),
     Csv(),
-    Csv(decimal=",", date_format="%d.%m.%Y"),
+    Csv(decimal=",", thousands=".", date_format="%d.%m.%Y"),
     Csv(date_format="%d/%m/%Y %H:%M"),
 )
 
@@ -69,7 +69,10 @@ def as_type(value: Value, columns: Columns, side: Side, name: str, csv: Csv) -> 
             return int(value) if value == int(value) else None
         case Decimal(), "text":
             text = f" {value}" if value < 0 else f"{value}0" if "." in str(value) else f"{value}"
-            return text.replace(".", csv.decimal)
+            whole, point, places = text.partition(".")
+            if csv.thousands is not None and value >= 1_000:
+                whole = f"{int(whole):,}".replace(",", csv.thousands)
+            return whole + point.replace(".", csv.decimal) + places
         case str(), "integer":
             return int(value) if value.lstrip("-").isdecimal() else len(value)
     return value

@@ -101,12 +101,28 @@ def _number(value: Value, csv: Csv) -> Fraction | None:
     match value:
         case str():
             text = value.strip()
+            if csv.thousands is not None:
+                text = _ungrouped(text, csv.decimal, csv.thousands)
             if csv.decimal == ",":
                 text = "" if "." in text else text.replace(",", ".")
             return Fraction(text) if NUMBER.fullmatch(text) else None
         case int() | Decimal():
             return Fraction(value)
     raise TypeError(f"{value!r} is no number")
+
+
+def _ungrouped(text: str, decimal: str, thousands: str) -> str:
+    """Digits without the signs between them, which stand before every three, from the point on."""
+    for other, sign in (("\u2019", "'"), ("\u00a0", " "), ("\u202f", " ")):
+        text = text.replace(other, sign) if sign == thousands else text
+    if thousands not in text:
+        return text
+    whole, point, places = text.partition(decimal)
+    first, *rest = whole.lstrip("+-").split(thousands)
+    in_groups = 1 <= len(first) <= 3 and first != "0" and all(len(each) == 3 for each in rest)
+    if not in_groups or thousands in places or not rest:
+        return ""
+    return whole.replace(thousands, "") + point + places
 
 
 def _date(value: Value, writing: Writing) -> date | None:

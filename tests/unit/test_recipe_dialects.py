@@ -29,6 +29,8 @@ def told(**csv: Any) -> dict[str, str]:
         ({"delimiter": "\n"}, "delimiter", "ends a line"),
         ({"quote": "\r"}, "quote", "ends a line"),
         ({"quote": "§"}, "quote", "must be a sign of ASCII"),
+        ({"thousands": "."}, "thousands", "is the decimal sign too"),
+        ({"thousands": ",", "decimal": ","}, "thousands", "is the decimal sign too"),
     ],
 )
 def test_signs_that_cannot_be_told_apart_are_problems(
@@ -43,3 +45,4 @@ def test_other_signs_are_fine() -> None:
     assert told() == {}
     assert told(delimiter=";", quote="'", null="NULL") == {}
     assert told(delimiter="§", null='n"a', quote="|") == {}
+    assert told(decimal=",", thousands=".") == told(thousands=",") == told(thousands=" ") == {}

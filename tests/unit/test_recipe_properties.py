@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput
 from kalla.reconcile.model import SIDES, Fuzzy, Recipe, Tolerance
+from kalla.reconcile.plan import recipe_hash
 from kalla.reconcile.recipes import checking, reading
 from kalla.reconcile.recipes.reading import RecipeProblem
 
@@ -160,3 +161,17 @@ def test_a_recipe_written_and_read_again_is_equal(document: dict[str, Any]) -> N
     for side in SIDES:
         source = recipe.sources[side]
         assert reading.read_source(reading.write_source(source)) == source
+
+
+def test_an_option_that_came_later_leaves_the_hash_of_other_recipes_as_it_was() -> None:
+    """By it evidence of one recipe is told from that of another, and its matches have their ids."""
+    source = {"uri": "left.csv", "primary_key": ["id"]}
+    rule = {"name": "r", "conditions": [{"left": "ref", "op": "eq", "right": "ref"}]}
+
+    def hashed(**csv: str) -> str:
+        sources = {"left": source | {"csv": csv}, "right": source | {"uri": "right.csv"}}
+        document = {"name": "small", "sources": sources, "rules": [rule]}
+        return recipe_hash(Recipe.model_validate(document))
+
+    assert hashed() == "43d2079c4f22a41f0ee5c0419680b49fd3da12a856e3e97c33ba77d924337f54"
+    assert hashed(thousands=",") != hashed()

@@ -195,6 +195,9 @@ class Csv(Part):
     header: bool = True
     encoding: Literal["utf-8", "latin-1", "utf-16"] = "utf-8"
     decimal: Literal[".", ","] = Field(".", description="the decimal sign of amounts")
+    thousands: Literal[".", ",", "'", " "] | None = Field(
+        None, description="the sign between groups of three digits of amounts"
+    )
     null: str = Field("", description="the text that stands for no value")
     date_format: str | None = Field(None, description="as strptime has it; without one ISO 8601")
 

@@ -191,6 +191,10 @@ def needed(recipe: Recipe, side: Side) -> tuple[str, ...] | None:
 def recipe_hash(recipe: Recipe) -> str:
     """The same for the same meaning: defaults and parameters are filled in, order is none."""
     document = recipe.model_dump(mode="json", exclude={"output", "description", "parameters"})
+    for source in document["sources"].values():
+        # It came later: recipes that do not name it are still those that earlier evidence is of.
+        if source["csv"]["thousands"] is None:
+            del source["csv"]["thousands"]
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -303,6 +303,18 @@ ODD = {
 }
 
 
+def test_an_amount_is_a_decimal_to_sql_however_its_digits_are_grouped(desk: Desk) -> None:
+    path = desk.folder / "grouped.csv"
+    path.write_text("id;ref;amount\nL1;a;1.234,56\nL2;b;12.34,5\n")
+    side: dict[str, Any] = {"uri": str(path), "amount": "amount", "primary_key": ["id"]}
+    side["csv"] = {"delimiter": ";", "decimal": ",", "thousands": "."}
+    right = desk.parquet("right", [("R1", "a", "1234.56"), ("R2", "b", "1234.5")])
+    found = desk.run(side, right, BY_REFERENCE)
+    assert found.matched() == {("L1", "R1", "1:1")}
+    matched = found.metadata["sources"]["left"]["states"]["matched"]
+    assert Decimal(matched["amount"]) == Decimal("1234.56")
+
+
 def test_a_column_of_a_type_that_spark_lacks_keeps_no_row_from_it(desk: Desk) -> None:
     path = desk.folder / "odd.parquet"
     pq.write_table(pa.table({"id": ["L1"], "ref": ["a"], **ODD}), path)

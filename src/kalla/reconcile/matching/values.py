@@ -29,6 +29,8 @@ _WHITE = "".join(
     for code in codes
 )  # fmt: skip
 _ENDS = ("left", "right")
+# A blank that keeps a number on one line, wide or narrow, and a curved apostrophe look the same.
+_BETWEEN = {".": ".", ",": ",", "'": "'\u2019", " ": " \u00a0\u202f"}
 WHOLE_64 = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 }  # fmt: skip
@@ -127,7 +129,9 @@ def as_number(given: Value, columns: Columns) -> Value:
     if given.kind != "text":
         raise InvalidInput(Problem("", f"a {given.kind} is no amount"))
     text = _trimmed(given.sql)
-    if columns.csv.decimal == ",":
+    if columns.csv.thousands:
+        text = _ungrouped(text, columns.csv.decimal, _BETWEEN[columns.csv.thousands])
+    elif columns.csv.decimal == ",":
         text = f"CASE WHEN {text} NOT LIKE '%.%' THEN replace({text}, ',', '.') END"
     # Zeros in front and at the end are no digits that matter.
     shape = literal(rf"[+-]?(0*\d{{1,{_DIGITS}}}(\.\d{{0,{PLACES}}}0*)?|\.\d{{1,{PLACES}}}0*)")
@@ -219,6 +223,18 @@ def _trimmed(text: str) -> str:
     # To look for all kinds of white takes twenty times as long as to see that there is none.
     plain = " AND ".join(f"{end}({text}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
     return f"(CASE WHEN {plain} THEN {text} ELSE trim({text}, {literal(_WHITE)}) END)"
+
+
+def _ungrouped(text: str, decimal: str, between: str) -> str:
+    """A number as it would be written with a point alone; null where its groups are none.
+
+    No group begins with a single 0: `0.125` is a fraction that somebody wrote with the other sign.
+    """
+    grouped = rf"[+-]?([1-9]|\d{{2,3}})([{between}]\d{{3}})+([{decimal}]\d*)?"
+    plain = rf"[^{between}{'' if decimal == '.' else '.'}]*"
+    shape = literal(f"{grouped}|{plain}")
+    point = f"translate({text}, {literal(decimal + between)}, '.')"
+    return f"CASE WHEN regexp_full_match({text}, {shape}) THEN {point} END"
 
 
 def amount_type(scale: int = PLACES) -> str:

@@ -25,3 +25,7 @@ def findings(csv: Csv, path: Path) -> Iterator[Finding]:
     if held := [name for name, sign in signs.items() if sign in csv.null]:
         yield Finding((*path, "null"), f"holds the {held[0]}: no value can be told by it",
                       csv.null, "such as NULL")  # fmt: skip
+    if csv.thousands == csv.decimal:
+        other = "." if csv.decimal == "," else ","
+        yield Finding((*path, "thousands"), "is the decimal sign too", csv.thousands,
+                      f'write decimal: "{other}" beside it, or leave it out')  # fmt: skip
