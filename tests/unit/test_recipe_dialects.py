@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from kalla.errors import InvalidInput
 from kalla.reconcile.model import Source
+from kalla.reconcile.recipes import reading
 from kalla.reconcile.recipes.checking import check_source
 
 
@@ -46,3 +49,20 @@ def test_other_signs_are_fine() -> None:
     assert told(delimiter=";", quote="'", null="NULL") == {}
     assert told(delimiter="§", null='n"a', quote="|") == {}
     assert told(decimal=",", thousands=".") == told(thousands=",") == told(thousands=" ") == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("thousands", """must be ".", ",", "'" or " \""""),
+        ("decimal", 'must be "." or ","'),
+        ("encoding", "must be utf-8, latin-1 or utf-16"),
+    ],
+)
+def test_signs_that_an_option_may_be_are_told_in_quotes(option: str, message: str) -> None:
+    source = {"uri": "rows.csv", "primary_key": ["id"]}
+    rule = {"name": "r", "conditions": [{"left": "ref", "op": "eq", "right": "ref"}]}
+    sources = {"left": source | {"csv": {option: "_"}}, "right": source}
+    with pytest.raises(InvalidInput) as refused:
+        reading.read(json.dumps({"name": "test", "sources": sources, "rules": [rule]}))
+    assert [each.message for each in refused.value.problems] == [message]

@@ -68,6 +68,8 @@ _CALLED_OTHERWISE = {
     "values": "value",
     "sql": "match_sql",
 }
+_QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
+_SIGNS = "., '"  # which are told in quotes, as one would not see where they end
 _DERIVATIONS = ("trim", "upper", "lower", "digits", "{regex: …}", "{date_part: …}")
 _EXAMPLES = {
     "name": "any words that tell it from others",
@@ -167,8 +169,10 @@ def _finding(item: ErrorDetails, document: dict[str, object]) -> Finding:
     if kind == "extra_forbidden":
         return _unknown(path, value, operation)
     if kind == "literal_error":
-        known = re.findall(r"'([^']*)'", item["ctx"]["expected"])
-        return Finding(path, f"must be {_one_of(known)}", value, _near(value, known))
+        # An apostrophe is in double quotes there.
+        known = [one or other for one, other in _QUOTED.findall(item["ctx"]["expected"])]
+        told = [each if each.strip(_SIGNS) else f'"{each}"' for each in known]
+        return Finding(path, f"must be {_one_of(told)}", value, _near(value, known))
     sentence = _SENTENCES.get(kind, "cannot be read").format_map(item.get("ctx", {}))
     return Finding(path, sentence, None if kind == "missing" else value, _remedy(kind, path, value))
 
