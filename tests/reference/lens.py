@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from kalla.reconcile.model import (
     SIDES,
+    Comparison,
     Condition,
     Equal,
     Filter,
@@ -127,6 +128,9 @@ class Lens:
 
     def _kind(self, condition: Condition) -> Kind:
         left, right = self._derived_kind(condition, "left"), self._derived_kind(condition, "right")
+        amounts = isinstance(condition, Equal | Comparison) and {left, right} <= {"text", "number"}
+        if amounts and any(self._is_amount(condition, side) for side in SIDES):
+            return "number"
         kind = compared_kind(condition, left, right)
         if kind != "moment":
             return kind
@@ -141,11 +145,18 @@ class Lens:
         kind = kind_of(self._tables[side].columns[condition.column(side)])
         return derived_kind(kind, condition.derivations(side))
 
+    def _is_amount(self, condition: Condition, side: Side) -> bool:
+        """Whether a condition compares the amount of a source as it is."""
+        is_own = condition.column(side) == self.recipe.sources[side].amount
+        return is_own and not condition.derivations(side)
+
     def _passes(self, wanted: Filter, row: Row) -> bool:
         value = row.values[wanted.column]
         if value is None or wanted.op == "is_null":
             return value is None and wanted.op == "is_null"
         kind = kind_of(self._tables[row.side].columns[wanted.column])
+        if kind == "text" and wanted.column == self.recipe.sources[row.side].amount:
+            kind = "number"
         given = wanted.value if isinstance(wanted.value, tuple) else (wanted.value,)
         match wanted.op:
             case "not_null":

@@ -353,6 +353,8 @@ class Chance:
         column = self.pick(("amount", "cur", "day", "note", "qty", "ref"))
         everything = (*self.pools[column], *VALUES[column])
         typed = [self.typed(each, side, column) for each in everything]
+        if column == "amount" and self.columns[side][column] == "text":  # recipes have points
+            typed = [each if each is None else str(each) for each in everything]
         values: list[Value] = []
         values += [each for each in typed if each is not None][:3]
         if column == "day":

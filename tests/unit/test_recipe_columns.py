@@ -120,6 +120,21 @@ def test_each_value_of_a_list_fits_its_column() -> None:
     assert problem.suggestion == "write it as 1234.56"
 
 
+@pytest.mark.parametrize(
+    ("op", "value", "is_right"),
+    [("gte", "1000", True), ("gte", "1.000,00", False), ("contains", "n/a", True)],
+)
+def test_a_filter_compares_the_amount_of_a_source_as_a_number(
+    op: str, value: str, is_right: bool
+) -> None:
+    each = {"column": "note", "op": op, "value": value}
+    assert list(told(with_source(filters=[each]), COLUMNS)) == []
+    found = told(with_source(filters=[each], amount="note"), COLUMNS)
+    assert list(found) == ([] if is_right else ["sources.left.filters[0].value"])
+    uri = {"uri": "postgresql://db/bank", "table": "t"}
+    assert list(told(with_source(filters=[each], amount="note", **uri), COLUMNS)) == []
+
+
 def test_an_amount_is_no_date() -> None:
     assert list(told(with_source(amount="day"), COLUMNS)) == ["sources.left.amount"]
 

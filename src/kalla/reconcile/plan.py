@@ -124,8 +124,9 @@ class Plan:
 def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
     """Decide how a recipe is carried out over these inputs."""
     columns = {
-        side: Columns(inputs[side].types, recipe.sources[side].csv, recipe.time_zone)
+        side: Columns(inputs[side].types, source.csv, recipe.time_zone, source.amount)
         for side in SIDES
+        for source in (recipe.sources[side],)
     }
     _demand_columns(recipe, inputs)
     rules = tuple(

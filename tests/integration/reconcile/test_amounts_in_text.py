@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kalla.errors import InvalidInput
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.matching import buckets
@@ -96,3 +97,57 @@ def test_digits_in_other_groups_are_counted_and_named(
     ((column, kind, rows, examples),) = facts.sides["left"].loaded.unreadable
     assert (column, kind, rows) == ("amount", "number", len(written))
     assert set(examples) <= set(written)
+
+
+SAME = {"left": "amount", "op": "eq", "right": "amount"}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("op", "left", "right", "matched"),
+    [
+        ("eq", ["1500", "1,5", "n/a", "7"], ["1500.00", "1.50", "n/a", "7.01"], 2),
+        ("ne", ["1500", "1,5", "n/a", "7"], ["1500.00", "1.50", "x", "7.01"], 1),
+        ("lt", ["900", "1000", "n/a", "7"], ["1000.0", "900", "x", "7.01"], 2),
+    ],
+)
+def test_the_amount_of_a_source_is_a_number_to_every_comparison(
+    tmp_path: Path, op: str, left: list[str], right: list[str], matched: int, count: int
+) -> None:
+    conditions = BY_REF, SAME | {"op": op}
+    csv = {"decimal": ","}
+    facts = match(tmp_path, left, right, conditions=conditions, count=count, csv=csv)
+    assert facts.sides["left"].states["matched"].rows == matched
+    assert facts.sides["left"].loaded.unreadable == (("amount", "number", 1, ("n/a",)),)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(
+    ("op", "value", "kept"),
+    [
+        ("gte", "1000", "1000,00 1500"),
+        ("lt", "1e3", "900 -2"),
+        ("eq", "1000", "1000,00"),
+        ("ne", "1000", "900 1500 -2"),
+        ("in", ["900.00", 1500], "900 1500"),
+        ("not_in", ["900.00", 1500], "1000,00 -2"),
+        ("startswith", "9", "900"),
+    ],
+)
+def test_the_amount_of_a_source_is_a_number_to_its_filters(
+    tmp_path: Path, op: str, value: object, kept: str, count: int
+) -> None:
+    written = ["900", "1000,00", "1500", "-2", "n/a"]
+    filters = [{"column": "amount", "op": op, "value": value}]
+    options: dict[str, Any] = {"csv": {"decimal": ","}, "filters": filters}
+    facts = match(tmp_path, written, [], count=count, **options)
+    numbers = [Decimal(each.replace(",", ".")) for each in kept.split()]
+    left = facts.sides["left"]
+    assert left.states["unmatched"].rows == len(numbers)
+    assert left.states["unmatched"].amount == sum(numbers)
+
+
+def test_a_filter_of_an_amount_by_what_is_no_number_is_refused(tmp_path: Path) -> None:
+    filters = [{"column": "amount", "op": "gte", "value": "1.000,00"}]
+    with pytest.raises(InvalidInput, match=r"1\.000,00' is no number"):
+        match(tmp_path, ["1"], [], filters=filters)

@@ -48,7 +48,7 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
     """The column read as what it is compared with, and the literal."""
     if isinstance(given, bool) or column.kind == "boolean":
         return values.as_text(column).sql, literal(str(given).lower())
-    if isinstance(given, int | Decimal) or column.kind == "number":
+    if isinstance(given, int | Decimal) or column.kind == "number" or column.is_amount:
         number = values.as_number(column, columns)
         text, places = _number(given, number.scale)
         return values.narrow(number, 38 - max(number.scale, places)).sql, text

@@ -49,6 +49,7 @@ class Columns:
     types: Mapping[str, str]
     csv: Csv = field(default_factory=Csv)
     time_zone: str = "UTC"
+    amount: str | None = None  # the column that the source declares as such
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Value:
     column: str = ""
     zone: str = ""  # of a moment
     whole: int = _DIGITS  # of a number: how many digits there may be before the point
+    is_amount: bool = False  # of its source, as it is: a number, though it may be text
 
 
 def quote(name: str) -> str:
@@ -80,7 +82,7 @@ def enum(texts: Iterable[str]) -> str:
 
 def value(columns: Columns, column: str, derivations: tuple[Derivation, ...] = ()) -> Value:
     """The column after its derivations."""
-    found = replace(_raw(columns, column), column=column)
+    found = replace(_raw(columns, column), column=column, is_amount=column == columns.amount)
     for derivation in derivations:
         if isinstance(derivation, DatePart):
             found = _cut(as_date(found, columns), derivation)
@@ -94,7 +96,8 @@ def meet(
 ) -> tuple[Value, Value]:
     """Both as one kind: text is read as what it meets, a point in time as the date it meets."""
     kinds = {left.kind, right.kind}
-    if "number" in kinds and kinds <= {"text", "number"}:
+    are_numbers = "number" in kinds or left.is_amount or right.is_amount
+    if are_numbers and kinds <= {"text", "number"}:
         left, right = as_number(left, columns[0]), as_number(right, columns[1])
         room = 38 - max(left.scale, right.scale)
         return narrow(left, room), narrow(right, room)

@@ -7,6 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from kalla.reconcile.model import (
+    DATABASES,
     SIDES,
     Comparison,
     Condition,
@@ -16,6 +17,7 @@ from kalla.reconcile.model import (
     Filter,
     Recipe,
     Side,
+    Source,
     Tolerance,
 )
 from kalla.reconcile.recipes.notation import plain
@@ -26,6 +28,7 @@ Columns = Mapping[str, str]
 
 _NUMBERS = ("integer", "decimal", "float")
 _TIMES = ("date", "timestamp")
+_AMOUNT = "amounts in text"
 
 
 class Unread(str):
@@ -57,7 +60,10 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
                           did_you_mean(column, numbers) or "name a column of numbers")  # fmt: skip
     for path, each in _all_filters(recipe, side):
         if (word := known.get(each.column)) is not None:
-            yield from _filter_type(each, word, path)
+            is_amount = word == "text" and each.column == recipe.sources[side].amount
+            # A database compares its text itself, where it has the filter.
+            is_pushed = path[0] == "sources" and _is_database(recipe.sources[side])
+            yield from _filter_type(each, _AMOUNT if is_amount and not is_pushed else word, path)
 
 
 def _mentions(recipe: Recipe, side: Side) -> Iterator[tuple[Path, str, str]]:
@@ -86,13 +92,17 @@ def _all_filters(recipe: Recipe, side: Side) -> Iterator[tuple[Path, Filter]]:
             yield ("rules", place, f"{side}_filters", index), each
 
 
+def _is_database(source: Source) -> bool:
+    return source.format == "postgres" or source.uri.partition("://")[0] in DATABASES
+
+
 def _filter_type(each: Filter, word: str, path: Path) -> Iterator[Finding]:
     for value in each.value if isinstance(each.value, tuple) else (each.value,):
         read = plain(value.strip()) if isinstance(value, str) else value
         is_number = isinstance(read, int | Decimal) and not isinstance(read, bool)
         if each.op in ("contains", "startswith", "endswith") or value is None:
             continue
-        if word in _NUMBERS and not is_number:
+        if word in (*_NUMBERS, _AMOUNT) and not is_number:
             yield Finding((*path, "value"), f"is compared with a column of numbers ({word})", value,
                           "write it as 1234.56")  # fmt: skip
         elif word in _TIMES and not isinstance(read, date):
