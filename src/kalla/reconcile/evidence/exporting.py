@@ -65,12 +65,14 @@ def export(
     with reading(storage, bounds) as reader:
         dataset = reader.dataset(url, part)
         where = condition(dataset, query.filters)
+        # By the table's columns: a name alone would be what is written under it, a text.
         order = ", ".join(
-            f"{sortable(column(dataset.columns, each.column, 'sort'))}"
+            f"{sortable(column(dataset.columns, each.column, 'sort'), 'kept')}"
             f" {'DESC' if each.descending else 'ASC'} NULLS LAST"
             for each in total_order(dataset, query.orders)
         )
-        rest = Term(f"FROM {dataset.relation} WHERE {where.sql} ORDER BY {order}", where.values)
+        kept = f"{dataset.relation} AS kept"
+        rest = Term(f"FROM {kept} WHERE {where.sql} ORDER BY {order}", where.values)
         with writing(path):
             if style == "csv":
                 _csv(reader, dataset, rest, path, bom)

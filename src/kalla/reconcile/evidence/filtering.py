@@ -90,9 +90,10 @@ def total_order(dataset: Dataset, orders: Sequence[Order]) -> tuple[Order, ...]:
     return first + tuple(Order(key) for key in dataset.keys if key not in named)
 
 
-def sortable(each: Column) -> str:
+def sortable(each: Column, table: str = "") -> str:
     """A list is sorted by its text."""
-    return f"CAST({each.sql} AS VARCHAR)" if each.kind == "list" else each.sql
+    place = f"{table}.{each.sql}" if table else each.sql
+    return f"CAST({place} AS VARCHAR)" if each.kind == "list" else place
 
 
 def _term(where: Column, wanted: Filter) -> Term:
