@@ -71,6 +71,8 @@ class SidePlan:
     filters: str | None  # over a row; what fails it is counted as filtered
     unreadable: tuple[tuple[str, str, str, str], ...] = ()  # column, kind, its text, what fails
     currency: Value | None = None
+    unread: tuple[tuple[str, str, str, str], ...] = ()  # the same, of rows that filters leave out
+    lenient: str | None = None  # the filters, if they let pass what they cannot read
 
 
 @dataclass(frozen=True)
@@ -207,39 +209,47 @@ def _side(
     amount = _amount(source, side, recipe, columns)
     names = set(source.primary_key) | set(_columns_used(recipe, side))
     names |= {name for name in (source.amount, source.currency) if name}
+    own = () if given.filtered else source.filters
+    compared = _readings(side, rules, amount)
     return SidePlan(
         side,
         given,
         tuple(values.value(columns, name) for name in source.primary_key),
         tuple(name for name in given.types if name in names),
         amount,
-        None if given.filtered else filters.conjunction(source.filters, columns),
-        _unreadable(side, rules, amount),
+        filters.conjunction(own, columns),
+        _unreadable(side, rules, compared),
         values.as_text(values.value(columns, source.currency)) if source.currency else None,
+        _unreadable(side, (), [*compared, *filters.readings(own, columns)]) if own else (),
+        filters.leniently(own, columns),
     )
 
 
-def _unreadable(
-    side: Side, rules: Sequence[RulePlan], amount: Value | None
-) -> tuple[tuple[str, str, str, str], ...]:
-    """What some rows may hold that is not read, or not compared."""
+def _readings(side: Side, rules: Sequence[RulePlan], amount: Value | None) -> list[Value]:
+    """What is compared or summed."""
     place = SIDES.index(side)
     compared = [check.of(side) for rule in rules for check in rule.checks]
     compared += [rule.sums[place] for rule in rules if rule.sums]
+    return [*compared, amount] if amount else compared
+
+
+def _unreadable(
+    side: Side, rules: Sequence[RulePlan], read: Sequence[Value]
+) -> tuple[tuple[str, str, str, str], ...]:
+    """What some rows may hold that is not read, or, by these rules, not compared."""
     readings: dict[tuple[str, str], dict[str, str]] = {}  # a column may be read in several ways
-    for each in [*compared, amount]:
-        if each and each.reads:
+    for each in read:
+        if each.reads:
             kind = "timestamp" if each.kind == "moment" else each.kind
-            failing = f"({each.reads} IS NOT NULL AND {each.sql} IS NULL)"
-            readings.setdefault((each.column, kind), {})[failing] = each.reads
+            readings.setdefault((each.column, kind), {})[values.fails(each)] = each.reads
     for check in (check for rule in rules for check in rule.checks if check.longest):
         text = check.of(side)
-        read = text.column, f"text of at most {check.longest:,} characters"
+        place = text.column, f"text of at most {check.longest:,} characters"
         failing = f"length({text.sql}) > {check.longest}"
-        readings.setdefault(read, {})[failing] = f"(left({text.sql}, {_EXAMPLE}) || '…')"
+        readings.setdefault(place, {})[failing] = f"(left({text.sql}, {_EXAMPLE}) || '…')"
     return tuple(
-        (*read, next(iter(failing.values())), " OR ".join(failing))
-        for read, failing in sorted(readings.items())
+        (*place, next(iter(failing.values())), " OR ".join(failing))
+        for place, failing in sorted(readings.items())
     )
 
 

@@ -30,6 +30,7 @@ from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.matching import buckets, statement
 from kalla.reconcile.matching.buckets import Found, Task
 from kalla.reconcile.matching.engine import Resources
+from kalla.reconcile.matching.loading import Loaded
 from kalla.reconcile.model import SIDES, Recipe, Side
 from kalla.reconcile.plan import Input, Plan
 from kalla.reconcile.recipes import reading
@@ -330,10 +331,8 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime, marks: Mapping[Si
                 "format": run.plan.sides[side].input.format,
                 "rows": facts.sides[side].loaded.rows,
                 "rows_with_doubled_or_null_keys": facts.sides[side].loaded.doubled_keys,
-                "unreadable": [
-                    {"column": column, "as": kind, "rows": rows, "examples": list(examples)}
-                    for column, kind, rows, examples in facts.sides[side].loaded.unreadable
-                ],
+                "unreadable": _unreadable(facts.sides[side].loaded),
+                "rows_that_filters_could_not_read": facts.sides[side].loaded.filtered_unread,
                 "filters": [each.model_dump(mode="json") for each in recipe.sources[side].filters],
                 "notes": list(run.plan.sides[side].input.notes),
                 "marks": [dict(each) for each in marks[side]],
@@ -370,6 +369,16 @@ def _described(recipe: Recipe) -> dict[str, Any]:
         for condition, fields in zip(rule.conditions, written["conditions"], strict=True):
             fields["op"] = condition.op  # a default of its class
     return document
+
+
+def _unreadable(loaded: Loaded) -> list[dict[str, Any]]:
+    """Of rows that take part, then of those that filters left out."""
+    parts = (loaded.unreadable, False), (loaded.filtered_unreadable, True)
+    return [
+        {"column": name, "as": kind, "rows": rows, "examples": list(shown), "filtered": filtered}
+        for part, filtered in parts
+        for name, kind, rows, shown in part
+    ]
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

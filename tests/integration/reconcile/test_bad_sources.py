@@ -14,6 +14,7 @@ import pytest
 from kalla.errors import InvalidInput, KallaError
 from kalla.reconcile import kernel, plan
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.matching import buckets
 from kalla.reconcile.matching.engine import Resources
 from kalla.reconcile.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.run import check_conservation
@@ -144,6 +145,49 @@ def test_an_amount_that_is_none_is_counted_and_named(tmp_path: Path) -> None:
     assert facts.sides["left"].loaded.unreadable == (("amount", "number", 1, ("1.234,56",)),)
     assert facts.sides["left"].states["matched"].rows == 1
     assert facts.sides["left"].states["unmatched"].rows == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_filter_cannot_read_is_counted_and_named_though_its_row_is_left_out(
+    tmp_path: Path, count: int
+) -> None:
+    rows = [
+        "1;a;900,00;01.05.2026;x",
+        "2;b;2.000,00;02.05.2026;x",  # no number
+        "3;c;-5,00;xx;x",  # no date, but left out for its amount
+        "4;d;7,00;yy;x",  # no date
+        "5;e;;03.05.2026;x",  # empty
+        "6;f;1.000,00;03.05.2026;z",  # no number, but left out for its kind
+    ]
+    (tmp_path / "left.csv").write_text("\n".join(["id;ref;amount;day;kind", *rows]) + "\n")
+    (tmp_path / "right.csv").write_text(GOOD)
+    options = {
+        "csv": {"delimiter": ";", "decimal": ",", "date_format": "%d.%m.%Y"},
+        "filters": [
+            {"column": "amount", "op": "gt", "value": 0},
+            {"column": "day", "op": "gte", "value": "2026-01-01"},
+            {"column": "kind", "op": "ne", "value": "z"},
+        ],
+    }
+    wanted = recipe(tmp_path, options)
+    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    resources = Resources("500MB", 1, tmp_path / "temp")
+    work, when = tmp_path / "evidence", "2026-01-01 00:00:00Z"
+    if count == 1:
+        facts = kernel.match(made, work, resources, when)
+    else:
+        facts = buckets.match(
+            made, count, work, resources, when, lambda run, tasks: [*map(run, tasks)]
+        )
+    check_conservation(facts.sides)
+    loaded = facts.sides["left"].loaded
+    assert (loaded.rows, loaded.filtered) == (1, 5)
+    assert loaded.unreadable == ()
+    assert loaded.filtered_unreadable == (
+        ("amount", "number", 2, ("1.000,00", "2.000,00")),
+        ("day", "date", 2, ("xx", "yy")),
+    )
+    assert loaded.filtered_unread == 2
 
 
 def test_a_decimal_comma_is_read_where_the_recipe_says_so(tmp_path: Path) -> None:

@@ -57,6 +57,33 @@ def test_a_single_exception_among_very_many_rows_is_seen(folder: Path) -> None:
     assert (found.exceptions, found.match_rate) == (2, 0.999999)
 
 
+def test_a_row_that_a_filter_could_not_read_is_an_exception(tmp_path: Path) -> None:
+    """Of the rest all is matched, but who would know that this one belongs to nobody?"""
+    (tmp_path / "left.csv").write_text("id;amount\n1;900,00\n2;2.000,00\n3;-5,00\n")
+    (tmp_path / "right.csv").write_text("id;amount\n1;900,00\n")
+    side = {
+        "primary_key": ["id"],
+        "amount": "amount",
+        "csv": {"delimiter": ";", "decimal": ","},
+        "filters": [{"column": "amount", "op": "gt", "value": 0}],
+    }
+    wanted = Recipe.model_validate(
+        {
+            "name": "filtered",
+            "sources": {
+                name: {"uri": str(tmp_path / f"{name}.csv")} | side for name in ("left", "right")
+            },
+            "rules": [{"name": "r", "conditions": [{"left": "id", "op": "eq", "right": "id"}]}],
+        }
+    )
+    found = report.of_evidence(match_here(wanted, tmp_path / "evidence"))
+    assert (found.exceptions, found.match_rate) == (1, 0.666666)
+    assert found.sides["left"]["filtered"].rows == 2
+    values, rows = found.troubles
+    assert values.endswith("no number, such as '2.000,00' (in rows that filters left out)")
+    assert rows.startswith("left: 1 rows were left out because a filter could not read")
+
+
 def test_a_folder_may_have_signs_of_a_pattern_in_its_name(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out[1]*"
     shutil.copytree(made, folder)

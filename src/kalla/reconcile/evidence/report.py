@@ -121,6 +121,8 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         )
         for wanted in (sides["left"].states.keys() - {"filtered"}, accepted)
     )
+    # Nobody knows whether rows that a filter could not read should have been left out.
+    taking_part += sum(sides[side].filtered_unread for side in SIDES)
     return Report(
         name=recipe.name,
         recipe=recipe.recipe_id or recipe.name,
@@ -179,12 +181,14 @@ class _Unreadable(Part):
     kind: str = Field(alias="as")
     rows: int
     examples: list[Any]
+    filtered: bool = False  # their rows were left out
 
 
 class _Source(Part):
     states: dict[str, Figures]
     doubled: int = Field(alias="rows_with_doubled_or_null_keys")
     unreadable: list[_Unreadable]
+    filtered_unread: int = Field(0, alias="rows_that_filters_could_not_read")
 
 
 class _Suggestion(Part):
@@ -385,5 +389,11 @@ def _troubles(side: Side, facts: _Source) -> list[str]:
     for each in facts.unreadable:
         examples = ", ".join(map(repr, each.examples))
         many = f"{each.rows:,} values of {each.column}"
-        found.append(f"{side}: {many} are no {each.kind}, such as {examples}")
+        where = " (in rows that filters left out)" if each.filtered else ""
+        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}")
+    if facts.filtered_unread:
+        found.append(
+            f"{side}: {facts.filtered_unread:,} rows were left out because a filter could not read"
+            " their values; each counts as an exception"
+        )
     return found

@@ -15,43 +15,63 @@ from kalla.reconcile.recipes.notation import plain
 
 def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
     """Filters as one expression over a row; a null passes `is_null` alone."""
-    parts = [_filter(each, columns) for each in filters]
+    parts = [_filter(each, columns)[0] for each in filters]
     return " AND ".join(f"coalesce({part}, false)" for part in parts) or None
 
 
-def _filter(each: Filter, columns: Columns) -> str:
+def leniently(filters: Sequence[Filter], columns: Columns) -> str | None:
+    """The same, but what cannot be read passes: a row that passes this alone was left out for no
+    other reason. None, if there is nothing that may not be read."""
+    parts = [_filter(each, columns) for each in filters]
+    if not any(read for _, read in parts):
+        return None
+    return " AND ".join(
+        f"coalesce({part}, {' OR '.join(map(values.fails, read)) or 'false'})"
+        for part, read in parts
+    )
+
+
+def readings(filters: Sequence[Filter], columns: Columns) -> list[Value]:
+    """What filters read, where that may fail."""
+    return [value for each in filters for value in _filter(each, columns)[1]]
+
+
+def _filter(each: Filter, columns: Columns) -> tuple[str, list[Value]]:
+    """A filter as SQL, and what it reads of which that may fail."""
     column = values.value(columns, each.column)
     if each.op == "is_null":
-        return f"{held(each.column)} IS NULL"
+        return f"{held(each.column)} IS NULL", []
     if each.op == "not_null":
-        return f"{held(each.column)} IS NOT NULL"
+        return f"{held(each.column)} IS NOT NULL", []
     if each.op in ("in", "not_in"):
         given = each.value if isinstance(each.value, tuple) else (each.value,)
-        listed: dict[str, list[str]] = {}
+        listed: dict[Value, list[str]] = {}
         for value in given:
             if value is not None:
-                sql, one = _against(column, value, columns)
-                listed.setdefault(sql, []).append(one)
+                read, one = _against(column, value, columns)
+                listed.setdefault(read, []).append(one)
         word, joint = ("IN", " OR ") if each.op == "in" else ("NOT IN", " AND ")
-        return joint.join(f"{sql} {word} ({', '.join(some)})" for sql, some in listed.items())
+        parts = (f"{read.sql} {word} ({', '.join(some)})" for read, some in listed.items())
+        return joint.join(parts), [read for read in listed if read.reads]
     if isinstance(each.value, tuple) or each.value is None:
         raise InvalidInput(Problem(each.column, f"the filter {each.op} needs one value"))
     if each.op in ("contains", "startswith", "endswith"):
         name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
-        return f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
+        text = f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
+        return text, [column] if column.reads else []
     signs = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
-    sql, one = _against(column, each.value, columns)
-    return f"{sql} {signs[each.op]} {one}"
+    read, one = _against(column, each.value, columns)
+    return f"{read.sql} {signs[each.op]} {one}", [read] if read.reads else []
 
 
-def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
+def _against(column: Value, given: Scalar, columns: Columns) -> tuple[Value, str]:
     """The column read as what it is compared with, and the literal."""
     if isinstance(given, bool) or column.kind == "boolean":
-        return values.as_text(column).sql, literal(str(given).lower())
+        return values.as_text(column), literal(str(given).lower())
     if isinstance(given, int | Decimal) or column.kind == "number" or column.is_amount:
         number = values.as_number(column, columns)
         text, places = _number(given, number.scale)
-        return values.narrow(number, 38 - max(number.scale, places)).sql, text
+        return values.narrow(number, 38 - max(number.scale, places)), text
     if isinstance(given, str) and (column.kind != "text" or columns.csv.date_format):
         # JSON has no dates: a text that is one is, where the column has dates.
         found = plain(given.strip())
@@ -62,12 +82,12 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[str, str]:
             moment = times.placed(f"TIMESTAMP {moment}", columns.time_zone)
         else:
             moment = f"TIMESTAMPTZ {moment}"
-        return values.as_timestamp(column, columns).sql, moment
+        return values.as_timestamp(column, columns), moment
     if isinstance(given, date):
-        return values.as_date(column, columns).sql, f"DATE {literal(str(given))}"
+        return values.as_date(column, columns), f"DATE {literal(str(given))}"
     if column.kind != "text":
         raise InvalidInput(Problem("filters", f"{given!r} is no date"))
-    return column.sql, literal(given)
+    return column, literal(given)
 
 
 def _number(given: Scalar, scale: int) -> tuple[str, int]:

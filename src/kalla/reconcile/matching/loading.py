@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
@@ -13,8 +13,9 @@ from kalla.reconcile.matching import currencies, ordinals
 from kalla.reconcile.matching.values import held, quote
 from kalla.reconcile.matching.workbench import Workbench, key_names
 from kalla.reconcile.model import Side
-from kalla.reconcile.plan import SidePlan
 from kalla.reconcile.sources.scans import reader
+
+Unreadable = tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class Loaded:
     amount: Decimal | None
     filtered_amount: Decimal | None
     doubled_keys: int  # rows whose key is not unique, or null
-    unreadable: tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, rows, examples
+    unreadable: Unreadable
     filtered_currencies: Mapping[str, Decimal] = field(default_factory=dict)
+    filtered_unreadable: Unreadable = ()
+    filtered_unread: int = 0  # rows that filters left out because they could not read them
 
 
 def load(bench: Workbench, side: Side, *, whole: bool = True) -> Loaded:
@@ -51,28 +54,39 @@ def count(bench: Workbench, side: Side) -> Loaded:
     """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
     plan = bench.plan.sides[side]
     amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
-    filtered, filtered_amount, by_currency = 0, None, currencies.Sums()
+    filtered, filtered_amount, unread, by_currency = 0, None, 0, currencies.Sums()
+    left_unreadable: Unreadable = ()
     if plan.filters:
         left_out = f"{reader(plan.input)} WHERE NOT ({plan.filters})"
-        filtered, filtered_amount = bench.row(f"SELECT count(*), {amount} FROM {left_out}")
+        in_doubt = f"count(*) FILTER (WHERE {plan.lenient or 'false'})"
+        filtered, filtered_amount, unread = bench.row(
+            f"SELECT count(*), {amount}, {in_doubt} FROM {left_out}"
+        )
         by_currency = currencies.of_rows(bench, side, left_out)
+        if filtered:
+            left_unreadable = _unreadable(bench, plan.unread, left_out)
     if bench.has_table(side):
         rows, total = bench.row(f"SELECT count(*), {amount} FROM {side}_rows")
     else:
         ((rows, total),) = bench.tallies(side).values()
-    unreadable = _unreadable(bench, plan)
-    return Loaded(rows, filtered, total, filtered_amount, 0, unreadable, by_currency)
+    unreadable: Unreadable = ()
+    if plan.unreadable:  # else rows that are in hand need no table
+        unreadable = _unreadable(bench, plan.unreadable, f"{bench.all_rows(side)} WHERE true")
+    return Loaded(
+        rows, filtered, total, filtered_amount, 0, unreadable, by_currency, left_unreadable, unread
+    )
 
 
 def _unreadable(
-    bench: Workbench, plan: SidePlan
-) -> tuple[tuple[str, str, int, tuple[str, ...]], ...]:
+    bench: Workbench, readings: Sequence[tuple[str, str, str, str]], rows: str
+) -> Unreadable:
+    """Of some rows: a table, and which of it."""
     found = []
-    for name, kind, text, failing in plan.unreadable:
-        bad = f"FROM {bench.all_rows(plan.side)} WHERE {failing}"
-        (rows,) = bench.row(f"SELECT count(*) {bad}")
-        if rows:
+    for name, kind, text, failing in readings:
+        bad = f"FROM {rows} AND ({failing})"
+        (count,) = bench.row(f"SELECT count(*) {bad}")
+        if count:
             shown = f"CAST({text} AS VARCHAR)"
             examples = bench.rows(f"SELECT DISTINCT {shown} {bad} ORDER BY 1 LIMIT 3")
-            found.append((name, kind, rows, tuple(example for (example,) in examples)))
+            found.append((name, kind, count, tuple(example for (example,) in examples)))
     return tuple(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kalla.reconcile import kernel
@@ -10,7 +10,7 @@ from kalla.reconcile.evidence.writing import Written
 from kalla.reconcile.kernel import STATES, RuleFacts, Tally
 from kalla.reconcile.matching import currencies, suggestions
 from kalla.reconcile.matching.exchange import Spread
-from kalla.reconcile.matching.loading import Loaded
+from kalla.reconcile.matching.loading import Loaded, Unreadable
 from kalla.reconcile.model import SIDES, Side
 from kalla.reconcile.plan import RulePlan
 
@@ -30,11 +30,6 @@ class Outcome:
 
 
 def loaded_of(parts: Sequence[Spread]) -> Loaded:
-    unreadable: dict[tuple[str, str], tuple[int, set[str]]] = {}
-    for part in parts:
-        for column, kind, rows, examples in part.loaded.unreadable:
-            count, shown = unreadable.get((column, kind), (0, set()))
-            unreadable[column, kind] = (count + rows, shown | set(examples))
     loads = [part.loaded for part in parts]
     return Loaded(
         sum(each.rows for each in loads),
@@ -42,11 +37,21 @@ def loaded_of(parts: Sequence[Spread]) -> Loaded:
         kernel.total([each.amount for each in loads]),
         kernel.total([each.filtered_amount for each in loads]),
         0,
-        tuple(
-            (*read, count, tuple(sorted(shown)[:3]))
-            for read, (count, shown) in sorted(unreadable.items())
-        ),
+        _together(each.unreadable for each in loads),
         currencies.together(each.filtered_currencies for each in loads),
+        _together(each.filtered_unreadable for each in loads),
+        sum(each.filtered_unread for each in loads),
+    )
+
+
+def _together(parts: Iterable[Unreadable]) -> Unreadable:
+    found: dict[tuple[str, str], tuple[int, set[str]]] = {}
+    for part in parts:
+        for column, kind, rows, examples in part:
+            count, shown = found.get((column, kind), (0, set()))
+            found[column, kind] = (count + rows, shown | set(examples))
+    return tuple(
+        (*read, count, tuple(sorted(shown)[:3])) for read, (count, shown) in sorted(found.items())
     )
 
 

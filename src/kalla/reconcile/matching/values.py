@@ -66,6 +66,11 @@ class Value:
     is_amount: bool = False  # of its source, as it is: a number, though it may be text
 
 
+def fails(given: Value) -> str:
+    """Whether there is something to read, and it cannot be."""
+    return f"({given.reads or 'NULL'} IS NOT NULL AND {given.sql} IS NULL)"
+
+
 def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
