@@ -108,6 +108,12 @@ def test_the_command_refuses_a_value_without_a_name(tmp_path: Path) -> None:
     assert "cannot be read" in str(outcome.exception)
 
 
+def test_the_command_refuses_a_name_that_is_given_twice() -> None:
+    twice = ["--set", "month=2026-01-01", "--set", "month=2026-02-01"]
+    outcome = CliRunner().invoke(app, ["check", str(RECIPES / "invoices.yaml"), *twice])
+    assert str(outcome.exception) == "--set: 'month' is given twice"
+
+
 def test_the_command_prints_the_schema() -> None:
     code, output = run("schema")
     assert (code, json.loads(output)) == (0, reading.json_schema())

@@ -173,6 +173,9 @@ def given_values(pairs: list[str]) -> dict[str, str]:
     wrong = [name for name, sign, _ in split if not sign or not name]
     if wrong:
         raise InvalidInput(*(Problem("--set", f"{name!r} is not NAME=VALUE") for name in wrong))
+    names = [name for name, _, _ in split]
+    if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise InvalidInput(*(Problem("--set", f"{name!r} is given twice") for name in doubled))
     return {name: value for name, _, value in split}
 
 
