@@ -231,7 +231,11 @@ def test_the_nearest_time_zone_is_suggested() -> None:
         ("dd.MM.yyyy", "did you mean %d.%m.%Y?"),
         ("dd/mm/yy", "did you mean %d/%m/%y?"),
         ("YYYY-MM-DD HH:mm:ss", "did you mean %Y-%m-%d %H:%M:%S?"),
+        ("%d.%m.", "such as %d.%m.%Y"),  # without a year, which would be 1900
+        ("%H:%M", "such as %d.%m.%Y"),
         ("%d.%m.%Y", None),
+        ("%x", None),
+        ("%Y-%j", None),
         ("%-d %b %y, %H:%M %z", None),
     ],
 )

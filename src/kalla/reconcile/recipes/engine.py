@@ -40,7 +40,9 @@ def date_format_fault(date_format: str) -> str:
     if fault := _refusal("SELECT try_strptime('', $1)", date_format):
         return fault.rpartition(": ")[2]
     is_fixed = not _SPECIFIER.search(date_format.replace("%%", ""))
-    return "it says nowhere what a day, a month or a year is" if is_fixed else ""
+    if is_fixed:
+        return "it says nowhere what a day, a month or a year is"
+    return "" if _has_year(date_format) else "it has no year, and every date would be of 1900"
 
 
 def meant_date_format(date_format: str) -> str | None:
@@ -57,6 +59,15 @@ def meant_date_format(date_format: str) -> str | None:
 @lru_cache(maxsize=1024)
 def knows_time_zone(name: str) -> bool:
     return not _refusal("SELECT timezone($1, TIMESTAMP '2000-01-01')", name)
+
+
+def _has_year(date_format: str) -> bool:
+    """Whether a day that is written by a format is read in its year again."""
+    sql = (
+        "SELECT year(try_strptime(strftime(TIMESTAMP '2004-02-28', $1), $1)) IS DISTINCT FROM 1900"
+    )
+    with _connection().cursor() as cursor:
+        return cursor.execute(sql, [date_format]).fetchall() == [(True,)]
 
 
 def _refusal(sql: str, value: str) -> str:
