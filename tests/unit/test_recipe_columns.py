@@ -53,6 +53,14 @@ def test_every_column_that_is_named_exists() -> None:
     assert found["sources.left.amount"].message == "is not a column of the left source"
 
 
+@pytest.mark.parametrize(("only", "sign"), [("id;b", '";"'), ("id\tb", r'"\t"'), ("id|b", '"|"')])
+def test_a_file_whose_only_column_holds_a_delimiter_is_told_so(only: str, sign: str) -> None:
+    found = check(recipe(), {"left": {only: "text"}})
+    assert found
+    for each in found:
+        assert each.suggestion == f"its only column is {only!r}: set csv.delimiter to {sign}"
+
+
 def test_a_side_whose_columns_are_not_known_is_not_judged() -> None:
     given = with_rule({"left": "zzz", "op": "eq", "right": "id"})
     assert told(given, {"right": RIGHT}) == {}

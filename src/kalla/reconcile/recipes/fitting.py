@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -27,6 +28,7 @@ from kalla.reconcile.recipes.problems import Finding, Path, did_you_mean
 Columns = Mapping[str, str]
 
 _NUMBERS = ("integer", "decimal", "float")
+_DELIMITERS = (";", "\t", "|")
 _TIMES = ("date", "timestamp")
 _AMOUNT = "amounts in text"
 
@@ -50,7 +52,7 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
     for path, column, wanted in _mentions(recipe, side):
         if column not in known:
             yield Finding(path, f"is not a column of the {side} source", column,
-                          did_you_mean(column, known))  # fmt: skip
+                          _delimiter(known) or did_you_mean(column, known))  # fmt: skip
         elif isinstance(known[column], Unread):
             yield Finding(path, f"is not read: {known[column]}", column,
                           "or name another column")  # fmt: skip
@@ -64,6 +66,13 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
             # A database compares its text itself, where it has the filter.
             is_pushed = path[0] == "sources" and _is_database(recipe.sources[side])
             yield from _filter_type(each, _AMOUNT if is_amount and not is_pushed else word, path)
+
+
+def _delimiter(known: Columns) -> str | None:
+    """What parts the columns of a file that seems to have only one."""
+    (only,) = known if len(known) == 1 else ("",)
+    found = next((sign for sign in _DELIMITERS if sign in only), None)
+    return found and f"its only column is {only!r}: set csv.delimiter to {json.dumps(found)}"
 
 
 def _mentions(recipe: Recipe, side: Side) -> Iterator[tuple[Path, str, str]]:
