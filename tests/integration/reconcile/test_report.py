@@ -203,6 +203,25 @@ def test_a_reason_is_told_in_words_of_a_bounded_length(tmp_path: Path) -> None:
     assert any(each.reason.endswith("fails, 5 against 7 (2)") for each in found)
 
 
+def test_texts_that_differ_by_white_alone_are_told_in_quotes(tmp_path: Path) -> None:
+    found = report.of_evidence(
+        make_evidence(tmp_path / "run", [("1", "INV-1 ", "5")], [("2", "INV-1", "5")])
+    ).largest_exceptions
+    assert found[0].reason.endswith("eq(ref, ref) fails, 'INV-1 ' against 'INV-1'")
+
+
+def test_rows_without_an_amount_are_the_last_of_the_largest(tmp_path: Path) -> None:
+    rows = ["1,a,,", "2,b,5,EUR", "3,c,7,USD", "4,d,3,"]
+    (tmp_path / "left.csv").write_text("\n".join(["id,ref,amount,cur", *rows]) + "\n")
+    (tmp_path / "right.csv").write_text("id,ref,amount,cur\n")
+    text = MONEY.replace("FILTERS", "[]")
+    for side in ("left", "right"):
+        text = text.replace(side.upper(), str(tmp_path / f"{side}.csv"))
+    found = report.of_evidence(match_here(reading.read(text), tmp_path / "run"))
+    keys = [each.record_key for each in found.largest_exceptions]
+    assert keys == ["4", "2", "3", "1"]
+
+
 MONEY = """
 name: two currencies
 sources:

@@ -282,7 +282,8 @@ def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
         (place, name) for name, each in ranked.items() for place in range(len(each[:LARGEST]))
     )
     listed = sorted(places[:_LISTED], key=lambda each: (each[1], each[0]))
-    return [ranked[name][place] for place, name in listed]
+    shown = [ranked[name][place] for place, name in listed]
+    return sorted(shown, key=lambda each: each.amount is None)  # the others stay in their order
 
 
 def _largest_first(each: Exceptional) -> tuple[bool, Decimal, str, str]:
@@ -370,7 +371,12 @@ def _why_unmatched(
     text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
     # Evidence from before sums were told is without.
     if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
-        text += f", {shortened(left or 'nothing')} against {shortened(right or 'nothing')}"
+        values = [shortened(each or "nothing") for each in (left, right)]
+        if (
+            left and right and left != right and left.split() == right.split()
+        ):  # nobody sees white at an end
+            values = list(map(repr, values))
+        text += f", {' against '.join(values)}"
         text += f" ({difference})" if difference else ""
     return text
 
