@@ -12,7 +12,7 @@ from kalla.redaction import scrub
 from kalla.storage_failures import NO_ROOM
 
 _LONGEST_LINE = 200
-_LINES = 3  # of an error in a CSV: where, the line itself, and what is wrong with it
+LINES = 3  # of an error in a CSV: where, the line itself, and what is wrong with it
 _SHOWN = 3
 _READING = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.IOException)
 _CSV_FAULT = re.compile(
@@ -57,13 +57,13 @@ def of_reading(error: duckdb.Error, whose: str, files: Sequence[str]) -> Excepti
     """
     if _raised(error) is None and not isinstance(error, _READING):
         return error
-    return _lasting(error)(f"{whose} ({names(files)}) cannot be read: {said(error, _LINES)}")
+    return _lasting(error)(f"{whose} ({names(files)}) cannot be read: {said(error, LINES)}")
 
 
 def of_matching(error: duckdb.Error) -> KallaError:
     """A match broke off; the same again would, too, unless a server was away for a moment, or
     there was no room."""
-    return _lasting(error)(f"the match failed: {said(error, _LINES)}")
+    return _lasting(error)(f"the match failed: {said(error, LINES)}")
 
 
 def _lasting(error: duckdb.Error) -> type[KallaError]:

@@ -133,6 +133,11 @@ def test_files_on_s3_are_inspected(s3_server: S3Server, bucket: str) -> None:
     assert not inspection.reach(given).reachable
 
 
+def test_a_line_of_too_many_values_is_told_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"Line: 2 .*1;2,5.* Expected Number of Columns: 1"):
+        inspection.preview(csv(tmp_path, "a;b", "1;2,5"))
+
+
 def test_what_cannot_be_reached_says_why(tmp_path: Path) -> None:
     for given, why in (
         (draft(tmp_path / "none.csv"), "does not exist"),

@@ -9,7 +9,7 @@ import duckdb
 
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.bounds import Bounds, bounded
-from kalla.reconcile.complaints import names, said
+from kalla.reconcile.complaints import LINES, names, said
 from kalla.storage import Storage
 
 
@@ -41,4 +41,5 @@ def readable(files: Sequence[str]) -> Iterator[None]:
             f"{names(files)} takes more memory than a look may have: name a part of it"
         ) from None
     except duckdb.Error as error:
-        raise InvalidInput(Problem("", f"{names(files)} cannot be read: {said(error)}")) from None
+        reason = said(error, LINES)
+        raise InvalidInput(Problem("", f"{names(files)} cannot be read: {reason}")) from None
