@@ -78,10 +78,10 @@ class Storage:
                 found = named(filesystem, path)
             else:
                 self._require_bucket(url)
-                raise NotFound(f"{url} does not exist")
+                raise NotFound(f"{_whole(url, path)} does not exist")
             if not found:
                 self._require_bucket(url)
-                raise NotFound(f"{url} holds no file")
+                raise NotFound(f"{_whole(url, path)} holds no file")
         return tuple(sorted(found, key=lambda each: each.url))
 
     def info(self, url: str) -> File:
@@ -375,3 +375,8 @@ def _s3_filesystem(given: S3) -> fs.FileSystem:
         allow_delayed_open=True,  # a small object is one request
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=3),
     )
+
+
+def _whole(url: str, path: str) -> str:
+    """A place on disk with all of its path: one that is relative may be looked for elsewhere."""
+    return url if "://" in url else str(Path(path).absolute())

@@ -138,6 +138,14 @@ def test_a_line_of_too_many_values_is_told_with_what_is_wrong_with_it(tmp_path: 
         inspection.preview(csv(tmp_path, "a;b", "1;2,5"))
 
 
+def test_a_relative_file_that_is_missing_is_told_with_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/none.csv does not exist"):
+        inspection.preview(draft("none.csv"))
+
+
 def test_what_cannot_be_reached_says_why(tmp_path: Path) -> None:
     for given, why in (
         (draft(tmp_path / "none.csv"), "does not exist"),
