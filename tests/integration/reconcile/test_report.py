@@ -210,6 +210,35 @@ def test_texts_that_differ_by_white_alone_are_told_in_quotes(tmp_path: Path) -> 
     assert found[0].reason.endswith("eq(ref, ref) fails, 'INV-1 ' against 'INV-1'")
 
 
+def test_what_may_let_values_be_read_is_told_beside_them(tmp_path: Path) -> None:
+    for side in ("left", "right"):
+        (tmp_path / f"{side}.csv").write_text("id;amount;day\n1;900,00;01.05.2026\n")
+    conditions = [
+        {"left": "amount", "op": "tolerance", "right": "amount", "absolute": 0},
+        {"left": "day", "op": "date_window", "right": "day", "days": 1},
+    ]
+
+    def troubles(name: str, **csv: str) -> list[str]:
+        sources = {
+            side: {
+                "uri": str(tmp_path / f"{side}.csv"),
+                "primary_key": ["id"],
+                "csv": {"delimiter": ";"} | (csv if side == "left" else {}),
+            }
+            for side in ("left", "right")
+        }
+        rule = {"name": "r", "conditions": conditions}
+        wanted = Recipe.model_validate({"name": "n", "sources": sources, "rules": [rule]})
+        found = report.of_evidence(match_here(wanted, tmp_path / name)).troubles
+        return [each for each in found if each.startswith("left")]
+
+    amounts, days = troubles("plain")
+    assert amounts.endswith("such as '900,00': csv.decimal is \",\" where that is the decimal sign")
+    assert days.endswith("such as '01.05.2026': csv.date_format tells how dates are written")
+    (days,) = troubles("wrong", decimal=",", date_format="%Y")
+    assert days.endswith("such as '01.05.2026'")
+
+
 def test_rows_without_an_amount_are_the_last_of_the_largest(tmp_path: Path) -> None:
     rows = ["1,a,,", "2,b,5,EUR", "3,c,7,USD", "4,d,3,"]
     (tmp_path / "left.csv").write_text("\n".join(["id,ref,amount,cur", *rows]) + "\n")

@@ -6,6 +6,7 @@ Made from the evidence alone, so that any evidence can be reported on, wherever 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -33,6 +34,7 @@ _SHOWN_KEYS = 3
 _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
+_WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
 _ALMOST_ALL = Decimal("99.99")
 
 _REASONS = {
@@ -148,7 +150,11 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
             for rule in facts.rules
         ],
         largest_exceptions=_largest(folder, facts, storage),
-        troubles=[said for side in SIDES for said in _troubles(side, sides[side])],
+        troubles=[
+            said
+            for side in SIDES
+            for said in _troubles(side, sides[side], recipe.sources[side].csv)
+        ],
         evidence=folder,
     )
 
@@ -164,9 +170,15 @@ def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
 # What is read of metadata.json
 
 
+class _Csv(Part):
+    date_format: str | None = None
+    decimal: str = "."
+
+
 class _Place(Part):
     uri: str
     table: str | None = None
+    csv: _Csv = _Csv()
 
 
 class _Recipe(Part):
@@ -185,6 +197,7 @@ class _Unreadable(Part):
 
 
 class _Source(Part):
+    format: str = ""
     states: dict[str, Figures]
     doubled: int = Field(alias="rows_with_doubled_or_null_keys")
     unreadable: list[_Unreadable]
@@ -387,7 +400,7 @@ def _some(keys: Sequence[str], count: int) -> str:
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _troubles(side: Side, facts: _Source) -> list[str]:
+def _troubles(side: Side, facts: _Source, csv: _Csv) -> list[str]:
     """What was odd about a source, a sentence each."""
     found = []
     if facts.doubled:
@@ -396,10 +409,21 @@ def _troubles(side: Side, facts: _Source) -> list[str]:
         examples = ", ".join(map(repr, each.examples))
         many = f"{each.rows:,} values of {each.column}"
         where = " (in rows that filters left out)" if each.filtered else ""
-        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}")
+        advice = _advice(each, csv) if facts.format == "csv" else ""
+        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}{advice}")
     if facts.filtered_unread:
         found.append(
             f"{side}: {facts.filtered_unread:,} rows were left out because a filter could not read"
             " their values; each counts as an exception"
         )
     return found
+
+
+def _advice(each: _Unreadable, csv: _Csv) -> str:
+    """What of a recipe may let values be read that are not."""
+    if each.kind in ("date", "timestamp") and csv.date_format is None:
+        return ": csv.date_format tells how dates are written"
+    commas = any(_WITH_COMMA.fullmatch(str(example)) for example in each.examples)
+    if each.kind == "number" and csv.decimal != "," and commas:
+        return ': csv.decimal is "," where that is the decimal sign'
+    return ""
