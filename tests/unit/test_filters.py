@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.matching.filters import conjunction
+from kalla.reconcile.matching.filters import conjunction, leniently
 from kalla.reconcile.matching.values import Columns
 from kalla.reconcile.model import Csv, Filter
 from kalla.spark.connectors.connector import Predicate
@@ -103,3 +103,18 @@ def test_a_time_is_refused_for_dates_of_postgres_as_well(value: Any) -> None:
     columns = {"at": PostgresColumn("at", "date", "date", "b", -1, array=False, not_null=False)}
     with pytest.raises(InvalidInput):
         predicate_condition(Predicate("at", "eq", value), columns)
+
+
+@pytest.mark.parametrize(
+    ("op", "amount", "hidden"),
+    [("eq", None, False), ("in", None, False), ("ne", None, True), ("eq", "at", True)],
+    ids=["another text", "none of these", "left out as well", "an amount that is not known"],
+)
+def test_a_text_is_in_doubt_where_it_may_be_the_number_that_is_asked_for(
+    op: Any, amount: str | None, hidden: bool
+) -> None:
+    """K-1 is not the account 4711; but what an amount says that cannot be read, nobody knows."""
+    value = (4711,) if op == "in" else 4711
+    columns = Columns({"at": "VARCHAR"}, amount=amount)
+    found = leniently([Filter(column="at", op=op, value=value)], columns)
+    assert (found is not None) == hidden

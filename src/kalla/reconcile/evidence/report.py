@@ -6,7 +6,6 @@ Made from the evidence alone, so that any evidence can be reported on, wherever 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -15,6 +14,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kalla.reconcile.bounds import Bounds
+from kalla.reconcile.evidence import troubles
 from kalla.reconcile.evidence.archive import (
     Dataset,
     Reader,
@@ -23,6 +23,7 @@ from kalla.reconcile.evidence.archive import (
     reading,
     understood,
 )
+from kalla.reconcile.evidence.troubles import CsvTold, Oddities
 from kalla.reconcile.model import SIDES, Side
 from kalla.storage import LOCAL, Storage
 from kalla.web.words import shortened
@@ -34,11 +35,10 @@ _SHOWN_KEYS = 3
 _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
-_WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
 _ALMOST_ALL = Decimal("99.99")
 
 _REASONS = {
-    "no_candidate": "nothing like it on the other side",
+    "no_candidate": "nothing close to it was found on the other side",
     "no_pair": "in no pair of the SQL's result",
     "not_attempted": "no rule's filters admit it",
     "taken": "fits {candidate}, which another row took",
@@ -153,7 +153,7 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         troubles=[
             said
             for side in SIDES
-            for said in _troubles(side, sides[side], recipe.sources[side].csv)
+            for said in troubles.of_source(side, sides[side], recipe.sources[side].csv)
         ],
         evidence=folder,
     )
@@ -170,15 +170,10 @@ def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
 # What is read of metadata.json
 
 
-class _Csv(Part):
-    date_format: str | None = None
-    decimal: str = "."
-
-
 class _Place(Part):
     uri: str
     table: str | None = None
-    csv: _Csv = _Csv()
+    csv: CsvTold = CsvTold()
 
 
 class _Recipe(Part):
@@ -188,20 +183,8 @@ class _Recipe(Part):
     sources: dict[Side, _Place]
 
 
-class _Unreadable(Part):
-    column: str
-    kind: str = Field(alias="as")
-    rows: int
-    examples: list[Any]
-    filtered: bool = False  # their rows were left out
-
-
-class _Source(Part):
-    format: str = ""
+class _Source(Oddities):
     states: dict[str, Figures]
-    doubled: int = Field(alias="rows_with_doubled_or_null_keys")
-    unreadable: list[_Unreadable]
-    filtered_unread: int = Field(0, alias="rows_that_filters_could_not_read")
 
 
 class _Suggestion(Part):
@@ -385,9 +368,8 @@ def _why_unmatched(
     # Evidence from before sums were told is without.
     if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
         values = [shortened(each or "nothing") for each in (left, right)]
-        if (
-            left and right and left != right and left.split() == right.split()
-        ):  # nobody sees white at an end
+        alike = left and right and left != right and left.split() == right.split()
+        if alike:  # nobody sees white at an end
             values = list(map(repr, values))
         text += f", {' against '.join(values)}"
         text += f" ({difference})" if difference else ""
@@ -398,32 +380,3 @@ def _some(keys: Sequence[str], count: int) -> str:
     shown = list(map(shortened, keys[:_SHOWN_KEYS]))
     more = count - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _troubles(side: Side, facts: _Source, csv: _Csv) -> list[str]:
-    """What was odd about a source, a sentence each."""
-    found = []
-    if facts.doubled:
-        found.append(f"{side}: {facts.doubled:,} rows have a key that is not unique, or null")
-    for each in facts.unreadable:
-        examples = ", ".join(map(repr, each.examples))
-        many = f"{each.rows:,} values of {each.column}"
-        where = " (in rows that filters left out)" if each.filtered else ""
-        advice = _advice(each, csv) if facts.format == "csv" else ""
-        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}{advice}")
-    if facts.filtered_unread:
-        found.append(
-            f"{side}: {facts.filtered_unread:,} rows were left out because a filter could not read"
-            " their values; each counts as an exception"
-        )
-    return found
-
-
-def _advice(each: _Unreadable, csv: _Csv) -> str:
-    """What of a recipe may let values be read that are not."""
-    if each.kind in ("date", "timestamp") and csv.date_format is None:
-        return ": csv.date_format tells how dates are written"
-    commas = any(_WITH_COMMA.fullmatch(str(example)) for example in each.examples)
-    if each.kind == "number" and csv.decimal != "," and commas:
-        return ': csv.decimal is "," where that is the decimal sign'
-    return ""

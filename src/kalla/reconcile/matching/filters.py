@@ -52,16 +52,24 @@ def _filter(each: Filter, columns: Columns) -> tuple[str, list[Value]]:
                 listed.setdefault(read, []).append(one)
         word, joint = ("IN", " OR ") if each.op == "in" else ("NOT IN", " AND ")
         parts = (f"{read.sql} {word} ({', '.join(some)})" for read, some in listed.items())
-        return joint.join(parts), [read for read in listed if read.reads]
+        return joint.join(parts), [read for read in listed if _may_hide(each, column, read)]
     if isinstance(each.value, tuple) or each.value is None:
         raise InvalidInput(Problem(each.column, f"the filter {each.op} needs one value"))
     if each.op in ("contains", "startswith", "endswith"):
         name = {"contains": "contains", "startswith": "starts_with", "endswith": "ends_with"}
         text = f"{name[each.op]}({values.as_text(column).sql}, {literal(str(each.value))})"
-        return text, [column] if column.reads else []
+        return text, [column] if _may_hide(each, column, column) else []
     signs = {"eq": "=", "ne": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
     read, one = _against(column, each.value, columns)
-    return f"{read.sql} {signs[each.op]} {one}", [read] if read.reads else []
+    hidden = [read] if _may_hide(each, column, read) else []
+    return f"{read.sql} {signs[each.op]} {one}", hidden
+
+
+def _may_hide(each: Filter, column: Value, read: Value) -> bool:
+    """Whether a row may be left out because of what cannot be read. A number that is asked for by
+    itself is not any other text: K-1 is not the account 4711, unless accounts are amounts."""
+    is_other = read.kind == "number" and each.op in ("eq", "in") and not column.is_amount
+    return bool(read.reads) and not is_other
 
 
 def _against(column: Value, given: Scalar, columns: Columns) -> tuple[Value, str]:
