@@ -5,6 +5,7 @@ A peer that needs no server has a process of its own, so that its memory is nobo
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 THREADS = 2
 MEMORY = "2GB"
+_IDLE_SECONDS = 55
 
 
 @dataclass(frozen=True)
@@ -196,21 +198,26 @@ class Kalla(OnSpark):
     def __init__(self, session: SparkSession, key: str, buckets: int | None = None) -> None:
         self._session, self._key, self._buckets = session, key, buckets
         self.name = f"kalla in {buckets} buckets" if buckets else "kalla from Parquet"
+        self._ended = -math.inf
 
     def recipe(self, pair: Pair) -> Recipe:
         return recipe_of(pair, self._key)
 
     def run(self, pair: Pair, folder: Path) -> Seen:
+        # Spark ends Python workers that are idle for a minute, as they are while peers on Spark
+        # run. Those peers' own processes stay: so that all are warm, new workers run once before.
+        if time.monotonic() - self._ended > _IDLE_SECONDS:
+            self._carry_out(pair, folder / "before")
+            shutil.rmtree(folder / "before")
+            os.sync()
+        try:
+            return self._carry_out(pair, folder)
+        finally:
+            self._ended = time.monotonic()
+
+    def _carry_out(self, pair: Pair, folder: Path) -> Seen:
         from kalla.reconcile.run import carry_out
-        from kalla.spark.placing import place
 
-        # Spark ends Python workers that are idle for a minute, as they are while peers run.
-        def awake(number: int) -> int:
-            from kalla.reconcile import kernel
-
-            return number + len(kernel.STATES)
-
-        place(self._session, awake, range(THREADS))
         recipe = self.recipe(pair)
         limits = Limits(memory=MEMORY, threads=THREADS, buckets=self._buckets)
         began = time.monotonic()
