@@ -38,7 +38,7 @@ STEPS = (
     "  evidence.pairs._digest",
     "matching.closest_in_hand.search",
     "  matching.steps.next_to",
-    "evidence.leftovers.in_hand",
+    "evidence.leftovers_in_hand.tell",
     "evidence.writing.Evidence.unmatched",
     "kernel.states_of",
 )
