@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,19 +59,15 @@ class Leftovers:
         """So many rows at a time, and the sum of their hashes."""
         for first in range(0, self.rows, rows):
             count = min(rows, self.rows - first)
-
-            def here(said: Said, name: str, part: slice = slice(first, first + count)) -> Any:
-                found = said[name]
-                return found[part] if isinstance(found, pa.Array) else found
-
+            said, texts = (_part(each, first, count) for each in (self.said, self.texts))
             arrays = [
                 _lists(self.rules, count)
                 if field.name == "attempted_rules"
-                else _array(here(self.said, field.name), field.type, count)
+                else _array(said[field.name], field.type, count)
                 for field in schema
             ]
-            texts = [here(self.texts, name) for name in schema.names]
-            yield pa.record_batch(arrays, schema=schema), sum_of_hashes(texts, count)
+            hashes = sum_of_hashes([texts[name] for name in schema.names], count)
+            yield pa.record_batch(arrays, schema=schema), hashes
 
 
 def schema(bench: Workbench, side: Side) -> pa.Schema:
@@ -177,6 +172,13 @@ class _Teller:
         if len(self._ambiguous):
             found[(codes == OPEN_CODE) & np.isin(others, self._ambiguous)] = _AMBIGUOUS
         return found
+
+
+def _part(said: Said, first: int, rows: int) -> Said:
+    return {
+        name: each.slice(first, rows) if isinstance(each, pa.Array) else each
+        for name, each in said.items()
+    }
 
 
 def _coded(codes: npt.NDArray[np.int8], names: Sequence[str]) -> pa.DictionaryArray:
