@@ -1,0 +1,42 @@
+"""The parts of sinks, where its packages are installed: `pip install 'kalla[sinks]'`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from importlib.util import find_spec
+
+from fastapi import APIRouter
+
+from kalla.database import Database
+from kalla.secrets import Vault
+from kalla.settings import Settings
+from kalla.web.layout import Place
+from kalla.work.service import Service
+
+
+def services(settings: Settings, database: Database) -> list[Service]:
+    """What a worker with the role `sinks` runs."""
+    if not _installed() or "sinks" not in settings.worker.roles:
+        return []
+    from kalla.sinks.slots import Slots
+
+    holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+    return [Slots(settings, database, holder, Vault(settings).resolve)]
+
+
+def routers() -> list[APIRouter]:
+    if not _installed():
+        return []
+    from kalla.sinks import pages, routes
+
+    return [routes.router, pages.router]
+
+
+def places() -> list[Place]:
+    return [Place("Sinks", "/sinks", below=("/sinks/",))] if _installed() else []
+
+
+def _installed() -> bool:
+    return find_spec("confluent_kafka") is not None and find_spec("orjson") is not None

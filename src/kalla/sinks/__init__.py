@@ -1,0 +1,1 @@
+"""Kafka into ClickHouse: slots held by lease, every message delivered exactly once."""

@@ -1,0 +1,284 @@
+"""ClickHouse types as the mapping knows them: how a JSON value becomes one, or why it cannot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_NUMERIC = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?")
+_INTEGERS = {
+    f"{sign}Int{bits}": (
+        0 if sign else -(1 << (bits - 1)),
+        (1 << bits) - 1 if sign else (1 << (bits - 1)) - 1,
+    )
+    for sign in ("", "U")
+    for bits in (8, 16, 32, 64)
+}
+
+
+class Unfit(ValueError):
+    """A value that its column cannot hold; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """One type: `convert` is exact or raises Unfit; what is of a `plain` type stays as it is."""
+
+    name: str  # in ClickHouse
+    input_type: str  # how the Arrow column is declared to ClickHouse's input()
+    arrow: Any
+    convert: Callable[[Any], Any]
+    plain: frozenset[type] = frozenset()
+    nullable: bool = False
+    exact_numbers: bool = False  # floats would lose digits
+
+
+def column_type(name: str, unit: str | None = None) -> ColumnType:
+    """The type of this name; Unfit if Kalla does not know it: it never guesses."""
+    name = name.strip()
+    head, arguments = _split(name)
+    if head == "Nullable" and len(arguments) == 1:
+        inner = column_type(arguments[0], unit)
+        if inner.nullable or inner.name.startswith(("Array", "Map")):
+            raise Unfit(f"{name}: ClickHouse has no such type")
+        return ColumnType(
+            name,
+            f"Nullable({inner.input_type})",
+            inner.arrow,
+            lambda value: None if value is None else inner.convert(value),
+            inner.plain | {type(None)} if inner.plain else frozenset(),
+            True,
+            inner.exact_numbers,
+        )
+    if head == "LowCardinality" and len(arguments) == 1:
+        inner = column_type(arguments[0], unit)
+        return ColumnType(
+            name, inner.input_type, inner.arrow, inner.convert, inner.plain, inner.nullable
+        )
+    if head == "Array" and len(arguments) == 1:
+        return _array(name, column_type(arguments[0], unit))
+    if head == "Map" and len(arguments) == 2:
+        return _map(name, column_type(arguments[0]), column_type(arguments[1], unit))
+    if head in _INTEGERS and not arguments:
+        low, high = _INTEGERS[head]
+        arrow = getattr(pa, head.lower())()
+        return ColumnType(name, head, arrow, _integer(head, low, high), frozenset({int}))
+    if head in ("Float32", "Float64") and not arguments:
+        arrow = pa.float32() if head == "Float32" else pa.float64()
+        return ColumnType(name, head, arrow, _float(head), frozenset({float}))
+    if head == "Decimal" and len(arguments) == 2 and all(each.isdigit() for each in arguments):
+        return _decimal(name, int(arguments[0]), int(arguments[1]))
+    if (head, arguments) in (("Bool", []), ("Boolean", [])):
+        return ColumnType(name, "Bool", pa.bool_(), _bool, frozenset({bool}))
+    if (head, arguments) == ("String", []):
+        return ColumnType(name, "String", pa.string(), _text, frozenset({str}))
+    if (head, arguments) == ("UUID", []):
+        return ColumnType(name, "String", pa.string(), _uuid)
+    if head == "JSON":
+        return ColumnType(name, "String", pa.string(), _json)
+    if head in ("Date", "Date32") and not arguments:
+        return ColumnType(name, "Date32", pa.date32(), _date(head))
+    if head in ("DateTime", "DateTime64"):
+        return _moment(name, head, unit)
+    raise Unfit(f"{name}: Kalla does not write this type")
+
+
+def _split(name: str) -> tuple[str, list[str]]:
+    head, bracket, rest = name.partition("(")
+    if not bracket:
+        return head, []
+    if not rest.endswith(")"):
+        raise Unfit(f"{name}: the brackets do not close")
+    arguments, depth, start = [], 0, 0
+    inside = rest[:-1]
+    for index, sign in enumerate(inside):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            arguments.append(inside[start:index].strip())
+            start = index + 1
+    return head.strip(), [*arguments, inside[start:].strip()]
+
+
+def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            if type(value) in (float, Decimal) and value == value // 1:
+                value = int(value)
+            else:
+                raise Unfit(f"{_shown(value)} is no whole number")
+        if not low <= value <= high:
+            raise Unfit(f"{value} does not fit {name}")
+        return int(value)
+
+    return convert
+
+
+def _float(name: str) -> Callable[[Any], float]:
+    def convert(value: Any) -> float:
+        if type(value) not in (int, float, Decimal):
+            raise Unfit(f"{_shown(value)} is no number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number) or (name == "Float32" and abs(number) > 3.4028235e38):
+            raise Unfit(f"{_shown(value)} does not fit {name}")
+        return number
+
+    return convert
+
+
+def _decimal(name: str, precision: int, scale: int) -> ColumnType:
+    if not (1 <= precision <= 76 and scale <= precision):
+        raise Unfit(f"{name}: ClickHouse has no such type")
+    limit = Decimal(10) ** (precision - scale)
+    arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+    def convert(value: Any) -> Decimal:
+        if type(value) is str:
+            if not _NUMERIC.fullmatch(value):
+                raise Unfit(f"{_shown(value)} is no number")
+        elif type(value) not in (int, Decimal):
+            raise Unfit(f"{_shown(value)} is no number")
+        try:
+            number = Decimal(value)
+        except InvalidOperation:
+            raise Unfit(f"{_shown(value)} is no number") from None
+        if not number.is_finite() or abs(number) >= limit:
+            raise Unfit(f"{_shown(value)} does not fit {name}")
+        _, digits, exponent = number.as_tuple()
+        if isinstance(exponent, int) and -exponent > scale and any(digits[scale + exponent :]):
+            raise Unfit(f"{_shown(value)} has more than {scale} decimals")
+        return number
+
+    return ColumnType(name, name, arrow, convert, exact_numbers=True)
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise Unfit(f"{_shown(value)} is neither true nor false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise Unfit(f"{_shown(value)} is no text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unfit("the text holds half of a character") from None
+    return value
+
+
+def _uuid(value: Any) -> str:
+    try:
+        return str(uuid.UUID(_text(value)))
+    except ValueError:
+        raise Unfit(f"{_shown(value)} is no UUID") from None
+
+
+def _json(value: Any) -> str:
+    if type(value) is not dict:
+        raise Unfit(f"{_shown(value)} is no JSON object")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_number)
+
+
+def _number(value: Decimal) -> float:
+    return float(value)
+
+
+def _date(name: str) -> Callable[[Any], dt.date]:
+    low, high = (
+        (dt.date(1970, 1, 1), dt.date(2149, 6, 6))
+        if name == "Date"
+        else (dt.date(1900, 1, 1), dt.date(2299, 12, 31))
+    )
+
+    def convert(value: Any) -> dt.date:
+        try:
+            day = dt.date.fromisoformat(_text(value))
+        except ValueError:
+            raise Unfit(f"{_shown(value)} is no date like 2026-01-31") from None
+        if not low <= day <= high:
+            raise Unfit(f"{value} does not fit {name}")
+        return day
+
+    return convert
+
+
+def _moment(name: str, head: str, unit: str | None) -> ColumnType:
+    high = 4_294_967_295 if head == "DateTime" else 10_413_791_999
+    low = 0 if head == "DateTime" else -2_208_988_800
+    scale = _UNITS[unit] if unit else None
+
+    def convert(value: Any) -> int:
+        if scale is not None:
+            if type(value) not in (int, float, Decimal) or value != value:
+                raise Unfit(f"{_shown(value)} is no number of {unit} since 1970")
+            micros: int = round(value * scale)
+        else:
+            micros = _micros(value)
+        if not low * 1_000_000 <= micros < (high + 1) * 1_000_000:
+            raise Unfit(f"{_shown(value)} does not fit {name}")
+        return micros
+
+    # Beyond microseconds nothing is read; below, ClickHouse cuts off what the column cannot hold.
+    return ColumnType(name, "DateTime64(6, 'UTC')", pa.timestamp("us", "UTC"), convert)
+
+
+def _micros(value: Any) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(_text(value))
+    except ValueError:
+        raise Unfit(f"{_shown(value)} is no time like 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _array(name: str, inner: ColumnType) -> ColumnType:
+    def convert(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise Unfit(f"{_shown(value)} is no array")
+        return [inner.convert(each) for each in value]
+
+    return ColumnType(
+        name,
+        f"Array({inner.input_type})",
+        pa.list_(inner.arrow),
+        convert,
+        exact_numbers=inner.exact_numbers,
+    )
+
+
+def _map(name: str, key: ColumnType, inner: ColumnType) -> ColumnType:
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if type(value) is not dict:
+            raise Unfit(f"{_shown(value)} is no object")
+        return [(key.convert(each), inner.convert(value[each])) for each in value]
+
+    return ColumnType(
+        name,
+        f"Map({key.input_type}, {inner.input_type})",
+        pa.map_(key.arrow, inner.arrow),
+        convert,
+        exact_numbers=inner.exact_numbers,
+    )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

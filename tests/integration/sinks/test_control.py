@@ -1,0 +1,216 @@
+"""Slots are taken, shared, given up and taken over by real workers, and no message suffers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from confluent_kafka import TopicPartition
+
+from kalla.sinks import store
+from kalla.sinks.lag import log_ends
+from kalla.sinks.model import Pipeline
+from kalla.work import leases
+from tests.sinks_kit import Site, event
+
+
+async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not await look():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def live(site: Site, pipeline: Pipeline) -> list[leases.Holding]:
+    async with site.database.transaction() as connection:
+        found = await leases.holders(connection, f"sink/{pipeline.name}")
+    return [each for each in found if each.live]
+
+
+async def counted(site: Site, pipeline: Pipeline) -> int:
+    return sum(each.rows + each.dead for each in await site.ledger(pipeline))
+
+
+def every_offset_once(site: Site, pipeline: Pipeline, messages: int) -> None:
+    found = site.servers.offsets(pipeline)
+    assert sum(map(len, found.values())) == messages
+    for offsets in found.values():
+        assert offsets == list(range(len(offsets)))
+
+
+async def test_replicas_are_shared_and_given_up_when_scaled_down(site: Site) -> None:
+    topic = site.servers.create_topic(4)
+    pipeline = site.pipeline(topic, replicas=3, batch_rows=200)
+    await site.apply(pipeline)
+    workers = [site.start_worker(KALLA_SINKS_REPLICAS_PER_WORKER="2") for _ in range(2)]
+    site.servers.produce(topic, [event(number) for number in range(1000)])
+
+    async def three() -> bool:
+        return len(await live(site, pipeline)) == 3
+
+    await until(three, "three slots held")
+    holders = {each.holder for each in await live(site, pipeline)}
+    assert len(holders) == len(workers)  # the cap is two slots a worker
+    await site.set(pipeline, replicas=1)
+
+    async def one() -> bool:
+        return [each.slot for each in await live(site, pipeline)] == [0]
+
+    await until(one, "the upper slots given up", 10)
+    site.servers.produce(topic, [event(number) for number in range(1000, 2000)])
+
+    async def all_there() -> bool:
+        return await counted(site, pipeline) == 2000
+
+    await until(all_there, "all messages")
+    every_offset_once(site, pipeline, 2000)
+    await site.set(pipeline, desired="stopped")
+
+    async def none() -> bool:
+        return not await live(site, pipeline)
+
+    await until(none, "the slot given up", 10)
+
+
+async def test_a_worker_that_wakes_up_late_adds_no_row(site: Site) -> None:
+    topic = site.servers.create_topic(2)
+    pipeline = site.pipeline(topic, batch_rows=50)
+    await site.apply(pipeline)
+    first = site.start_worker()
+    site.servers.produce(topic, [event(number) for number in range(3000)])
+
+    async def begun() -> bool:
+        return await counted(site, pipeline) > 100
+
+    await until(begun, "the first rows")
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        site.start_worker()
+
+        async def taken_over() -> bool:
+            return await counted(site, pipeline) == 3000
+
+        await until(taken_over, "the second worker to deliver the rest", 60)
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    site.servers.produce(topic, [event(number) for number in range(3000, 3500)])
+
+    async def all_there() -> bool:
+        return await counted(site, pipeline) == 3500
+
+    await until(all_there, "all messages")
+    every_offset_once(site, pipeline, 3500)
+    assert len(await live(site, pipeline)) == 1
+
+
+async def test_nothing_is_lost_while_clickhouse_is_away(site: Site) -> None:
+    topic = site.servers.create_topic(2)
+    pipeline = site.pipeline(topic, batch_rows=100)
+    await site.apply(pipeline)
+    site.start_worker()
+    site.servers.produce(topic, [event(number) for number in range(2000)])
+
+    async def begun() -> bool:
+        return await counted(site, pipeline) > 100
+
+    await until(begun, "the first rows")
+    site.servers.clickhouse.kill()
+    site.servers.produce(topic, [event(number) for number in range(2000, 2500)])
+
+    async def waiting() -> bool:
+        return "ClickHouse" in ((await site.record(pipeline)).trouble or "")
+
+    await until(waiting, "the pipeline to say what is away")
+    site.servers.clickhouse.start()
+
+    async def all_there() -> bool:
+        return await counted(site, pipeline) == 2500
+
+    await until(all_there, "all messages")
+    every_offset_once(site, pipeline, 2500)
+    assert (await site.record(pipeline)).trouble is None
+
+
+async def test_offsets_that_retention_removed_stop_the_partition_until_skipped(site: Site) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    worker = site.start_worker()
+    site.servers.produce(topic, [event(number) for number in range(100)])
+
+    async def first() -> bool:
+        return await counted(site, pipeline) == 100
+
+    await until(first, "the first rows")
+    worker.terminate()
+    worker.wait(20)
+    site.servers.produce(topic, [event(number) for number in range(100, 200)])
+    admin = site.servers.admin()
+    for future in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
+        future.result(20)
+    site.start_worker()
+
+    async def stopped() -> bool:
+        return [each.stopped for each in await site.ledger(pipeline)] == ["gap"]
+
+    await until(stopped, "the partition to stop")
+    (row,) = await site.ledger(pipeline)
+    assert "100 to 149" in (row.reason or "")
+    ends = log_ends({"bootstrap.servers": site.servers.kafka.address}, topic)
+    async with site.database.transaction() as connection:
+        await store.skip_gap(connection, pipeline.name, row, ends[0][0], "test")
+
+    async def rest() -> bool:
+        return await counted(site, pipeline) == 150
+
+    await until(rest, "the rest")
+    assert site.servers.offsets(pipeline)[0] == [*range(100), *range(150, 200)]
+    async with site.database.transaction() as connection:
+        events = await store.events(connection, pipeline.name)
+    assert any(each.event == "gap skipped" and "100 to 149" in each.detail for each in events)
+
+
+async def test_a_topic_that_was_made_anew_is_not_read_on(site: Site) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    worker = site.start_worker()
+    site.servers.produce(topic, [event(number) for number in range(10)])
+
+    async def first() -> bool:
+        return await counted(site, pipeline) == 10
+
+    await until(first, "the first rows")
+    worker.terminate()
+    worker.wait(20)
+    site.servers.replace_topic(topic)
+    site.servers.produce(topic, [event(number) for number in range(30)])
+    site.start_worker()
+
+    async def stopped() -> bool:
+        return [each.stopped for each in await site.ledger(pipeline)] == ["topic_replaced"]
+
+    await until(stopped, "the partition to stop")
+    assert site.servers.offsets(pipeline)[0] == list(range(10))
+
+
+async def test_a_missing_topic_is_said_and_waited_for(site: Site) -> None:
+    topic = f"later-{time.monotonic_ns()}"
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    site.start_worker()
+
+    async def said() -> bool:
+        return "has no topic" in ((await site.record(pipeline)).trouble or "")
+
+    await until(said, "the pipeline to name the missing topic")
+    site.servers.create_topic(1, name=topic)
+    site.servers.produce(topic, [event(1)])
+
+    async def delivered() -> bool:
+        return await counted(site, pipeline) == 1
+
+    await until(delivered, "the message")

@@ -1,0 +1,140 @@
+"""The kernel by itself: one message is one row or one dead letter, inserted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kalla.sinks import checks
+from kalla.sinks.clickhouse import Late
+from kalla.sinks.kernel import Delivery, Kernel, Unsettled
+from kalla.sinks.messages import OffsetRange, OffsetsGone
+from tests.sinks_kit import DATABASE, Site, event
+
+BAD = {
+    b"nope": "is not JSON",
+    b'{"id": 1}{"id": 2}': "is not JSON",
+    b"": "is not JSON",
+    b"\xff\xfe": "is not JSON",
+    b"null": "is JSON, but not an object",
+    b"[]": "is JSON, but not an object",
+    event(1, id="one"): "'one' is no whole number",
+    event(1, id=-1): "-1 does not fit UInt64",
+    event(1, id=2**64): "does not fit UInt64",
+    event(1, id=None): "null is no whole number",
+    event(1, id=True): "True is no whole number",
+    event(1, amount="1.005"): "'1.005' has more than 2 decimals",
+    event(1, amount="NaN"): "'NaN' is no number",
+    event(1, name=7): "7 is no text",
+    event(1, at="later"): "'later' is no number of ms since 1970",
+    b'{"id": 5}': "is absent, and the mapping has no default for it",
+}
+
+
+class Bench:
+    """A topic of one partition, its tables, and a kernel."""
+
+    def __init__(self, site: Site, values: list[bytes | None]) -> None:
+        self.servers = site.servers
+        self.topic = self.servers.create_topic(1)
+        self.servers.produce(self.topic, values, partition=0)
+        self.pipeline = site.pipeline(self.topic)
+        for statement in checks.definitions(self.pipeline).values():
+            self.servers.execute(statement)
+        config = self.pipeline.clickhouse
+        target = replace(self.servers.target(config.table), user="sink", password="sink-password")
+        self.kernel = Kernel(
+            {"bootstrap.servers": self.servers.kafka.address}, target, config.dead_letters
+        )
+        self.table = f"{DATABASE}.{config.table}"
+        self.letters = f"{DATABASE}.{config.dead_letters}"
+
+    def delivery(self, end: int, start: int = 0, **changes: object) -> Delivery:
+        given = Delivery(
+            pipeline=self.pipeline.name,
+            range=OffsetRange(self.topic, 0, start, end),
+            generation=0,
+            mapping_version=1,
+            mapping=self.pipeline.mapping,
+            tombstones="skip",
+            token=f"token-{start}-{end}",
+            comment="test",
+        )
+        return replace(given, **changes)  # type: ignore[arg-type]
+
+    def soon(self) -> float:
+        return self.kernel.clock() + 20
+
+    def offsets(self) -> list[int]:
+        return self.servers.offsets(self.pipeline).get(0, [])
+
+
+@pytest.fixture
+def bench(site: Site) -> Iterator[Bench]:
+    bench = Bench(site, [event(number) for number in range(100)])
+    yield bench
+    bench.kernel.close()
+
+
+async def test_a_message_that_has_no_row_is_a_dead_letter_with_its_reason(site: Site) -> None:
+    bench = Bench(site, [event(0), *BAD, None, event(99)])
+    count = len(BAD) + 3
+    facts = bench.kernel.deliver(bench.delivery(count), bench.soon())
+    assert (facts.rows, facts.dead, facts.skipped) == (2, len(BAD), 1)
+    found = site.servers.rows(
+        f"SELECT offset, reason, hex(value) AS value FROM {bench.letters} ORDER BY offset"
+    )
+    for number, ((raw, reason), row) in enumerate(zip(BAD.items(), found, strict=True), start=1):
+        assert int(row["offset"]) == number
+        assert bytes.fromhex(row["value"]) == raw
+        assert reason in row["reason"]
+    assert bench.offsets() == [*range(len(BAD) + 1), count - 1]
+    bench.kernel.close()
+
+
+async def test_the_same_token_inserts_once(bench: Bench) -> None:
+    for _ in range(3):
+        bench.kernel.deliver(bench.delivery(100), bench.soon())
+    assert bench.offsets() == list(range(100))
+
+
+async def test_a_recovered_range_that_is_there_is_not_inserted_again(bench: Bench) -> None:
+    bench.kernel.deliver(bench.delivery(100), bench.soon())
+    again = bench.delivery(100, recovered=True, token="another")  # the window has forgotten it
+    assert bench.kernel.deliver(again, bench.soon()).found == 100
+    assert bench.offsets() == list(range(100))
+
+
+async def test_of_a_recovered_range_only_what_is_missing_is_inserted(bench: Bench) -> None:
+    bench.kernel.deliver(bench.delivery(40), bench.soon())
+    rest = bench.delivery(100, recovered=True)
+    with pytest.raises(Unsettled):
+        bench.kernel.deliver(replace(rest, settled=False), bench.soon())
+    assert bench.offsets() == list(range(40))
+    bench.kernel.deliver(rest, bench.soon())
+    assert bench.offsets() == list(range(100))
+
+
+async def test_a_late_insert_is_refused_by_the_server(bench: Bench) -> None:
+    with pytest.raises(Late):
+        bench.kernel.deliver(bench.delivery(100), bench.kernel.clock() - 0.5)
+    assert bench.offsets() == []
+
+
+async def test_offsets_that_kafka_does_not_have_are_refused(bench: Bench) -> None:
+    with pytest.raises(OffsetsGone):
+        bench.kernel.deliver(bench.delivery(1000, start=500), bench.soon())
+
+
+async def test_a_range_ends_though_its_last_offsets_were_aborted(site: Site) -> None:
+    bench = Bench(site, [event(0)])
+    site.servers.produce_aborted(bench.topic, [event(1), event(2)])
+    site.servers.produce(bench.topic, [event(3)], partition=0)
+    # 0, then two aborted messages and their marker, then 4.
+    facts = bench.kernel.deliver(bench.delivery(3), bench.soon())
+    assert facts.rows == 1
+    assert bench.kernel.deliver(bench.delivery(5, start=3), bench.soon()).rows == 1
+    assert bench.offsets() == [0, 4]
+    bench.kernel.close()

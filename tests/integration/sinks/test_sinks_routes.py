@@ -1,0 +1,133 @@
+"""Pipelines over REST and as pages: applied, refused with the DDL that mends it, started, shown."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kalla.sinks import checks, model
+from tests.sinks_kit import DATABASE, MAPPING, Servers
+from tests.web_kit import PAGE, Site, open_site
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KALLA_SECRET_SINK", "sink-password")
+
+
+@pytest.fixture
+async def web(database_url: str, secret: None) -> AsyncIterator[Site]:
+    async with open_site(database_url) as site:
+        yield site
+
+
+def document(servers: Servers, topic: str, **clickhouse: Any) -> dict[str, Any]:
+    target = {
+        "url": servers.clickhouse.url,
+        "database": DATABASE,
+        "table": topic.replace("-", "_"),
+        "user": "sink",
+        "password": "secret://sink",
+    }
+    return {
+        "name": topic,
+        "kafka": {"bootstrap_servers": servers.kafka.address, "topic": topic},
+        "clickhouse": target | clickhouse,
+        "mapping": MAPPING,
+    }
+
+
+async def test_a_pipeline_is_applied_started_and_shown(web: Site, sink_servers: Servers) -> None:
+    topic = sink_servers.create_topic(2)
+    body = document(sink_servers, topic)
+    async with web.client("admin") as client:
+        refused = await client.post("/api/pipelines", json=body)
+        assert refused.status_code == 422
+        assert "CREATE TABLE" in refused.text
+        for statement in checks.definitions(model.validate(body)).values():
+            sink_servers.execute(statement)
+        made = await client.post("/api/pipelines", json=body)
+        assert made.status_code == 201, made.text
+        assert made.json()["state"] == "stopped"
+        again = await client.post("/api/pipelines", json=body)
+        assert again.json()["mapping_version"] == 1
+        path = f"/api/pipelines/{topic}"
+        state = await client.patch(f"{path}/state", json={"desired": "started", "replicas": 3})
+        assert state.json() == {"desired": "started", "replicas": 3}
+        lag = (await client.get(f"{path}/metrics")).json()
+        assert [each["waiting"] for each in lag] == [0, 0]
+        listing = await client.get("/sinks", headers=PAGE)
+        assert listing.status_code == 200
+        assert topic in listing.text
+        page = await client.get(f"/sinks/{topic}", headers=PAGE)
+        assert page.status_code == 200, page.text
+        assert "CREATE TABLE" in page.text
+        assert "sink-password" not in page.text
+        assert (await client.post(f"{path}/audit")).json() == {"agrees": True, "partitions": []}
+        assert (await client.delete(path)).status_code == 204
+        assert (await client.get(path)).status_code == 404
+
+
+async def test_a_table_that_does_not_fit_is_refused_with_what_mends_it(
+    web: Site, sink_servers: Servers
+) -> None:
+    topic = sink_servers.create_topic(1)
+    body = document(sink_servers, topic)
+    statements = checks.definitions(model.validate(body))
+    table = body["clickhouse"]["table"]
+    wrong = statements[table].replace("`name` LowCardinality(String)", "`name` UInt8")
+    sink_servers.execute(wrong.replace("window = 10000", "window = 5"))
+    sink_servers.execute(statements[f"{table}_dead_letters"])
+    async with web.client("admin") as client:
+        refused = await client.post("/api/pipelines", json=body)
+    assert refused.status_code == 422
+    assert "is UInt8 in ClickHouse and LowCardinality(String) in the mapping" in refused.text
+    assert "remembers the tokens of 5 blocks" in refused.text
+
+
+async def test_a_bare_materialized_view_is_refused_and_one_with_a_window_is_not(
+    web: Site, sink_servers: Servers
+) -> None:
+    topic = sink_servers.create_topic(1)
+    body = document(sink_servers, topic)
+    table = body["clickhouse"]["table"]
+    for statement in checks.definitions(model.validate(body)).values():
+        sink_servers.execute(statement)
+    sums = f"{DATABASE}.{table}_sums"
+    select = f"SELECT name, count() AS n FROM {DATABASE}.{table} GROUP BY name"
+    engine = "ENGINE = SummingMergeTree ORDER BY name"
+    sink_servers.execute(
+        f"CREATE TABLE {sums} (name String, n UInt64) {engine}"
+        " SETTINGS non_replicated_deduplication_window = 1000"
+    )
+    sink_servers.execute(f"CREATE MATERIALIZED VIEW {sums}_view TO {sums} AS {select}")
+    async with web.client("admin") as client:
+        allowed = await client.post("/api/pipelines", json=body)
+        assert allowed.status_code == 201, allowed.text
+        bare = f"CREATE MATERIALIZED VIEW {sums}_bare {engine} AS {select}"
+        sink_servers.execute(bare)
+        refused = await client.post("/api/pipelines", json=body)
+    assert refused.status_code == 422
+    assert f"{table}_sums_bare" in refused.text
+    assert f"{table}_sums_view" not in refused.text
+
+
+async def test_a_wrong_password_and_an_inlined_one_are_refused(
+    web: Site, sink_servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = sink_servers.create_topic(1)
+    monkeypatch.setenv("KALLA_SECRET_SINK", "wrong")
+    async with web.client("admin") as client:
+        wrong = await client.post("/api/pipelines", json=document(sink_servers, topic))
+        inlined = await client.post(
+            "/api/pipelines", json=document(sink_servers, topic, password="hunter2")
+        )
+    assert wrong.status_code == 409
+    assert "Authentication failed" in wrong.text
+    assert inlined.status_code == 422
+    assert "hunter2" not in inlined.text
+    async with web.client("operator") as client:
+        refused = await client.post("/api/pipelines", json=document(sink_servers, topic))
+    assert refused.status_code == 403

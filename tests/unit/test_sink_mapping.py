@@ -1,0 +1,153 @@
+"""A mapping turns values into columns exactly, or names the field that does not fit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kalla.errors import InvalidInput
+from kalla.sinks import model
+from kalla.sinks.mapping import Mapper
+from kalla.sinks.messages import Message
+from kalla.sinks.model import Column
+from kalla.sinks.types import Unfit, column_type
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def message(offset: int, value: bytes | None, **changes: Any) -> Message:
+    plain = Message("t", 0, offset, timestamp=5, key=b"k", value=value)
+    return replace(plain, **changes)
+
+
+def only(kind: str, value: object, unit: str | None = None) -> object:
+    return column_type(kind, unit).convert(value)
+
+
+def test_values_become_what_their_type_says() -> None:
+    assert only("UInt8", 255) == 255
+    assert only("Decimal(10, 2)", "1.50") == Decimal("1.50")
+    assert only("Decimal(10, 2)", Decimal("1.500")) == Decimal("1.50")
+    assert only("DateTime64(3)", "1970-01-01T00:00:01Z") == 1_000_000
+    assert only("DateTime64(3)", 1500, "ms") == 1_500_000
+    assert only("Date", "2026-01-31") == dt.date(2026, 1, 31)
+    assert only("Nullable(Int8)", None) is None
+    assert only("Array(Nullable(Int8))", [1, None]) == [1, None]
+    assert only("Map(String, Array(Int8))", {"a": [1]}) == [("a", [1])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("UInt8", 256),
+        ("Int8", -129),
+        ("Int32", 1.5),
+        ("Int32", "1"),
+        ("Int32", True),
+        ("Decimal(4, 2)", "100"),
+        ("Decimal(4, 2)", 0.1),
+        ("Float32", 1e39),
+        ("String", 1),
+        ("String", "\ud800"),
+        ("Bool", 1),
+        ("UUID", "no"),
+        ("Date", "2026-02-30"),
+        ("DateTime", "1969-12-31T23:59:59Z"),
+        ("Array(Int8)", [1, None]),
+        ("Map(String, Int8)", []),
+        ("JSON", "text"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(kind: str, value: object) -> None:
+    with pytest.raises(Unfit):
+        only(kind, value)
+
+
+@pytest.mark.parametrize("kind", ["Nullable(Array(Int8))", "Enum8('a' = 1)", "Int", "Array(", ""])
+def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
+    with pytest.raises(Unfit):
+        column_type(kind)
+
+
+@given(st.lists(st.one_of(JSON.map(lambda value: json.dumps(value).encode()), st.binary())))
+def test_every_message_is_one_row_or_one_dead_letter(values: list[bytes]) -> None:
+    for kind in ("Nullable(Int64)", "Decimal(20, 4)", "String", "Array(Float64)"):
+        mapper = Mapper([Column(column="a", type=kind, path="a")])
+        mapped = mapper.map([message(offset, value) for offset, value in enumerate(values)])
+        dead = [each.message.offset for each in mapped.dead]
+        assert sorted([*mapped.offsets, *dead]) == list(range(len(values)))
+        assert len(mapped.columns["a"]) == len(mapped.offsets)
+
+
+def test_rows_come_from_paths_headers_kafka_constants_and_defaults() -> None:
+    mapper = Mapper(
+        [
+            Column(column="city", type="String", path="a.city"),
+            Column(column="note", type="String", path="note", default="none"),
+            Column(column="trace", type="Nullable(String)", header="trace"),
+            Column(column="key", type="String", kafka="key"),
+            Column(column="place", type="Int64", kafka="offset"),
+            Column(column="rate", type="Decimal(4, 2)", constant=0.1),
+        ]
+    )
+    mapped = mapper.map(
+        [
+            message(3, b'{"a": {"city": "Kyiv"}}', headers=(("trace", b"x"),)),
+            message(4, b'{"a": 1}'),
+            message(5, b'{"a": {"city": "Oslo"}, "note": null}'),
+            message(6, b'{"a": {"city": "Lima"}}', key=b"\xff"),
+        ]
+    )
+    row = {name: column.to_pylist() for name, column in mapped.columns.items()}
+    assert row == {
+        "city": ["Kyiv"],
+        "note": ["none"],
+        "trace": ["x"],
+        "key": ["k"],
+        "place": [3],
+        "rate": [Decimal("0.10")],
+    }
+    fields = {each.message.offset: each.field for each in mapped.dead}
+    assert fields == {4: "a.city", 5: "note", 6: "key"}
+
+
+def test_decimals_keep_every_digit() -> None:
+    mapper = Mapper([Column(column="a", type="Decimal(38, 18)", path="a")])
+    mapped = mapper.map([message(0, b'{"a": 12345678901234567890.123456789012345678}')])
+    assert mapped.columns["a"].to_pylist() == [Decimal("12345678901234567890.123456789012345678")]
+
+
+def test_a_pipeline_names_everything_that_is_wrong_with_it() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        model.validate(
+            {
+                "name": "a b",
+                "kafka": {"bootstrap_servers": "b", "topic": "t", "settings": {"group.id": "x"}},
+                "clickhouse": {"url": "ftp://x", "table": "t;", "password": "inline"},
+                "mapping": [{"column": "_offset", "type": "Int64", "path": "a"}],
+            }
+        )
+    places = {each.field for each in refused.value.problems}
+    assert places == {
+        "name",
+        "kafka.settings",
+        "clickhouse.url",
+        "clickhouse.table",
+        "clickhouse.password",
+        "mapping.0.column",
+    }
