@@ -1,0 +1,202 @@
+"""What applying `.sql` text would do, as a plan that can be printed, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kalla.errors import InvalidInput, Problem
+from kalla.spark.sandbox import hold, result_columns
+from kalla.tables.model import Definition, SourceDefinition, TableDefinition, read_names
+from kalla.tables.plan import ordered
+from kalla.tables.store import Source, Table
+
+Action = Literal["created", "changed", "rebuilt", "unchanged"]
+ColumnsOf = Callable[[SourceDefinition], Sequence[str]]
+"""Looks into a source; raises InvalidInput when it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What becomes of one definition."""
+
+    kind: Literal["source", "table"]
+    name: str
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True)
+class CheckedTable:
+    """A definition with its query as Spark will see it."""
+
+    definition: TableDefinition
+    query: str
+    columns: tuple[str, ...]
+    reads: frozenset[str]
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    steps: tuple[Step, ...]
+    sources: tuple[SourceDefinition, ...]
+    tables: tuple[CheckedTable, ...]  # upstream first
+
+
+def plan_apply(
+    given: Sequence[Definition],
+    sources: Mapping[str, Source],
+    tables: Mapping[str, Table],
+    columns_of: ColumnsOf,
+) -> ApplyPlan:
+    """Raises InvalidInput with every problem; looks into each source that is read."""
+    new_sources = {each.name: each for each in given if isinstance(each, SourceDefinition)}
+    new_tables = {each.name: each for each in given if isinstance(each, TableDefinition)}
+    problems = _clashes(new_sources, new_tables, sources, tables)
+    all_sources = {
+        name: SourceDefinition(name, each.location, _format(each.format))
+        for name, each in sources.items()
+    } | new_sources
+    reads = {name: read_names(each.query, name) for name, each in new_tables.items()}
+    reads |= {name: frozenset(each.reads) for name, each in tables.items() if name not in reads}
+    for name in new_tables:
+        for read in sorted(reads[name] - all_sources.keys() - reads.keys()):
+            problems.append(
+                Problem(
+                    name,
+                    f"reads {read}, which is no source and no dynamic table",
+                    suggestion=f"add CREATE SOURCE {read} LOCATION '…' FORMAT DELTA|PARQUET|CSV",
+                )
+            )
+    if problems:
+        raise InvalidInput(*problems)
+    order = ordered({name: frozenset(read & reads.keys()) for name, read in reads.items()})
+    checked = _checked(order, new_tables, new_sources, tables, all_sources, reads, columns_of)
+    steps = [_source_step(each, sources.get(each.name)) for each in new_sources.values()]
+    steps += [_table_step(each.definition, tables.get(each.definition.name)) for each in checked]
+    kept = {step.name for step in steps if step.action == "unchanged"}
+    return ApplyPlan(
+        tuple(steps),
+        tuple(each for each in new_sources.values() if each.name not in kept),
+        tuple(each for each in checked if each.definition.name not in kept),
+    )
+
+
+def _clashes(
+    new_sources: Mapping[str, SourceDefinition],
+    new_tables: Mapping[str, TableDefinition],
+    sources: Mapping[str, Source],
+    tables: Mapping[str, Table],
+) -> list[Problem]:
+    other = "choose another name"
+    problems = [
+        Problem(name, "is a source already", suggestion=other)
+        for name in sorted(new_tables.keys() & (sources.keys() | new_sources.keys()))
+    ]
+    problems += [
+        Problem(name, "is a dynamic table", suggestion=other)
+        for name in sorted(new_sources.keys() & tables.keys())
+    ]
+    for name, each in new_tables.items():
+        known = tables.get(name)
+        if known and not each.replace and known.definition != each.fields():
+            problems.append(
+                Problem(
+                    name, "exists, and is defined otherwise", suggestion="write CREATE OR REPLACE"
+                )
+            )
+    for name, place in new_sources.items():
+        source = sources.get(name)
+        same = source and (source.location, source.format) == (place.location, place.format)
+        if source and not same and not place.replace:
+            problems.append(
+                Problem(name, "exists, and is another place", suggestion="write CREATE OR REPLACE")
+            )
+    return problems
+
+
+def _checked(
+    order: Sequence[str],
+    new_tables: Mapping[str, TableDefinition],
+    new_sources: Mapping[str, SourceDefinition],
+    tables: Mapping[str, Table],
+    all_sources: Mapping[str, SourceDefinition],
+    reads: Mapping[str, frozenset[str]],
+    columns_of: ColumnsOf,
+) -> list[CheckedTable]:
+    """The given tables, and a check of those that read what changes."""
+    columns: dict[str, Sequence[str]] = {name: each.columns for name, each in tables.items()}
+    problems: list[Problem] = []
+    found = []
+    for name in new_sources.keys() | {
+        read for table in new_tables for read in reads[table] & all_sources.keys()
+    }:
+        try:
+            columns[name] = columns_of(all_sources[name])
+        except InvalidInput as error:
+            problems += error.problems
+    if problems:
+        raise InvalidInput(*problems)
+    changed = set(new_tables) | set(new_sources)
+    for name in order:
+        if name not in new_tables and not (reads[name] & changed):
+            continue
+        text = new_tables[name].query if name in new_tables else tables[name].definition["query"]
+        for read in reads[name] & all_sources.keys():
+            columns.setdefault(read, columns_of(all_sources[read]))
+        try:
+            query, outputs = _held(name, text, {read: columns[read] for read in reads[name]})
+        except InvalidInput as error:
+            problems += error.problems
+            continue
+        columns[name] = outputs
+        if name in new_tables:
+            found.append(CheckedTable(new_tables[name], query, outputs, reads[name]))
+    if problems:
+        raise InvalidInput(*problems)
+    return found
+
+
+def _held(name: str, text: str, known: Mapping[str, Sequence[str]]) -> tuple[str, tuple[str, ...]]:
+    """The query as the sandbox writes it, and the names of its columns."""
+    query = hold(text, known, name, {})
+    outputs = result_columns(query, known)
+    if outputs is None or any(not each or not _plain(each) for each in outputs):
+        raise InvalidInput(
+            Problem(
+                name, "a column of the result has no plain name", suggestion="name each one by AS"
+            )
+        )
+    if len(set(outputs)) != len(outputs):
+        raise InvalidInput(Problem(name, "two columns of the result have the same name"))
+    return query, tuple(outputs)
+
+
+def _plain(name: str) -> bool:
+    return not any(sign in name for sign in " ,;{}()\n\t=`")
+
+
+def _source_step(given: SourceDefinition, known: Source | None) -> Step:
+    if known is None:
+        return Step("source", given.name, "created", f"{given.format} at {given.location}")
+    if (known.location, known.format) == (given.location, given.format):
+        return Step("source", given.name, "unchanged", "")
+    return Step("source", given.name, "changed", "its readers are recomputed: another place")
+
+
+def _table_step(given: TableDefinition, known: Table | None) -> Step:
+    if known is None:
+        when = "now" if given.initialize == "ON_CREATE" else "by its schedule"
+        return Step("table", given.name, "created", f"all rows are computed {when}")
+    if known.hash != given.hash:
+        return Step("table", given.name, "rebuilt", "the query changed: all rows are recomputed")
+    fields = given.fields()
+    differs = sorted(key for key in fields if fields[key] != known.definition.get(key))
+    if differs:
+        return Step("table", given.name, "changed", f"no row is recomputed: {', '.join(differs)}")
+    return Step("table", given.name, "unchanged", "")
+
+
+def _format(text: str) -> Literal["delta", "parquet", "csv"]:
+    return "csv" if text == "csv" else "parquet" if text == "parquet" else "delta"

@@ -1,0 +1,138 @@
+"""The job type `refresh`: one table, for one tick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kalla.database import Connection
+from kalla.errors import Unavailable
+from kalla.redaction import scrub
+from kalla.spark.session import SparkSessions, require_reading
+from kalla.tables import store
+from kalla.tables.commit import Committed, Stale, committed_frontier, delta_id
+from kalla.tables.run import Refreshed, RefreshPayload, StrictRefused, refresh
+from kalla.tables.snapshots import PinGone
+from kalla.work.handler import Context
+from kalla.work.job import Job, Outcome
+
+_FENCE_BITS = 20
+
+# Classes of SQLSTATE that mean the query or the data: what failed so once fails so again.
+_LASTING = ("0A", "21", "22", "42", "54")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A refresh that did not come to a commit."""
+
+    error: str
+    counts: bool  # towards suspending the table
+
+
+Facts = Refreshed | Committed | Failure
+
+
+class Refresh:
+    """Refreshes a table on Spark and commits under the fence of its claim."""
+
+    def __init__(self, spark: SparkSessions) -> None:
+        self._spark = spark
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = RefreshPayload.model_validate(job.payload)
+        facts = self._facts(job, asked, context)
+        result: dict[str, object] = {"table": asked.name, "tick": asked.tick}
+        rows = 0
+        if isinstance(facts, Refreshed):
+            rows = facts.rows
+            result |= {"strategy": facts.strategy, "reason": facts.reason, "rows": rows}
+        elif isinstance(facts, Failure):
+            result |= {"error": facts.error}
+        identity = None if isinstance(facts, Failure) else delta_id(asked.location)
+        return Outcome(result, rows=rows, facts=(asked, facts, identity))
+
+    def _facts(self, job: Job, asked: RefreshPayload, context: Context) -> Facts:
+        from pyspark.errors import AnalysisException, PySparkException
+
+        # Rises with every claim of any job: a later job has a higher id, a later claim of it a
+        # higher fence.
+        sequence = (job.job_id << _FENCE_BITS) | job.fence
+        try:
+            with self._spark.session(job, context) as session:
+                require_reading(session)
+                return refresh(session, asked, sequence, f"{job.job_id}.{job.fence}")
+        except Stale as stale:
+            context.check()
+            found = committed_frontier(asked.location)
+            if found is not None and found.frontier.tick >= asked.tick:
+                return found
+            raise Unavailable(f"{asked.name} is being refreshed elsewhere: {stale}") from None
+        except PinGone as gone:
+            return Failure(f"a pinned version is gone: {gone}", counts=False)
+        except StrictRefused as refused:
+            return Failure(str(refused), counts=True)
+        except AnalysisException as error:
+            return Failure(_first_line(error), counts=True)
+        except PySparkException as error:
+            if (error.getSqlState() or "").startswith(_LASTING):
+                return Failure(_first_line(error), counts=True)
+            raise
+
+    async def settle(self, connection: Connection, job: Job, outcome: Outcome) -> None:
+        asked, facts, identity = outcome.facts
+        await store.lock_graph(connection)
+        ticks = await store.open_ticks(connection, asked.tick)
+        entry = {
+            each.table_id: each for each in (await store.entries(connection, asked.tick)).values()
+        }.get(asked.table_id)
+        if not ticks or entry is None or entry.job_id != job.job_id:
+            return  # the table was dropped, or its tick was closed without it
+        line = {"table_id": asked.table_id, "tick_id": asked.tick, "job_id": job.job_id}
+        if isinstance(facts, Failure):
+            await store.set_entry(connection, asked.tick, asked.table_id, "failed")
+            await store.record(
+                connection, **line, status="failed", strategy="", reason="", error=facts.error
+            )
+            if facts.counts:
+                await store.count_error(connection, asked.table_id, facts.error)
+            return
+        committed = facts.committed if isinstance(facts, Refreshed) else facts
+        frontier = committed.frontier
+        if isinstance(facts, Refreshed):
+            await store.record(
+                connection,
+                **line,
+                status="completed",
+                strategy=facts.strategy,
+                reason=facts.reason,
+                predicted_seconds=facts.predicted_seconds,
+                seconds=facts.seconds,
+                rows_deleted=facts.deleted,
+                rows_inserted=facts.inserted,
+                row_count=facts.rows,
+            )
+        else:
+            await store.record(
+                connection,
+                **line,
+                status="completed" if frontier.tick == asked.tick else "skipped",
+                strategy="ADOPTED",
+                reason=f"committed by claim {frontier.refresh}",
+            )
+        if frontier.tick != asked.tick:
+            await store.set_entry(connection, asked.tick, asked.table_id, "skipped")
+            return
+        await store.set_entry(connection, asked.tick, asked.table_id, "done", frontier.data_version)
+        await store.refreshed(
+            connection,
+            asked.table_id,
+            ticks[0].pinned_at,
+            {"definition": frontier.definition, "inputs": dict(frontier.inputs)},
+            frontier.data_version,
+            identity or "",
+            facts.rows if isinstance(facts, Refreshed) else None,
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return scrub(str(error).strip().splitlines()[0] if str(error) else type(error).__name__)

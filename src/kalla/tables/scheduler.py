@@ -1,0 +1,264 @@
+"""The scheduler of dynamic tables: opens ticks that are due and queues what is ready in open ones.
+
+It runs in every worker and in the API; the lock on the graph makes it idempotent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from kalla import logs
+from kalla.database import Connection, Database
+from kalla.errors import InvalidInput, Problem
+from kalla.settings import Settings
+from kalla.tables import store
+from kalla.tables.plan import (
+    BASE_SECONDS,
+    components,
+    effective_lags,
+    is_due,
+    ordered,
+    path_seconds,
+    period_seconds,
+    upstream,
+)
+from kalla.tables.run import RefreshPayload
+from kalla.tables.snapshots import Pin, pin
+from kalla.tables.store import Entry, Source, Table, Tick
+from kalla.work import jobs
+from kalla.work.intake import Woken
+from kalla.work.job import NewJob
+from kalla.work.job_type import JobTypes
+from kalla.work.service import Periodic
+from kalla.work.wake.channel import Wake
+
+INTERVAL = 1.0
+JOB_TYPE = "refresh"
+
+_log = logs.get(__name__)
+
+
+class TableScheduler(Periodic):
+    def __init__(
+        self, settings: Settings, database: Database, job_types: JobTypes, wake: Wake
+    ) -> None:
+        super().__init__("table scheduler", INTERVAL)
+        self._folder = settings.tables_folder
+        self._database = database
+        self._job_types = job_types
+        self._wake = wake
+
+    async def tick(self) -> float | None:
+        async with self._database.transaction() as connection:
+            tables = await store.tables(connection)
+            if not tables:
+                return None
+            sources = await store.sources(connection)
+            busy = await store.busy(connection)
+            durations = await store.durations(connection)
+            now = await store.clock(connection)
+        for wanted in due_tables(tables, sources, busy, durations, now.timestamp()):
+            await self._open(tables, sources, wanted, now)
+        async with self._database.transaction() as connection:
+            woken = await self._advance(connection)
+            await store.sweep(connection)
+        if woken:
+            await self._wake.nudge(woken)
+        return None
+
+    async def _open(
+        self,
+        tables: Mapping[str, Table],
+        sources: Mapping[str, Source],
+        wanted: Sequence[str],
+        now: datetime,
+    ) -> None:
+        """Pin every source that the wanted tables read, once, for all of them."""
+        read = sorted({each for name in wanted for each in tables[name].reads} & sources.keys())
+        table_ids = [tables[name].table_id for name in wanted]
+        try:
+            pins = await asyncio.to_thread(_pinned, [sources[name] for name in read])
+        except InvalidInput as error:
+            async with self._database.transaction() as connection:
+                await store.set_trouble(connection, table_ids, str(error), now)
+            return
+        async with self._database.transaction() as connection:
+            await store.lock_graph(connection)
+            current = await store.tables(connection)
+            same = all(
+                name in current and current[name].last_tick == tables[name].last_tick
+                for name in wanted
+            )
+            # Another scheduler was first, or the graph changed since: the next look decides.
+            if not same or set(table_ids) & await store.busy(connection):
+                return
+            forced = [
+                current[name].table_id for name in wanted if current[name].requested == "full"
+            ]
+            # The clock was read before the pins: the rows are at least as new as they claim.
+            await store.open_tick(connection, table_ids, forced, pins, now)
+
+    async def _advance(self, connection: Connection) -> Woken:
+        """Queue the tables whose upstream tables are there, in every open tick."""
+        ticks = await store.open_ticks(connection)
+        if not ticks:
+            return Woken()
+        await store.lock_graph(connection)
+        tables = await store.tables(connection)
+        graph = graph_of(tables)
+        order = ordered(graph)
+        new: list[tuple[Tick, Table, NewJob]] = []
+        for tick in await store.open_ticks(connection):
+            entries = await store.entries(connection, tick.tick_id)
+            for name in [each for each in order if each in entries]:
+                entry = entries[name]
+                if entry.status == "queued" and entry.job_status in (None, "failed", "cancelled"):
+                    await _fail(connection, tick, entry)
+                elif entry.status == "waiting":
+                    job = await self._ready(connection, tick, tables, entries, tables[name])
+                    if job is not None:
+                        new.append((tick, tables[name], job))
+                entries = await store.entries(connection, tick.tick_id)
+            await store.close_tick(connection, tick.tick_id)
+        inserted = await jobs.insert(connection, self._job_types, [job for _, _, job in new])
+        for (tick, table, _), job_id in zip(new, inserted.job_ids, strict=True):
+            await store.set_entry(connection, tick.tick_id, table.table_id, "queued", None, job_id)
+        return inserted.woken
+
+    async def _ready(
+        self,
+        connection: Connection,
+        tick: Tick,
+        tables: Mapping[str, Table],
+        entries: Mapping[str, Entry],
+        table: Table,
+    ) -> NewJob | None:
+        """The job of a table that can be refreshed now; without a change it is done at once."""
+        above = [entries[name] for name in table.reads if name in entries]
+        if table.state == "suspended" or any(
+            each.status in ("failed", "skipped") for each in above
+        ):
+            await store.set_entry(connection, tick.tick_id, table.table_id, "skipped")
+            return None
+        if any(each.status != "done" for each in above):
+            return None
+        inputs = {name: tick.pins[name] for name in table.reads if name in tick.pins}
+        for each in above:
+            known = tables[each.name]
+            place = location(self._folder, known.name)
+            inputs[each.name] = Pin(
+                "delta", place, each.data_version or 0, known.delta_id or ""
+            ).as_json()
+        if inputs.keys() != set(table.reads):
+            await store.set_entry(connection, tick.tick_id, table.table_id, "skipped")
+            return None
+        entry = entries[table.name]
+        frontier = {"definition": table.hash, "inputs": inputs}
+        if table.frontier == frontier and not entry.forced:
+            await store.advance(connection, table.table_id, tick.pinned_at, frontier)
+            await store.set_entry(
+                connection, tick.tick_id, table.table_id, "done", table.data_version
+            )
+            return None
+        definition = table.definition
+        payload = RefreshPayload(
+            name=table.name,
+            table_id=table.table_id,
+            tick=tick.tick_id,
+            location=location(self._folder, table.name),
+            query=table.query,
+            definition=table.hash,
+            inputs=inputs,
+            strategy=definition["strategy"],
+            strict=definition["strict"],
+            deduplication=definition["deduplication"],
+            cardinality_threshold=definition["cardinality_threshold"],
+            forced=entry.forced,
+            costs=await store.costs(connection, table.table_id),
+            rows=table.row_count,
+        )
+        # Never two refreshes of one table at once.
+        return NewJob(
+            JOB_TYPE, payload.model_dump(mode="json"), running_key=f"refresh-{table.table_id}"
+        )
+
+
+def due_tables(
+    tables: Mapping[str, Table],
+    sources: Mapping[str, Source],
+    busy: set[int],
+    durations: Mapping[int, float],
+    now: float,
+) -> list[list[str]]:
+    """The tables to refresh now, with all that they read, one list for each component."""
+    graph = graph_of(tables)
+    lags = effective_lags(graph, {name: each.target_lag for name, each in tables.items()})
+    own = {name: durations.get(each.table_id, 0.0) for name, each in tables.items()}
+    path = path_seconds(graph, own)
+    found = []
+    read = {name: frozenset(each.reads) & sources.keys() for name, each in tables.items()}
+    for component in components(graph, read):
+        due = []
+        for name in component:
+            table, lag = tables[name], lags[name]
+            if table.state == "suspended":
+                continue
+            period = None
+            if lag is not None:
+                period = period_seconds(lag, path[name]) or BASE_SECONDS
+            if table.requested or (
+                period is not None
+                and is_due(now, table.last_tick, period)
+                and not (table.last_tick is None and _waits_for_schedule(table, now, period))
+            ):
+                due.append(name)
+        wanted = upstream(graph, due)
+        if wanted and not any(tables[name].table_id in busy for name in wanted):
+            found.append([name for name in ordered(graph) if name in wanted])
+    return found
+
+
+def graph_of(tables: Mapping[str, Table]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(each.reads) & tables.keys() for name, each in tables.items()}
+
+
+def location(folder: str, name: str) -> str:
+    """Where the Delta table of a dynamic table lies."""
+    return str(Path(folder) / name)
+
+
+def _waits_for_schedule(table: Table, now: float, period: float) -> bool:
+    """INITIALIZE = ON_SCHEDULE: the first refresh is at the first tick after it was made."""
+    if table.definition["initialize"] == "ON_CREATE":
+        return False
+    return not is_due(now, table.changed_at.timestamp(), period)
+
+
+def _pinned(sources: Sequence[Source]) -> dict[str, Pin]:
+    pins = {}
+    for each in sources:
+        try:
+            pins[each.name] = pin(each.name, each.location, each.format)
+        except OSError as error:  # of one source: the others' tables go on
+            raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
+    return pins
+
+
+async def _fail(connection: Connection, tick: Tick, entry: Entry) -> None:
+    """The job was cancelled, or its attempts are used up: lost workers count as no query error."""
+    await store.set_entry(connection, tick.tick_id, entry.table_id, "failed")
+    fields: dict[str, Any] = {
+        "table_id": entry.table_id,
+        "tick_id": tick.tick_id,
+        "job_id": entry.job_id or 0,
+        "status": "failed",
+        "strategy": "",
+        "reason": "",
+        "error": entry.job_error or f"the job was {entry.job_status or 'removed'}",
+    }
+    await store.record(connection, **fields)
+    _log.warning("a refresh failed", table=entry.name, tick=tick.tick_id)

@@ -1,0 +1,155 @@
+-- name: sources
+SELECT name, location, format, changed_at, changed_by FROM kalla.table_sources ORDER BY name;
+
+-- name: put_source
+INSERT INTO kalla.table_sources (name, location, format, changed_by)
+VALUES (%(name)s, %(location)s, %(format)s, %(by)s)
+ON CONFLICT (name) DO UPDATE
+SET location = excluded.location, format = excluded.format,
+    changed_at = kalla.clock(), changed_by = excluded.changed_by;
+
+-- name: tables
+SELECT t.*, extract(epoch FROM kalla.clock() - t.data_time)::float8 AS lag_seconds,
+       extract(epoch FROM t.last_tick_at)::float8 AS last_tick,
+       (SELECT r.error FROM kalla.refreshes r WHERE r.table_id = t.table_id
+        ORDER BY r.refresh_id DESC LIMIT 1) AS last_error
+FROM kalla.dynamic_tables t
+ORDER BY t.name;
+
+-- The lock makes changes of the graph, new ticks and settles one after another: two schedulers never
+-- open two ticks for one table.
+-- name: lock_graph
+SELECT pg_advisory_xact_lock(7306101);
+
+-- name: insert_table
+INSERT INTO kalla.dynamic_tables (name, definition, query, hash, columns, reads, changed_by)
+VALUES (%(name)s, %(definition)s, %(query)s, %(hash)s, %(columns)s, %(reads)s, %(by)s)
+RETURNING table_id, version;
+
+-- name: update_table
+UPDATE kalla.dynamic_tables
+SET definition = %(definition)s, query = %(query)s, hash = %(hash)s, columns = %(columns)s,
+    reads = %(reads)s, version = version + 1, changed_at = kalla.clock(), changed_by = %(by)s,
+    errors = 0, state = 'active', state_reason = ''
+WHERE name = %(name)s
+RETURNING table_id, version;
+
+-- name: insert_version
+INSERT INTO kalla.table_versions (table_id, version, definition, applied_by)
+VALUES (%(table_id)s, %(version)s, %(definition)s, %(by)s);
+
+-- name: delete_table
+DELETE FROM kalla.dynamic_tables WHERE name = %(name)s;
+
+-- name: set_state
+UPDATE kalla.dynamic_tables
+SET state = %(state)s, state_reason = %(reason)s,
+    errors = CASE WHEN %(state)s = 'active' THEN 0 ELSE errors END
+WHERE name = %(name)s;
+
+-- Tables that an open tick still has to refresh: a table that is behind skips ticks.
+-- name: busy
+SELECT DISTINCT e.table_id FROM kalla.tick_tables e JOIN kalla.ticks k USING (tick_id)
+WHERE k.closed_at IS NULL;
+
+-- name: open_tick
+INSERT INTO kalla.ticks (pins, pinned_at) VALUES (%(pins)s, %(pinned_at)s) RETURNING tick_id;
+
+-- name: request
+UPDATE kalla.dynamic_tables SET requested = %(how)s WHERE name = %(name)s;
+
+-- name: set_trouble
+UPDATE kalla.dynamic_tables SET state_reason = %(reason)s, last_tick_at = %(pinned_at)s, requested = NULL
+WHERE table_id = ANY(%(table_ids)s) AND state = 'active';
+
+-- name: clock
+SELECT kalla.clock() AS now;
+
+-- name: join_tick
+INSERT INTO kalla.tick_tables (tick_id, table_id, forced)
+SELECT %(tick_id)s, table_id, table_id = ANY(%(forced)s)
+FROM unnest(%(table_ids)s::bigint[]) AS table_id;
+
+-- name: mark_ticked
+UPDATE kalla.dynamic_tables SET last_tick_at = %(pinned_at)s, requested = NULL WHERE table_id = ANY(%(table_ids)s);
+
+-- name: open_ticks
+SELECT k.tick_id, k.pins, k.pinned_at FROM kalla.ticks k WHERE k.closed_at IS NULL
+  AND (%(tick_id)s::bigint IS NULL OR k.tick_id = %(tick_id)s)
+ORDER BY k.tick_id;
+
+-- name: tick_tables
+SELECT e.table_id, e.status, e.forced, e.data_version, e.job_id, t.name, j.status AS job_status,
+       j.error AS job_error
+FROM kalla.tick_tables e JOIN kalla.dynamic_tables t USING (table_id)
+LEFT JOIN kalla.jobs j ON j.job_id = e.job_id
+WHERE e.tick_id = %(tick_id)s;
+
+-- name: set_entry
+UPDATE kalla.tick_tables
+SET status = %(status)s, data_version = %(data_version)s, job_id = coalesce(%(job_id)s, job_id)
+WHERE tick_id = %(tick_id)s AND table_id = %(table_id)s;
+
+-- name: close_tick
+UPDATE kalla.ticks SET closed_at = kalla.clock()
+WHERE tick_id = %(tick_id)s AND closed_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM kalla.tick_tables e
+    WHERE e.tick_id = %(tick_id)s AND e.status IN ('waiting', 'queued'));
+
+-- Without a change of its inputs, the rows stand for this tick too.
+-- name: advance
+UPDATE kalla.dynamic_tables
+SET data_time = greatest(data_time, %(data_time)s), frontier = %(frontier)s
+WHERE table_id = %(table_id)s;
+
+-- Never backwards: an older refresh that is adopted late does not lower the data time.
+-- name: refreshed
+UPDATE kalla.dynamic_tables
+SET data_time = greatest(data_time, %(data_time)s), frontier = %(frontier)s,
+    data_version = %(data_version)s, delta_id = %(delta_id)s, errors = 0, state_reason = CASE WHEN state = 'active' THEN '' ELSE state_reason END,
+    row_count = coalesce(%(row_count)s, row_count)
+WHERE table_id = %(table_id)s;
+
+-- name: count_error
+UPDATE kalla.dynamic_tables
+SET errors = errors + 1,
+    state = CASE WHEN errors + 1 >= %(limit)s THEN 'suspended' ELSE state END,
+    state_reason = CASE WHEN errors + 1 >= %(limit)s THEN %(reason)s ELSE state_reason END
+WHERE table_id = %(table_id)s;
+
+-- name: record
+INSERT INTO kalla.refreshes (table_id, tick_id, job_id, status, strategy, reason,
+    predicted_seconds, seconds, rows_deleted, rows_inserted, row_count, lag_seconds, error)
+SELECT %(table_id)s, %(tick_id)s, %(job_id)s, %(status)s, %(strategy)s, %(reason)s,
+    %(predicted_seconds)s, %(seconds)s, %(rows_deleted)s, %(rows_inserted)s, %(row_count)s,
+    extract(epoch FROM kalla.clock() - data_time)::float8, %(error)s
+FROM kalla.dynamic_tables WHERE table_id = %(table_id)s;
+
+-- name: history
+SELECT r.* FROM kalla.refreshes r JOIN kalla.dynamic_tables t USING (table_id)
+WHERE t.name = %(name)s ORDER BY r.refresh_id DESC LIMIT %(limit)s;
+
+-- name: versions
+SELECT v.version, v.definition, v.applied_at, v.applied_by
+FROM kalla.table_versions v JOIN kalla.dynamic_tables t USING (table_id)
+WHERE t.name = %(name)s ORDER BY v.version DESC;
+
+-- Of the last twenty refreshes alone, so that a strategy that was slow once is tried again.
+-- name: costs
+SELECT strategy, percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS typical,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
+FROM (SELECT strategy, seconds, reason FROM kalla.refreshes
+      WHERE table_id = %(table_id)s AND status = 'completed'
+      ORDER BY refresh_id DESC LIMIT 20) AS lately
+WHERE reason <> 'the first refresh'
+GROUP BY strategy;
+
+-- name: durations
+SELECT table_id, percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
+FROM (SELECT table_id, seconds,
+             row_number() OVER (PARTITION BY table_id ORDER BY refresh_id DESC) AS age
+      FROM kalla.refreshes WHERE status = 'completed') AS r
+WHERE age <= 20 GROUP BY table_id;
+
+-- name: sweep
+DELETE FROM kalla.ticks WHERE closed_at < kalla.clock() - interval '1 hour';
