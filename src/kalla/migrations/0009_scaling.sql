@@ -1,0 +1,28 @@
+-- Scaling: how many workers each role needed of late, and what was decided.
+
+-- What demand alone asked for. Scaling down waits until the highest of these has passed.
+CREATE TABLE kalla.scaling_needs (
+    pool    text NOT NULL,     -- 'cluster', or the name of a machine that scales its own workers
+    role    text NOT NULL,
+    at      timestamptz NOT NULL,
+    workers integer NOT NULL,
+    PRIMARY KEY (pool, role, at)
+);
+
+-- Decisions that differ from the one before, with everything that led to them.
+CREATE TABLE kalla.scaling_decisions (
+    decision_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pool        text NOT NULL,
+    role        text NOT NULL,
+    at          timestamptz NOT NULL,
+    current     integer NOT NULL,
+    needed      integer NOT NULL,      -- by demand alone
+    recent_need integer NOT NULL,      -- the highest need within the stabilisation window
+    desired     integer NOT NULL,
+    held_by     text,                  -- the limit that held the decision
+    reason      text NOT NULL,
+    inputs      jsonb NOT NULL,
+    policy      jsonb NOT NULL
+);
+CREATE INDEX scaling_decisions_of_role ON kalla.scaling_decisions (pool, role, decision_id DESC);
+CREATE INDEX scaling_decisions_at ON kalla.scaling_decisions (at);

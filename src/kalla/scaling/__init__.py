@@ -1,0 +1,1 @@
+"""How many workers each role needs: demand, policy, decisions, and what they lead to."""

@@ -1,0 +1,126 @@
+"""How many workers a role should have: one pure function that every scaler shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# What kept a decision from following the demand at once.
+Limit = Literal["minimum", "maximum", "stabilisation", "busy", "step", "paused"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of one role at one moment."""
+
+    role: str
+    at: float  # seconds since 1970, by the database's clock
+    waiting: int
+    running: int
+    oldest_wait_seconds: float
+    current: int  # workers that take this role and are not draining
+    busy: int  # those of them that have a job
+    concurrency: int  # jobs one of them runs at once
+    paused: bool = False  # nothing of the queue is claimed, so more workers would not help
+
+    @property
+    def demand(self) -> int:
+        """Waiting and running work: without the running part a scaler ends busy workers."""
+        return self.waiting + self.running
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a role is scaled."""
+
+    min_workers: int = 0
+    max_workers: int = 50
+    utilisation: float = 0.8  # share of a worker's places that demand should fill
+    scale_down_after_seconds: float = 120.0  # demand must have been lower for this long
+    scale_down_step: int = 4  # workers that one decision may remove at most
+    patience_seconds: float = 20.0  # a job that waits longer asks for one more worker
+
+
+@dataclass(frozen=True)
+class Need:
+    """The workers that demand alone asked for at an earlier moment."""
+
+    at: float
+    workers: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many workers there should be, and why."""
+
+    inputs: Inputs
+    policy: Policy
+    needed: int  # by demand alone
+    recent_need: int  # the highest need within the stabilisation window, this moment included
+    desired: int
+    limit: Limit | None
+    reason: str
+
+
+def desired(inputs: Inputs, policy: Policy, history: Sequence[Need] = ()) -> Decision:
+    """Decide. Up at once; down only after a while, in steps, and never below the busy workers."""
+    needed = _needed(inputs, policy)
+    since = inputs.at - policy.scale_down_after_seconds
+    recent = max([needed, *(need.workers for need in history if need.at >= since)])
+    wanted, limit = _limited(inputs, policy, needed, recent)
+    reason = _reason(inputs, policy, needed, recent, wanted, limit)
+    return Decision(inputs, policy, needed, recent, wanted, limit, reason)
+
+
+def _needed(inputs: Inputs, policy: Policy) -> int:
+    if inputs.paused:
+        return -(-inputs.running // inputs.concurrency)
+    places = max(inputs.concurrency * policy.utilisation, 1.0)
+    # The quotient of whole numbers may lie a rounding error above a whole one.
+    needed = math.ceil(round(inputs.demand / places, 9))
+    if inputs.waiting and inputs.oldest_wait_seconds > policy.patience_seconds:
+        # Work waits although demand says there are enough: some worker does not take it.
+        needed = max(needed, min(inputs.current + 1, inputs.demand))
+    return needed
+
+
+def _limited(inputs: Inputs, policy: Policy, needed: int, recent: int) -> tuple[int, Limit | None]:
+    floors: list[tuple[int, Limit]] = [(policy.min_workers, "minimum")]
+    if needed < inputs.current:
+        floors += [
+            (inputs.busy, "busy"),
+            (inputs.current - policy.scale_down_step, "step"),
+            (min(recent, inputs.current), "stabilisation"),
+        ]
+    floor, limit = max(floors, key=lambda each: each[0])
+    if max(floor, needed) > policy.max_workers:
+        return policy.max_workers, "maximum"
+    if floor > needed:
+        return floor, limit
+    return needed, "paused" if inputs.paused and inputs.waiting else None
+
+
+def _reason(
+    inputs: Inputs, policy: Policy, needed: int, recent: int, wanted: int, limit: Limit | None
+) -> str:
+    demand = f"{inputs.waiting} waiting and {inputs.running} running need {_workers(needed)}"
+    if limit is None:
+        return demand
+    return (
+        demand
+        + {
+            "minimum": f"; the least is {policy.min_workers}",
+            "maximum": f"; the most is {policy.max_workers}",
+            "stabilisation": f"; {_workers(recent)} needed within the last "
+            f"{policy.scale_down_after_seconds:g} s",
+            "busy": f"; {_workers(wanted)} still busy",
+            "step": f"; at most {policy.scale_down_step} are removed at once",
+            "paused": "; the queue is paused, so waiting jobs do not count",
+        }[limit]
+    )
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"

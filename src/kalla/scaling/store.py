@@ -1,0 +1,178 @@
+"""Reads demand from the queues and workers, and keeps needs and decisions in Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from kalla.database import Connection
+from kalla.errors import NotFound
+from kalla.scaling.policy import Decision, Inputs, Need, Policy, desired
+from kalla.statements import load
+from kalla.work import presence, queues
+from kalla.work.presence import WorkerRecord
+from kalla.work.queues import QueueRecord
+
+sql = load("kalla.scaling", "store.sql")
+
+CLUSTER = "cluster"
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """A decision as it was recorded."""
+
+    decision_id: int
+    pool: str
+    role: str
+    at: datetime
+    current: int
+    needed: int
+    recent_need: int
+    desired: int
+    held_by: str | None
+    reason: str
+    inputs: dict[str, Any]
+    policy: dict[str, Any]
+
+    def replayed(self) -> Decision:
+        """The same decision, made again from what was recorded."""
+        inputs = Inputs(**self.inputs)
+        return desired(inputs, Policy(**self.policy), [Need(inputs.at, self.recent_need)])
+
+
+async def now(connection: Connection) -> float:
+    (row,) = await (await connection.execute(sql.now)).fetchall()
+    return float(row["at"])
+
+
+async def role_inputs(
+    connection: Connection, roles: Sequence[str], default_concurrency: int
+) -> list[Inputs]:
+    """The inputs of each role. A queue has the name of the role that takes it."""
+    at = await now(connection)
+    depths = {record.queue: record for record in await queues.depths(connection, roles)}
+    workers = _live(await presence.workers(connection))
+    return [
+        _inputs(role, at, [depths[role]], [w for w in workers if role in w.roles],
+                default_concurrency)
+        for role in roles
+    ]  # fmt: skip
+
+
+async def pool_inputs(
+    connection: Connection,
+    name: str,
+    roles: Sequence[str],
+    members: frozenset[tuple[str, int]],
+    default_concurrency: int,
+) -> Inputs:
+    """The inputs of a group of equal workers, known by host and process, that take all `roles`."""
+    at = await now(connection)
+    depths = [record for record in await queues.depths(connection, roles) if record.queue in roles]
+    workers = [
+        worker
+        for worker in _live(await presence.workers(connection))
+        if (worker.host, worker.pid) in members
+    ]
+    return _inputs(name, at, depths, workers, default_concurrency)
+
+
+def _live(workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:
+    return [worker for worker in workers if worker.state in ("working", "idle")]
+
+
+def _inputs(
+    role: str,
+    at: float,
+    depths: Sequence[QueueRecord],
+    workers: Sequence[WorkerRecord],
+    default_concurrency: int,
+) -> Inputs:
+    open_queues = [record for record in depths if record.paused_at is None]
+    return Inputs(
+        role=role,
+        at=at,
+        waiting=sum(record.depth for record in open_queues or depths),
+        running=sum(record.running for record in depths),
+        oldest_wait_seconds=max((r.oldest_wait_seconds for r in open_queues), default=0.0),
+        current=len(workers),
+        busy=sum(worker.active > 0 for worker in workers),
+        concurrency=min((w.concurrency for w in workers), default=default_concurrency),
+        paused=not open_queues,
+    )
+
+
+async def decide(connection: Connection, pool: str, inputs: Inputs, policy: Policy) -> Decision:
+    """Decide from the needs on record; changes nothing."""
+    which = {
+        "pool": pool,
+        "role": inputs.role,
+        "since": inputs.at - policy.scale_down_after_seconds,
+    }
+    rows = await (await connection.execute(sql.needs, which)).fetchall()
+    return desired(inputs, policy, [Need(row["at"], row["workers"]) for row in rows])
+
+
+async def record(connection: Connection, pool: str, decision: Decision) -> None:
+    """Remember the need, and the decision if it differs from the one before it."""
+    inputs = decision.inputs
+    which = {"pool": pool, "role": inputs.role, "at": inputs.at}
+    await connection.execute(sql.remember, which | {"workers": decision.needed})
+    await connection.execute(
+        sql.record,
+        which
+        | {
+            "current": inputs.current,
+            "needed": decision.needed,
+            "recent_need": decision.recent_need,
+            "desired": decision.desired,
+            "held_by": decision.limit,
+            "reason": decision.reason,
+            "inputs": Jsonb(asdict(inputs)),
+            "policy": Jsonb(asdict(decision.policy)),
+        },
+    )
+
+
+async def is_due(connection: Connection, pool: str, interval: float) -> bool:
+    """Whether this process should look now: nobody else does, and the last look is old enough."""
+    (row,) = await (await connection.execute(sql.lock)).fetchall()
+    if not row["locked"]:
+        return False
+    (last,) = await (await connection.execute(sql.last_look, {"pool": pool})).fetchall()
+    return last["at"] is None or await now(connection) - last["at"] >= interval
+
+
+async def forget(connection: Connection, pool: str, before: float) -> None:
+    await connection.execute(sql.forget, {"pool": pool, "before": before})
+
+
+async def sweep(connection: Connection, seconds: float) -> None:
+    """Remove decisions that are older than this."""
+    await connection.execute(sql.sweep, {"seconds": seconds})
+
+
+async def decisions(
+    connection: Connection,
+    pool: str | None = None,
+    role: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[DecisionRecord]:
+    """Recorded decisions, newest first."""
+    which = {"pool": pool, "role": role, "before": before, "limit": limit}
+    rows = await (await connection.execute(sql.decisions, which)).fetchall()
+    return [DecisionRecord(**row) for row in rows]
+
+
+async def decision(connection: Connection, decision_id: int) -> DecisionRecord:
+    cursor = await connection.execute(sql.decision, {"decision_id": decision_id})
+    row = await cursor.fetchone()
+    if row is None:
+        raise NotFound(f"there is no scaling decision {decision_id}")
+    return DecisionRecord(**row)

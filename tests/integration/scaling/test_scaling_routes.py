@@ -1,0 +1,109 @@
+"""What the API says of scaling, on a real database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from kalla.scaling import store
+from kalla.scaling.service import ScalingDecisions, ScalingGauges
+from kalla.work import presence, queues
+from kalla.work.job import NewJob
+from kalla.work.presence import Announcement
+from tests.servers import PostgresServer
+from tests.web_kit import PAGE, Site, open_site
+
+
+@pytest.fixture(scope="module")
+def site_database(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
+    name = postgres_server.create(migrated_template)
+    try:
+        yield postgres_server.url(name)
+    finally:
+        postgres_server.drop(name)
+
+
+@pytest_asyncio.fixture
+async def site(site_database: str) -> AsyncIterator[Site]:
+    async with open_site(site_database) as opened:
+        await opened.execute("DELETE FROM kalla.scaling_needs")
+        await opened.execute("DELETE FROM kalla.scaling_decisions")
+        yield opened
+
+
+def a_worker(name: str, active: int = 0, draining: bool = False) -> Announcement:
+    return Announcement(name, "host", 1, "127.0.0.1:1", ["exec"], 4, active, "0", draining)
+
+
+async def test_autoscale_tells_every_role_and_counts_running_work(site: Site) -> None:
+    await site.submit(*(NewJob("probe") for _ in range(9)))
+    await site.claim(2)
+    async with site.database.transaction() as connection:
+        await presence.announce(connection, a_worker("one", active=2))
+        await presence.announce(connection, a_worker("two"))
+        await presence.announce(connection, a_worker("leaving", draining=True))
+    async with site.client("viewer") as client:
+        answer = (await client.get("/autoscale")).json()["roles"]
+    assert set(answer) == {"stage", "exec", "refresh", "compact", "sinks"}
+    found = answer["exec"]
+    assert (found["waiting"], found["running"], found["demand"]) == (7, 2, 9)
+    assert (found["current"], found["busy"], found["desired"]) == (2, 1, 3)
+    assert found["saturation"] == 0.25
+    assert answer["stage"]["desired"] == 0
+
+
+async def test_autoscale_needs_a_token(site: Site) -> None:
+    async with site.client() as client:
+        assert (await client.get("/autoscale")).status_code == 401
+
+
+async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site: Site) -> None:
+    service = ScalingDecisions(site.settings, site.database, ScalingGauges())
+    await site.submit(*(NewJob("probe") for _ in range(100)))
+    await service.tick()
+    await service.tick()  # at once: another process looked just now
+    await site.execute("DELETE FROM kalla.jobs")
+    await site.execute("UPDATE kalla.scaling_needs SET at = at - interval '10 seconds'")
+    async with site.database.transaction() as connection:
+        for number in range(32):
+            await presence.announce(connection, a_worker(f"w{number}"))
+    await service.tick()
+    async with site.database.transaction() as connection:
+        found = await store.decisions(connection, role="exec")
+    assert [(each.current, each.desired, each.held_by) for each in found] == [
+        (32, 32, "stabilisation"),
+        (0, 32, None),
+    ]
+    for each in found:
+        again = each.replayed()
+        assert (again.desired, again.limit, again.reason) == (
+            each.desired,
+            each.held_by,
+            each.reason,
+        )
+
+
+async def test_a_paused_queue_is_not_scaled_up_for(site: Site) -> None:
+    await site.submit(*(NewJob("probe") for _ in range(9)))
+    async with site.database.transaction() as connection:
+        await queues.pause(connection, "exec", by="somebody")
+    async with site.client("viewer") as client:
+        found = (await client.get("/autoscale")).json()["roles"]["exec"]
+    assert found["desired"] == 0
+    assert "paused" in found["reason"]
+
+
+async def test_the_page_shows_roles_and_decisions_as_text(site: Site) -> None:
+    await site.submit(*(NewJob("probe") for _ in range(9)))
+    await ScalingDecisions(site.settings, site.database, ScalingGauges()).tick()
+    async with site.client("viewer") as client:
+        page = await client.get("/scaling", headers=PAGE)
+        decisions = (await client.get("/api/scaling/decisions", params={"role": "exec"})).json()
+        shown = await client.get(f"/api/scaling/decisions/{decisions[0]['decision_id']}")
+        missing = await client.get("/api/scaling/decisions/999999")
+    assert page.status_code == 200
+    assert "9 waiting and 0 running need 3 workers" in page.text
+    assert shown.json()["inputs"]["waiting"] == 9
+    assert missing.status_code == 404
