@@ -1,0 +1,236 @@
+"""The coordinator of workers, queries and work units: one event in, the actions it calls for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kalla.errors import KallaError
+from kalla.query.coordination.messages import (
+    Acknowledge,
+    Action,
+    AnswerQuery,
+    Assign,
+    Cancel,
+    Disconnected,
+    Event,
+    FailQuery,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HeartbeatSeen,
+    QueryCancelled,
+    QueryStarted,
+    Tick,
+    WorkAccepted,
+    WorkerJoined,
+    WorkerStatus,
+    WorkFailed,
+    WorkKey,
+    WorkReady,
+    WorkRejected,
+    WorkUnit,
+)
+from kalla.query.coordination.rendezvous import chosen
+from kalla.query.coordination.work_states import ENDS, State, Step, following
+
+
+class DuplicateQuery(KallaError):
+    """A query was started under an id that is in use, or with a work unit of another query."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    dead_after_seconds: float = 3.0  # without a heartbeat
+    attempts: int = 5  # of one work unit, then its query fails
+    wait_seconds: float = 10.0  # for a worker that accepts work
+
+
+@dataclass
+class Work:
+    unit: WorkUnit
+    since: float  # when it last became pending
+    state: State = "pending"
+    worker: str = ""
+    checksum: str = ""
+    attempts: int = 0
+    avoided: set[str] = field(default_factory=set)  # rejected or failed it
+
+    def take(self, step: Step) -> None:
+        self.state = following(self.state, step)
+
+
+@dataclass
+class _Worker:
+    last_seen: float
+    accepting: bool = True
+
+
+class Coordinator:
+    """Holds queries under way only; messages about others are late and change nothing."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self.now = 0.0
+        self.workers: dict[str, _Worker] = {}
+        self.queries: dict[str, dict[WorkKey, Work]] = {}
+
+    def handle(self, event: Event) -> list[Action]:
+        return [*self._react(event), *self._assign()]
+
+    def _react(self, event: Event) -> list[Action]:
+        match event:
+            case Tick(at):
+                return self._tick(at)
+            case WorkerJoined(worker):
+                actions = self._lose(worker)
+                self.workers[worker] = _Worker(self.now)
+                return actions
+            case Disconnected(worker):
+                return self._lose(worker)
+            case HeartbeatSeen(worker):
+                if worker in self.workers:
+                    self.workers[worker].last_seen = self.now
+            case WorkerStatus(worker, accepting, draining):
+                return self._status(worker, accepting and not draining)
+            case QueryStarted(query_id, units):
+                return self._start(query_id, units)
+            case QueryCancelled(query_id):
+                return self._end(query_id, "cancel")
+            case _:
+                return self._report(event)
+        return []
+
+    def _report(
+        self,
+        event: WorkAccepted | WorkRejected | WorkReady | WorkFailed | Fetched | FetchFailed,
+    ) -> list[Action]:
+        work = self.queries.get(event.key.query_id, {}).get(event.key)
+        if isinstance(event, Fetched | FetchFailed):
+            if work is None or work.state != "ready" or work.checksum != event.artifact_checksum:
+                return []
+            if isinstance(event, FetchFailed):
+                return self._retry(work, event.reason)
+            return self._fetched(work)
+        if work is None or work.worker != event.worker or work.state in ENDS:
+            # Late: whoever holds the artifact may delete it, and nothing else happens.
+            if isinstance(event, WorkReady) and event.worker in self.workers:
+                return [Acknowledge(event.worker, event.key, event.artifact_checksum)]
+            return []
+        match event:
+            case WorkAccepted() if work.state == "assigned":
+                work.take("accept")
+            case WorkReady() if work.state in ("assigned", "accepted"):
+                if work.state == "assigned":
+                    work.take("accept")
+                work.take("ready")
+                work.checksum = event.artifact_checksum
+                return [Fetch(event.worker, event.key, event.artifact_checksum)]
+            case WorkReady() if event.artifact_checksum != work.checksum:
+                return [Acknowledge(event.worker, event.key, event.artifact_checksum)]
+            case WorkRejected() if work.state == "assigned":
+                work.attempts -= 1  # it was not tried
+                return self._retry(work, "")
+            case WorkFailed():
+                return self._retry(work, event.reason)
+        return []
+
+    def _fetched(self, work: Work) -> list[Action]:
+        work.take("fetch")
+        key = work.unit.key
+        actions: list[Action] = []
+        if work.worker in self.workers:
+            actions.append(Acknowledge(work.worker, key, work.checksum))
+        if all(one.state == "fetched" for one in self.queries[key.query_id].values()):
+            del self.queries[key.query_id]
+            actions.append(AnswerQuery(key.query_id))
+        return actions
+
+    def _start(self, query_id: str, units: tuple[WorkUnit, ...]) -> list[Action]:
+        works = {unit.key: Work(unit, self.now) for unit in units}
+        strange = any(key.query_id != query_id for key in works)
+        if query_id in self.queries or len(works) != len(units) or strange:
+            raise DuplicateQuery(f"the query {query_id} or one of its work units is not new")
+        if not works:
+            return [AnswerQuery(query_id)]
+        self.queries[query_id] = works
+        return []
+
+    def _end(self, query_id: str, step: Step) -> list[Action]:
+        actions: list[Action] = []
+        for key, work in self.queries.pop(query_id, {}).items():
+            if work.state in ENDS:
+                continue
+            if work.worker in self.workers:
+                actions.append(Cancel(work.worker, key))
+            work.take(step)
+        return actions
+
+    def _retry(self, work: Work, reason: str) -> list[Action]:
+        key = work.unit.key
+        if work.attempts >= self.bounds.attempts:
+            reason = f"a work unit failed {work.attempts} times, at last: {reason}"
+            return [*self._end(key.query_id, "fail"), FailQuery(key.query_id, reason)]
+        work.take("retry")
+        work.avoided.add(work.worker)
+        work.worker, work.checksum, work.since = "", "", self.now
+        return []
+
+    def _status(self, worker: str, accepting: bool) -> list[Action]:
+        if worker not in self.workers:
+            return []
+        self.workers[worker].accepting = accepting
+        actions: list[Action] = []
+        if not accepting:
+            # What it has not begun goes elsewhere at once; what it has accepted is finished there.
+            for work in list(self._of(worker, "assigned")):
+                actions.append(Cancel(worker, work.unit.key))
+                work.attempts -= 1
+                self._retry(work, "")
+        return actions
+
+    def _lose(self, worker: str) -> list[Action]:
+        if self.workers.pop(worker, None) is None:
+            return []
+        actions: list[Action] = []
+        for work in list(self._of(worker, "assigned", "accepted", "ready")):
+            if work.state not in ENDS:  # an earlier one may have failed the query
+                actions += self._retry(work, f"the query worker {worker} was lost")
+                work.avoided.discard(worker)
+        return actions
+
+    def _tick(self, at: float) -> list[Action]:
+        self.now = max(self.now, at)
+        actions: list[Action] = []
+        for name, worker in list(self.workers.items()):
+            if self.now - worker.last_seen > self.bounds.dead_after_seconds:
+                actions += self._lose(name)
+        for query_id, works in list(self.queries.items()):
+            waiting = [work.since for work in works.values() if work.state == "pending"]
+            if waiting and self.now - min(waiting) > self.bounds.wait_seconds:
+                reason = f"no query worker took work within {self.bounds.wait_seconds:g} s"
+                actions += [*self._end(query_id, "fail"), FailQuery(query_id, reason)]
+        return actions
+
+    def _assign(self) -> list[Action]:
+        usable = {name for name, worker in self.workers.items() if worker.accepting}
+        actions: list[Action] = []
+        for works in self.queries.values():
+            for work in works.values():
+                if work.state != "pending" or not usable:
+                    continue
+                unit = work.unit
+                # Whoever could not do it is asked again only when nobody else is left.
+                worker = chosen(unit.tenant, unit.shard, usable - work.avoided or usable)
+                if worker is None:
+                    raise AssertionError("there is a usable worker")
+                work.take("assign")
+                work.worker, work.attempts = worker, work.attempts + 1
+                actions.append(Assign(worker, unit))
+        return actions
+
+    def _of(self, worker: str, *states: State) -> Iterator[Work]:
+        for works in self.queries.values():
+            for work in works.values():
+                if work.worker == worker and work.state in states:
+                    yield work

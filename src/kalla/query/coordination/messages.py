@@ -1,0 +1,157 @@
+"""What a coordinator is told, and what it wants done: events and actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class WorkKey:
+    """Names one work unit: a leaf of a query on a shard."""
+
+    query_id: str
+    leaf_id: int
+    work_id: str
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """A work unit and the key of its affinity."""
+
+    key: WorkKey
+    tenant: str
+    shard: int
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class WorkerJoined:
+    """A control stream is open; a known worker that joins again has lost its former session."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    worker: str
+    accepting_work: bool
+    draining: bool
+
+
+@dataclass(frozen=True)
+class HeartbeatSeen:
+    worker: str
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    worker: str
+
+
+@dataclass(frozen=True)
+class QueryStarted:
+    query_id: str
+    units: tuple[WorkUnit, ...]
+
+
+@dataclass(frozen=True)
+class WorkAccepted:
+    worker: str
+    key: WorkKey
+
+
+@dataclass(frozen=True)
+class WorkRejected:
+    worker: str
+    key: WorkKey
+
+
+@dataclass(frozen=True)
+class WorkReady:
+    worker: str
+    key: WorkKey
+    artifact_checksum: str
+
+
+@dataclass(frozen=True)
+class WorkFailed:
+    worker: str
+    key: WorkKey
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    key: WorkKey
+    artifact_checksum: str
+
+
+@dataclass(frozen=True)
+class FetchFailed:
+    key: WorkKey
+    artifact_checksum: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class QueryCancelled:
+    query_id: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The time, in seconds; it never goes back."""
+
+    at: float
+
+
+Event = (
+    WorkerJoined | WorkerStatus | HeartbeatSeen | Disconnected | QueryStarted | WorkAccepted
+    | WorkRejected | WorkReady | WorkFailed | Fetched | FetchFailed | QueryCancelled | Tick
+)  # fmt: skip
+
+# Actions
+
+
+@dataclass(frozen=True)
+class Assign:
+    worker: str
+    unit: WorkUnit
+
+
+@dataclass(frozen=True)
+class Cancel:
+    worker: str
+    key: WorkKey
+
+
+@dataclass(frozen=True)
+class Fetch:
+    worker: str
+    key: WorkKey
+    artifact_checksum: str
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """The worker may delete this artifact."""
+
+    worker: str
+    key: WorkKey
+    artifact_checksum: str
+
+
+@dataclass(frozen=True)
+class AnswerQuery:
+    query_id: str
+
+
+@dataclass(frozen=True)
+class FailQuery:
+    query_id: str
+    reason: str
+
+
+Action = Assign | Cancel | Fetch | Acknowledge | AnswerQuery | FailQuery

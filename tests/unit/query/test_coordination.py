@@ -1,0 +1,308 @@
+"""Work units go to one worker at a time, and every query ends in exactly one way."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kalla.query.coordination.coordinator import Bounds, Coordinator, DuplicateQuery
+from kalla.query.coordination.messages import (
+    Acknowledge,
+    Action,
+    AnswerQuery,
+    Assign,
+    Cancel,
+    Disconnected,
+    Event,
+    FailQuery,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HeartbeatSeen,
+    QueryCancelled,
+    QueryStarted,
+    Tick,
+    WorkAccepted,
+    WorkerJoined,
+    WorkerStatus,
+    WorkFailed,
+    WorkKey,
+    WorkReady,
+    WorkRejected,
+    WorkUnit,
+)
+from kalla.query.coordination.rendezvous import chosen
+from kalla.query.coordination.work_states import (
+    ENDS,
+    STATES,
+    STEPS,
+    TRANSITIONS,
+    IllegalTransition,
+    State,
+    Step,
+    following,
+)
+
+WORKERS = ("a", "b", "c")
+
+
+def unit(query_id: str = "q", shard: int = 0) -> WorkUnit:
+    return WorkUnit(WorkKey(query_id, 0, f"w{shard}"), "tenant", shard)
+
+
+@pytest.mark.parametrize(("state", "step"), list(product(STATES, STEPS)))
+def test_every_transition_is_in_the_table_or_refused_by_name(state: State, step: Step) -> None:
+    if (state, step) in TRANSITIONS:
+        assert following(state, step) in STATES
+        assert state not in ENDS
+    else:
+        with pytest.raises(IllegalTransition, match=f"work that is {state} cannot {step}"):
+            following(state, step)
+
+
+def test_every_state_is_reached_and_every_way_can_end() -> None:
+    assert set(TRANSITIONS.values()) == set(STATES)
+    for state in set(STATES) - ENDS:
+        assert {"cancel", "fail"} <= {step for at, step in TRANSITIONS if at == state}
+
+
+def test_a_worker_that_leaves_moves_only_its_own_keys() -> None:
+    workers = [f"worker-{number}" for number in range(10)]
+    before = {shard: chosen("t", shard, workers) for shard in range(2000)}
+    after = {shard: chosen("t", shard, workers[:-1]) for shard in range(2000)}
+
+    moved = [shard for shard in before if before[shard] != after[shard]]
+
+    assert moved == [shard for shard in before if before[shard] == workers[-1]]
+    assert 100 < len(moved) < 300  # about a tenth
+
+
+def started(*workers: str) -> tuple[Coordinator, Assign]:
+    coordinator = Coordinator()
+    for worker in workers:
+        coordinator.handle(WorkerJoined(worker))
+    (action,) = coordinator.handle(QueryStarted("q", (unit(),)))
+    assert isinstance(action, Assign)
+    return coordinator, action
+
+
+def test_work_goes_from_assignment_to_an_answer() -> None:
+    coordinator, assign = started("a")
+    key = assign.unit.key
+
+    assert coordinator.handle(WorkAccepted("a", key)) == []
+    assert coordinator.handle(WorkReady("a", key, "sum")) == [Fetch("a", key, "sum")]
+    assert coordinator.handle(WorkReady("a", key, "sum")) == []
+    assert coordinator.handle(Fetched(key, "sum")) == [
+        Acknowledge("a", key, "sum"),
+        AnswerQuery("q"),
+    ]
+    assert coordinator.handle(Fetched(key, "sum")) == []
+
+
+def test_a_query_is_answered_once_and_its_id_is_free_then() -> None:
+    coordinator, assign = started("a")
+    key = assign.unit.key
+    coordinator.handle(WorkReady("a", key, "sum"))
+
+    assert coordinator.handle(Fetched(key, "of another artifact")) == []
+    assert coordinator.handle(Fetched(key, "sum"))[-1] == AnswerQuery("q")
+    assert coordinator.queries == {}
+    assert coordinator.handle(QueryStarted("q", (unit(),))) == [Assign("a", unit())]
+
+
+def test_a_lost_worker_s_work_is_assigned_elsewhere_at_once() -> None:
+    coordinator, assign = started("a", "b")
+    (other,) = {"a", "b"} - {assign.worker}
+
+    assert coordinator.handle(Disconnected(assign.worker)) == [Assign(other, assign.unit)]
+
+
+def test_a_silent_worker_is_dead_after_three_seconds_and_not_before() -> None:
+    coordinator, assign = started("a", "b")
+    (other,) = {"a", "b"} - {assign.worker}
+    coordinator.handle(Tick(2.0))
+    coordinator.handle(HeartbeatSeen(other))
+
+    assert coordinator.handle(Tick(3.0)) == []
+    assert coordinator.handle(Tick(3.1)) == [Assign(other, assign.unit)]
+
+
+def test_a_draining_worker_keeps_what_it_began_and_gives_the_rest_away() -> None:
+    coordinator, assign = started("a", "b")
+    (other,) = {"a", "b"} - {assign.worker}
+    draining = WorkerStatus(assign.worker, accepting_work=True, draining=True)
+
+    assert coordinator.handle(draining) == [
+        Cancel(assign.worker, assign.unit.key),
+        Assign(other, assign.unit),
+    ]
+    coordinator.handle(WorkAccepted(other, assign.unit.key))
+    assert coordinator.handle(WorkerStatus(other, True, True)) == []
+
+
+def test_work_that_fails_too_often_fails_its_query_with_the_reason() -> None:
+    coordinator = Coordinator(Bounds(attempts=2))
+    coordinator.handle(WorkerJoined("a"))
+    coordinator.handle(QueryStarted("q", (unit(),)))
+    coordinator.handle(WorkFailed("a", unit().key, "disk full"))
+
+    *_, last = coordinator.handle(WorkFailed("a", unit().key, "disk full"))
+
+    assert last == FailQuery("q", "a work unit failed 2 times, at last: disk full")
+
+
+def test_a_query_without_a_worker_fails_after_its_wait() -> None:
+    coordinator = Coordinator()
+    coordinator.handle(QueryStarted("q", (unit(),)))
+
+    assert coordinator.handle(Tick(10.0)) == []
+    assert coordinator.handle(Tick(10.1)) == [
+        FailQuery("q", "no query worker took work within 10 s")
+    ]
+
+
+def test_an_id_in_use_is_refused_by_name() -> None:
+    coordinator, _ = started("a")
+
+    with pytest.raises(DuplicateQuery):
+        coordinator.handle(QueryStarted("q", (unit(),)))
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """Messages are lost, late and doubled; only the actions are looked at."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.coordinator = Coordinator(Bounds(attempts=3))
+        self.ended: dict[str, str] = {}
+        self.begun: list[str] = []
+        self.usable: set[str] = set()
+        self.doing: dict[WorkKey, str] = {}
+        self.fetching: dict[WorkKey, str] = {}
+        self.sent: list[Event] = []
+        self.at = 0.0
+
+    def feed(self, event: Event) -> None:
+        self.sent.append(event)
+        for action in self.coordinator.handle(event):
+            self.look(action)
+        self.usable &= set(self.coordinator.workers)
+
+    def look(self, action: Action) -> None:
+        match action:
+            case Assign(worker, given):
+                assert worker in self.usable & set(self.coordinator.workers)
+                assert given.key.query_id not in self.ended
+                self.doing[given.key] = worker
+            case AnswerQuery(query_id):
+                self.end(query_id, "answered")
+            case FailQuery(query_id, _):
+                self.end(query_id, "failed")
+            case Fetch(worker, key, checksum):
+                assert self.doing[key] == worker
+                self.fetching[key] = checksum
+
+    def end(self, query_id: str, how: str) -> None:
+        assert query_id not in self.ended
+        self.ended[query_id] = how
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def join(self, worker: str) -> None:
+        self.usable.add(worker)
+        self.feed(WorkerJoined(worker))
+
+    @rule(worker=st.sampled_from(WORKERS), accepting=st.booleans(), draining=st.booleans())
+    def status(self, worker: str, accepting: bool, draining: bool) -> None:
+        if worker in self.coordinator.workers and accepting and not draining:
+            self.usable.add(worker)
+        else:
+            self.usable.discard(worker)
+        self.feed(WorkerStatus(worker, accepting, draining))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def disconnect(self, worker: str) -> None:
+        self.usable.discard(worker)
+        self.feed(Disconnected(worker))
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def beat(self, worker: str) -> None:
+        self.feed(HeartbeatSeen(worker))
+
+    @rule(seconds=st.floats(0.1, 5))
+    def tick(self, seconds: float) -> None:
+        self.at += seconds
+        self.feed(Tick(self.at))
+
+    @rule(shards=st.integers(1, 4))
+    def start(self, shards: int) -> None:
+        query_id = f"q{len(self.begun)}"
+        self.begun.append(query_id)
+        self.feed(QueryStarted(query_id, tuple(unit(query_id, one) for one in range(shards))))
+
+    @rule()
+    def all_go_on(self) -> None:
+        """Every worker finishes what it does, and all artifacts but one query's are fetched."""
+        for key, worker in list(self.doing.items()):
+            self.feed(WorkReady(worker, key, "x"))
+        for key, checksum in list(self.fetching.items()):
+            if key.query_id != self.begun[-1]:
+                self.feed(Fetched(key, checksum))
+
+    @rule(data=st.data())
+    def report(self, data: st.DataObject) -> None:
+        if not self.doing:
+            return
+        key = data.draw(st.sampled_from(sorted(self.doing)))
+        worker = data.draw(st.sampled_from((self.doing[key], *WORKERS)))
+        checksum = data.draw(st.sampled_from(("x", "y")))
+        events: list[Event] = [
+            WorkAccepted(worker, key),
+            WorkRejected(worker, key),
+            WorkReady(worker, key, checksum),
+            WorkFailed(worker, key, "broken"),
+            Fetched(key, checksum),
+            FetchFailed(key, checksum, "expired"),
+        ]
+        self.feed(data.draw(st.sampled_from(events)))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        running = [one for one in self.begun if one not in self.ended]
+        if running:
+            query_id = data.draw(st.sampled_from(running))
+            self.end(query_id, "cancelled")
+            self.feed(QueryCancelled(query_id))
+
+    @rule(data=st.data())
+    def again(self, data: st.DataObject) -> None:
+        """A report that came before comes once more."""
+        late = [
+            one
+            for one in self.sent
+            if isinstance(one, WorkAccepted | WorkRejected | WorkReady | WorkFailed | Fetched)
+        ]
+        if late:
+            self.feed(data.draw(st.sampled_from(late)))
+
+    @invariant()
+    def what_has_not_ended_is_under_way(self) -> None:
+        running = {one for one in self.begun if one not in self.ended}
+        assert set(self.coordinator.queries) == running
+
+    def teardown(self) -> None:
+        """Without any worker every query that is left ends by itself."""
+        for worker in WORKERS:
+            self.disconnect(worker)
+        self.tick(11)
+        assert set(self.ended) == set(self.begun)
+
+
+AnyInterleaving.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)
+TestAnyInterleaving = AnyInterleaving.TestCase
