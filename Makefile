@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,14 +27,16 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 	@echo "  packages      lock/requirements.lock"
 	@$(INSTALL) -r lock/requirements.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@echo "  compiled      src/kalla/reconcile/loops.py"
-	@$(BIN)/python -c 'from kalla.machine_code import prepare; prepare("kalla.reconcile.loops")'
+	@echo "  compiled      src/kalla/reconcile/session/compiled_loops.py"
+	@$(BIN)/python -c 'from kalla.reconcile.session import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
 	@rm -rf .venv/.cache
 	@touch $@
 
 .venv/.dev: .venv/.ready lock/dev.lock
 	@echo "  tools         lock/dev.lock"
 	@$(INSTALL) -r lock/dev.lock
+	@echo "  jars          src/kalla/local/kafka.jars"
+	@$(BIN)/python -c 'from kalla.local import jars; jars.fetch("kafka.jars")'
 	@rm -rf .venv/.cache
 	@touch $@
 
@@ -50,8 +52,11 @@ TEST_PROCESSES ?= 2
 test: .venv/.dev ## set up and run every test
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests
 
+fresh: ## run the demo in a minimal Debian root, as root and as a user (needs root and mmdebstrap)
+	@.ci/fresh
+
 reference: .venv/.dev ## the match kernel against the slow, obvious matcher, on thousands of made-up cases
-	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/integration/reconcile/test_against_reference.py tests/integration/reconcile/test_hand.py
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/integration/reconcile/test_against_reference.py tests/integration/reconcile/test_array_path.py
 
 mutants: .venv/.dev ## put every known flaw back and see some test turn red
 	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations

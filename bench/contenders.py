@@ -29,7 +29,7 @@ from kalla.settings import Worker as WorkerSettings
 from kalla.work import jobs as job_store
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.kinds import Kind, Kinds
+from kalla.work.job_type import JobType, JobTypes
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 
@@ -127,7 +127,7 @@ class Kalla(Contender):
     async def open(self) -> None:
         settings = self.settings()
         await migrate(settings.database)
-        self._kinds = Kinds(settings, [Kind("noop", "exec", NoOp())])
+        self._job_types = JobTypes(settings, [JobType("noop", "exec", NoOp())])
         self._database = Database(settings.database)
         await self._database.open()
         self._wake = open_channel(settings, self._database, ROLES)
@@ -145,7 +145,7 @@ class Kalla(Contender):
 
     async def _insert(self, new: Sequence[NewJob]) -> None:
         async with self._database.transaction() as connection:
-            inserted = await job_store.insert(connection, self._kinds, new)
+            inserted = await job_store.insert(connection, self._job_types, new)
         await self._wake.nudge(inserted.woken)
 
     def settings(self) -> Settings:
@@ -160,9 +160,9 @@ class Kalla(Contender):
 
     async def work(self) -> None:
         settings = self.settings()
-        kinds = Kinds(settings, [Kind("noop", "exec", NoOp())])
+        job_types = JobTypes(settings, [JobType("noop", "exec", NoOp())])
         async with Database(settings.database) as database:
-            worker = Worker(settings, kinds, database, open_channel(settings, database, ROLES))
+            worker = Worker(settings, job_types, database, open_channel(settings, database, ROLES))
             await worker.start()
             await until_terminated()
             await worker.drain()
@@ -231,13 +231,13 @@ async def until_terminated() -> None:
     await stopping.wait()
 
 
-KINDS: tuple[type[Kalla | Procrastinate], ...] = (Kalla, KallaNats, Procrastinate)
+JOB_TYPES: tuple[type[Kalla | Procrastinate], ...] = (Kalla, KallaNats, Procrastinate)
 
 
 def contenders(postgres: Postgres, nats: Nats) -> list[Contender]:
     """Each in a database of its own, on the one server."""
     made: list[Contender] = []
-    for kind in KINDS:
+    for kind in JOB_TYPES:
         with psycopg.connect(postgres.url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE bench_{kind.name}".encode())
         url = postgres.url(f"bench_{kind.name}")
@@ -246,7 +246,7 @@ def contenders(postgres: Postgres, nats: Nats) -> list[Contender]:
 
 
 if __name__ == "__main__":
-    wanted = {kind.name: kind for kind in KINDS}[sys.argv[1]]
+    wanted = {kind.name: kind for kind in JOB_TYPES}[sys.argv[1]]
     contender = wanted(os.environ["BENCH_URL"], os.environ["BENCH_NATS"])
     logs.configure("warning", "text")
     uvloop.run(contender.work())

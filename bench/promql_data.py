@@ -16,13 +16,13 @@ from pydantic import SecretStr
 
 from kalla.database import Database
 from kalla.local import ports
-from kalla.query.frames import Floats, Whole
-from kalla.query.labels import Labels, labels_of
-from kalla.query.samples import SeriesBatch, shard_of
+from kalla.query.array_types import Floats, Whole
+from kalla.query.evaluate.samples import SeriesBatch, shard_of
+from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store import catalogue
-from kalla.query.store.compaction import carry_out
-from kalla.query.store.plan import plan, together
-from kalla.query.store.store import MetricStore
+from kalla.query.store.maintenance.compaction import carry_out
+from kalla.query.store.maintenance.compaction_plan import plan, together
+from kalla.query.store.metric_store import MetricStore
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.storage import Storage, join

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from kalla.local import ports
 from kalla.local.postgres import Postgres
-from kalla.query.labels import Labels, labels_of
+from kalla.query.labels.label_sets import Labels, labels_of
 from tests.prometheus_server import Prometheus, write_request
 
 KALLA = [sys.executable, "-m", "kalla.cli.main"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from bench import reconcile_data
+from bench import reconcile_data, reconcile_demo
 from bench.memory import Peak
 from bench.reconcile_data import Pair
 from bench.reconcile_peers import (
@@ -69,7 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="100k,1m,5m", help="rows a side: 100k,1m,5m,20m")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--key", choices=("number", "text"), default="number")
+    parser.add_argument("--key", choices=("number", "text", "demo"), default="number")
     parser.add_argument("--only", default="", help="contenders whose names contain one of these")
     parser.add_argument("--data", type=Path, help="keep the made-up rows here")
     parser.add_argument("--profile", type=Path, default=Path("build/reconcile-profile.json"))
@@ -81,15 +81,17 @@ def main() -> None:
     sizes = [_rows(each) for each in chosen.sizes.split(",")]
     with tempfile.TemporaryDirectory(prefix="kalla-bench-") as folder, ExitStack() as stack:
         place = Path(folder)
-        pairs = [reconcile_data.make(chosen.data or place / "data", rows) for rows in sizes]
+        make = reconcile_demo.make if chosen.key == "demo" else reconcile_data.make
+        pairs = [make(chosen.data or place / "data", rows) for rows in sizes]
         wanted = chosen.only.split(",")
         rivals = [each for each in _alone(chosen.key) if _is_wanted(each.name, wanted)]
         if any(_is_wanted(name, wanted) for name in ON_SPARK):
             most = _rows(chosen.datacompy_spark_rows)
             tables = [KallaFromPostgres.name_of(read) for read in ("staged", "direct")]
-            filled = pairs if any(_is_wanted(name, wanted) for name in tables) else []
+            is_filled = chosen.key != "demo" and any(_is_wanted(name, wanted) for name in tables)
+            filled = pairs if is_filled else []
             others = _on_spark(stack, place / "ours", filled, chosen.key)
-            if any(_is_wanted(name, wanted) for name in PEERS_ON_SPARK):
+            if chosen.key != "demo" and any(_is_wanted(name, wanted) for name in PEERS_ON_SPARK):
                 others += _peers_on_spark(stack, place / "peers", chosen.key, most)
             rivals += [each for each in others if _is_wanted(each.name, wanted)]
         for each in rivals:
@@ -212,11 +214,9 @@ def _is_wanted(name: str, wanted: Sequence[str]) -> bool:
 
 
 def _alone(key: str) -> list[Contender]:
-    return [
-        Apart(DUCKDB, with_duckdb, key),
-        Apart(KERNEL, with_kernel, key),
-        Apart(POLARS, with_polars, key),
-    ]
+    found: list[Contender] = [Apart(DUCKDB, with_duckdb, key), Apart(KERNEL, with_kernel, key)]
+    # The peers compare by one key: the demo's four rules are for DuckDB alone.
+    return found if key == "demo" else [*found, Apart(POLARS, with_polars, key)]
 
 
 def _on_spark(stack: ExitStack, folder: Path, filled: Sequence[Pair], key: str) -> list[Contender]:
@@ -227,6 +227,8 @@ def _on_spark(stack: ExitStack, folder: Path, filled: Sequence[Pair], key: str) 
     url = postgres.url("postgres")
     for pair in filled:
         fill_postgres(url, pair)
+    if key == "demo":
+        return [Kalla(session, key), Kalla(session, key, BUCKETS)]
     return [
         Kalla(session, key),
         Kalla(session, key, BUCKETS),

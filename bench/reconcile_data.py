@@ -42,7 +42,7 @@ def make(folder: Path, rows: int) -> Pair:
             f" DATE '2026-01-01' + (hash(n, 'day') % 365)::INTEGER AS day"
             f" FROM range({rows + rows * _STRAY // 1000}) AS r(n)"
         )
-        _write(
+        write(
             database,
             f"SELECT n AS id, 'INV-' || lpad(n::VARCHAR, 9, '0') AS reference,"
             " (cents::DECIMAL(18, 0) * 0.01::DECIMAL(18, 2))::DECIMAL(18, 2) AS amount,"
@@ -50,7 +50,7 @@ def make(folder: Path, rows: int) -> Pair:
             f" FROM numbers WHERE n < {rows} ORDER BY hash(n, 'left')",
             pair.left,
         )
-        _write(
+        write(
             database,
             "SELECT 1000000000 + (n * 7 + 3) AS id, n AS invoice,"
             " 'INV-' || lpad(n::VARCHAR, 9, '0') AS reference,"
@@ -87,7 +87,8 @@ def recipe(left: dict[str, Any], right: dict[str, Any], key: str = "number") -> 
     }
 
 
-def _write(database: duckdb.DuckDBPyConnection, rows: str, path: Path) -> None:
+def write(database: duckdb.DuckDBPyConnection, rows: str, path: Path) -> None:
+    """A query's rows as a Parquet file that is there whole or not at all."""
     unfinished = path.with_suffix(".unfinished")
     database.execute(f"COPY ({rows}) TO '{unfinished}' (FORMAT parquet, ROW_GROUP_SIZE 200000)")
     unfinished.rename(path)

@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 import duckdb
 import psycopg
 
-from bench import reconcile_data
+from bench import reconcile_data, reconcile_demo
 from bench.reconcile_data import DAYS, SLACK, Pair
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Recipe
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.recipe.model import Recipe
+from kalla.reconcile.sources.source_planning import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -99,7 +99,6 @@ def _measured(work: Callable[[Pair, Path, str], Seen], pair: Pair, folder: Path,
 
 def with_duckdb(pair: Pair, folder: Path, key: str) -> Seen:
     """The match and both unmatched sets by hand: one full join, three files."""
-    names = {"number": ("id", "invoice"), "text": ("reference", "reference")}[key]
     config: dict[str, Any] = {
         "threads": THREADS,
         "memory_limit": MEMORY,
@@ -108,6 +107,10 @@ def with_duckdb(pair: Pair, folder: Path, key: str) -> Seen:
     }
     with duckdb.connect(config=config) as database:
         database.execute("SET enable_progress_bar = false")
+        if key == "demo":
+            database.execute(reconcile_demo.rules_by_hand(pair, folder))
+            return Seen(0.0)
+        names = {"number": ("id", "invoice"), "text": ("reference", "reference")}[key]
         database.execute(
             "CREATE TEMP TABLE joined AS SELECT l.id AS left_id, r.id AS right_id,"
             " l.amount AS left_amount, r.amount AS right_amount, l.due_on, r.paid_on"
@@ -128,13 +131,14 @@ def with_duckdb(pair: Pair, folder: Path, key: str) -> Seen:
 
 def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
     """Kalla's own match without Spark, which names the seconds of its stages."""
-    from kalla.reconcile import kernel, plan
-    from kalla.reconcile.matching.engine import Resources
-    from kalla.reconcile.model import SIDES
-    from kalla.reconcile.sources import origins
+    from kalla.reconcile import kernel
+    from kalla.reconcile.plan import plan
+    from kalla.reconcile.recipe.model import SIDES
+    from kalla.reconcile.session.duckdb_engine import Resources
+    from kalla.reconcile.sources import source_planning
 
     recipe = recipe_of(pair, key)
-    inputs = {side: origins.look(recipe.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
     resources = Resources(MEMORY, THREADS, folder / "temp")
     made = plan.make(recipe, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -143,12 +147,12 @@ def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
 
 def with_profile(pair: Pair, folder: Path, key: str) -> Seen:
     """The same, with the seconds of each statement."""
-    from kalla.reconcile.matching.workbench import Workbench
+    from kalla.reconcile.session.match_session import MatchSession
 
     statements: dict[str, float] = {}
 
-    def timed(method: Callable[[Workbench, str], Any]) -> Callable[[Workbench, str], Any]:
-        def run(bench: Workbench, sql: str) -> Any:
+    def timed(method: Callable[[MatchSession, str], Any]) -> Callable[[MatchSession, str], Any]:
+        def run(bench: MatchSession, sql: str) -> Any:
             began = time.monotonic()
             try:
                 return method(bench, sql)
@@ -160,8 +164,8 @@ def with_profile(pair: Pair, folder: Path, key: str) -> Seen:
 
     with ExitStack() as stack:
         for name in ("run", "rows", "columns"):
-            method = timed(getattr(Workbench, name))
-            stack.enter_context(patch.object(Workbench, name, method))
+            method = timed(getattr(MatchSession, name))
+            stack.enter_context(patch.object(MatchSession, name, method))
         stages = with_kernel(pair, folder, key).parts
     return Seen(0.0, {f"stage {name}": taken for name, taken in stages.items()} | statements)
 
@@ -187,9 +191,10 @@ def with_polars(pair: Pair, folder: Path, key: str) -> Seen:
 
 
 def recipe_of(pair: Pair, key: str) -> Recipe:
-    return Recipe.model_validate(
-        reconcile_data.recipe({"uri": str(pair.left)}, {"uri": str(pair.right)}, key)
-    )
+    left, right = {"uri": str(pair.left)}, {"uri": str(pair.right)}
+    if key == "demo":
+        return Recipe.model_validate(reconcile_demo.recipe(left, right))
+    return Recipe.model_validate(reconcile_data.recipe(left, right, key))
 
 
 class Kalla(OnSpark):
@@ -216,7 +221,7 @@ class Kalla(OnSpark):
             self._ended = time.monotonic()
 
     def _carry_out(self, pair: Pair, folder: Path) -> Seen:
-        from kalla.reconcile.run import carry_out
+        from kalla.reconcile.runs.execute import carry_out
 
         recipe = self.recipe(pair)
         limits = Limits(memory=MEMORY, threads=THREADS, buckets=self._buckets)

@@ -23,23 +23,23 @@ from bench.reconcile_peers import fresh, with_kernel
 
 # As they follow each other; what lies within another is indented.
 STEPS = (
-    "sources.origins.look",
+    "sources.source_planning.look",
     "kernel._load",
-    "  matching.hand.gather",
-    "  matching.loading.count",
-    "  matching.ordinals.number",
+    "  session.column_arrays.gather",
+    "  session.side_loading.count",
+    "  session.duplicate_keys.number",
     "kernel.carry_out",
-    "  matching.addressed.join",
+    "  matching.dense_key_join.join",
     "kernel.find_unmatched",
-    "evidence.writing.Evidence.pairs",
-    "  evidence.spelling.once",
-    "  evidence.pairs._by_number",
-    "  evidence.pairs._table",
-    "  evidence.pairs._digest",
-    "matching.closest_in_hand.search",
-    "  matching.steps.next_to",
-    "evidence.leftovers_in_hand.tell",
-    "evidence.writing.Evidence.unmatched",
+    "evidence.writing.datasets.Evidence.pairs",
+    "  evidence.writing.differences_json.once",
+    "  evidence.writing.matched_pairs._block",
+    "  evidence.writing.matched_pairs._table",
+    "  evidence.writing.matched_pairs._digest",
+    "unmatched.nearest_candidates.search",
+    "  unmatched.nearest_in_arrays.search",
+    "  unmatched.nearest_values.next_to",
+    "evidence.writing.datasets.Evidence.unmatched",
     "kernel.states_of",
 )
 
@@ -97,10 +97,10 @@ def main() -> None:
         stack.enter_context(patch.object(reconcile_peers, "THREADS", 1))
         for room in (
             "kernel",
-            "evidence.writing",
-            "matching.addressed",
-            "matching.workbench",
-            "matching.pairs",
+            "evidence.writing.datasets",
+            "matching.dense_key_join",
+            "session.match_session",
+            "matching.one_to_one",
         ):
             module = importlib.import_module(f"kalla.reconcile.{room}")
             stack.enter_context(patch.object(module, "ThreadPoolExecutor", _AtOnce))

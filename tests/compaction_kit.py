@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from pydantic import SecretStr
 
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.query.labels import Labels
-from kalla.query.samples import STALE, Source
+from kalla.query.evaluate.samples import STALE, Source
+from kalla.query.labels.label_sets import Labels
 from kalla.query.store import catalogue
+from kalla.query.store.maintenance.upkeep import Upkeep
+from kalla.query.store.metric_store import MetricStore
 from kalla.query.store.segments import Segment
-from kalla.query.store.store import MetricStore
-from kalla.query.store.upkeep import Upkeep
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import JobPolicy, Metrics, Settings, Storage
 from kalla.settings import Wake as WakeSettings
@@ -27,7 +27,7 @@ from kalla.spark.session import SparkSessions
 from kalla.work import jobs
 from kalla.work.handler import Context
 from kalla.work.job import Job, JobRecord, Outcome
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 from kalla.work.wake import open_channel
 from tests.metrics_kit import Points, commit, named
 
@@ -74,7 +74,7 @@ class Kept:
     """A site whose jobs are carried out when the test says so."""
 
     settings: Settings
-    kinds: Kinds
+    job_types: JobTypes
     database: Database
     store: MetricStore
     upkeep: Upkeep
@@ -91,7 +91,7 @@ class Kept:
             return await catalogue.live(connection, -EVER, EVER)
 
     async def look(self) -> list[JobRecord]:
-        """A look of the duty; what waits after it."""
+        """A look of the service; what waits after it."""
         await self.upkeep.tick()
         return await self.waiting()
 
@@ -101,16 +101,16 @@ class Kept:
 
     async def claim(self) -> Job:
         async with self.database.transaction() as connection:
-            (job,) = await jobs.claim(connection, "compact", self.kinds.types, "by hand", 1)
+            (job,) = await jobs.claim(connection, "compact", self.job_types.types, "by hand", 1)
         return job
 
     def run(self, job: Job) -> Outcome:
-        return self.kinds.handler(job.type).run(job, Context())
+        return self.job_types.handler(job.type).run(job, Context())
 
     async def settle(self, job: Job, outcome: Outcome) -> None:
         async with self.database.transaction() as connection:
-            handler = self.kinds.handler(job.type)
-            await jobs.complete(connection, self.kinds, handler, job, outcome)
+            handler = self.job_types.handler(job.type)
+            await jobs.complete(connection, self.job_types, handler, job, outcome)
 
     async def carry_out(self) -> None:
         """Every job that waits, as a worker would."""
@@ -197,12 +197,12 @@ def kept_settings(
 
 @asynccontextmanager
 async def open_store(settings: Settings, spark: SparkSessions) -> AsyncIterator[Kept]:
-    kinds = all_kinds(settings, spark)
+    job_types = all_job_types(settings, spark)
     async with Database(settings.database) as database:
         wake = open_channel(settings, database, ["compact"])
         store = MetricStore(settings, database)
-        upkeep = Upkeep(settings, database, kinds, wake)
-        yield Kept(settings, kinds, database, store, upkeep)
+        upkeep = Upkeep(settings, database, job_types, wake)
+        yield Kept(settings, job_types, database, store, upkeep)
         await store.close()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["tests.servers", "tests.cluster"]
+pytest_plugins = ["tests.servers", "tests.cluster", "tests.sinks_kit"]
 
 _LONG = ("chaos", "spark", "browser")
 

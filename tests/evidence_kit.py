@@ -12,10 +12,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kalla.reconcile import run
-from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.sources import origins
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.recipe.model import SIDES, Recipe
+from kalla.reconcile.runs import execute
+from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources.source_planning import Limits
 
 Row = tuple[str, str, str]  # key, reference, amount
 
@@ -74,11 +74,11 @@ def make_evidence(
 
 def match_here(wanted: Recipe, evidence: Path) -> str:
     """A run of a recipe over files, without Spark."""
-    inputs = {side: origins.look(wanted.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
     evidence.mkdir()
     session: Any = None
-    with patch.object(run, "place", _place_here):
-        run.match(
+    with patch.object(execute, "place", _place_here):
+        execute.match(
             session,
             wanted,
             inputs,

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import SecretStr
 
 from kalla.database import Database
-from kalla.query.labels import Labels, labels_of
-from kalla.query.samples import STALE_BITS, SeriesBatch, shard_of
+from kalla.query.evaluate.samples import STALE_BITS, SeriesBatch, shard_of
+from kalla.query.labels.label_sets import Labels, labels_of
+from kalla.query.store.metric_store import MetricStore
 from kalla.query.store.segments import NewSegment, Segment
-from kalla.query.store.store import MetricStore
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Metrics, Settings, Storage
 

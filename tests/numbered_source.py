@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from kalla.query.interned import Interned
-from kalla.query.labels import Labels
-from kalla.query.matchers import Matcher
-from kalla.query.samples import MemorySource, Samples, SeriesBatch
-from kalla.query.store.series import SeriesTable, text_of
+from kalla.query.evaluate.samples import MemorySource, Samples, SeriesBatch
+from kalla.query.labels.interned import Interned
+from kalla.query.labels.label_sets import Labels
+from kalla.query.promql.matchers import Matcher
+from kalla.query.store.series_table import SeriesTable, text_of
 
 
 class NumberedSource(MemorySource):

@@ -13,9 +13,9 @@ import httpx
 
 from kalla.errors import NotInstalled
 from kalla.local.process import Server
-from kalla.query.frames import Floats, Whole
-from kalla.query.labels import Labels
-from kalla.query.store import messages
+from kalla.query.array_types import Floats, Whole
+from kalla.query.labels.label_sets import Labels
+from kalla.query.store.ingest import remote_write_encoding
 
 _FOREVER = "100y"
 
@@ -104,9 +104,9 @@ def asked(client: httpx.Client, path: str, **given: str) -> dict[str, Any]:
 
 def write_request(series: Iterable[tuple[Labels, Whole, Floats]]) -> bytes:
     """A remote-write 1.0 request, as `kalla metrics import` makes it: a Prometheus reads it too."""
-    return messages.packed(
+    return remote_write_encoding.packed(
         b"".join(
-            messages.series(messages.labels_of(labels), times, values)
+            remote_write_encoding.series(remote_write_encoding.labels_of(labels), times, values)
             for labels, times, values in series
         )
     )

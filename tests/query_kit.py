@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from kalla.app.api import create_app
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.query.labels import Labels
+from kalla.query.labels.label_sets import Labels
 from kalla.query.store.catalogue import Metadata
-from kalla.query.store.store import MetricStore
+from kalla.query.store.metric_store import MetricStore
 from kalla.spark.session import SparkSessions
 from kalla.web import tokens
 from kalla.web.tokens import ROLES
@@ -30,7 +30,7 @@ async def query_site(
 ) -> AsyncIterator[Site]:
     """The app on a migrated database, with these series written."""
     settings = metrics_settings(url, folder, **metrics)
-    kinds = all_kinds(settings, SparkSessions(settings.spark))
+    kinds = all_job_types(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
     app = create_app(settings, kinds, database, bell := Bell())
     async with app.router.lifespan_context(app):

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import httpx
 from playwright.async_api import Browser, Page
 
-from kalla.query.labels import Labels
+from kalla.query.labels.label_sets import Labels
 from tests.metrics_kit import Points, named
 from tests.web_kit import Site
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Recipe
-from kalla.reconcile.recipes import reading
-from kalla.reconcile.recipes.checking import check
-from kalla.reconcile.recipes.reading import RecipeProblem
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import Recipe
+from kalla.reconcile.recipe.parsing import RecipeProblem
+from kalla.reconcile.recipe.validation import check
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "tests" / "recipes"
@@ -24,7 +24,7 @@ def sample(name: str) -> str:
 
 def problems(text: str, given: dict[str, str] | None = None) -> dict[str, RecipeProblem]:
     with pytest.raises(InvalidInput) as caught:
-        reading.read(text, given or {})
+        parsing.read(text, given or {})
     found = [each for each in caught.value.problems if isinstance(each, RecipeProblem)]
     assert len(found) == len(caught.value.problems)
     told = {each.field: each for each in found}
@@ -40,7 +40,7 @@ def small_with_filter(value: str) -> str:
 
 
 def filter_value(text: str, given: dict[str, str] | None = None) -> Any:
-    return reading.read(text, given or {}).sources.left.filters[0].value
+    return parsing.read(text, given or {}).sources.left.filters[0].value
 
 
 KEY = {"left": "id", "op": "eq", "right": "id"}

@@ -15,16 +15,16 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.app.api import create_app
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.reconcile.conclusion import Conclusions
+from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import JobPolicy, Matching, Reaper, Settings, Staging, Storage, Wake
 from kalla.settings import Spark as SparkSettings
 from kalla.settings import Worker as WorkerSettings
 from kalla.spark.session import SparkSessions
 from kalla.web import tokens
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 from tests.servers import SparkServer
@@ -37,7 +37,7 @@ SIGNING_KEY = "a key for tests"
 @dataclass
 class RunsSite:
     settings: Settings
-    kinds: Kinds
+    job_types: JobTypes
     database: Database
     client: httpx.AsyncClient  # of an admin
 
@@ -71,8 +71,8 @@ class RunsSite:
     async def worker(self) -> AsyncIterator[Worker]:
         async with Database(self.settings.database) as database:
             wake = open_channel(self.settings, database, ["exec", "stage"])
-            duties = [Conclusions(database, self.kinds, wake)]
-            worker = Worker(self.settings, self.kinds, database, wake, duties=duties)
+            services = [Conclusions(database, self.job_types, wake)]
+            worker = Worker(self.settings, self.job_types, database, wake, services=services)
             await worker.start()
             try:
                 yield worker
@@ -107,10 +107,10 @@ async def open_runs(
         staging=Staging(chunk_threshold_rows=300),
         matching=Matching(memory="500MB", threads=1),
     )
-    kinds = all_kinds(settings, spark)
+    job_types = all_job_types(settings, spark)
     database = Database(settings.database)
     wake = open_channel(settings, database, ["exec", "stage"])
-    app = create_app(settings, kinds, database, wake)
+    app = create_app(settings, job_types, database, wake)
     async with app.router.lifespan_context(app):
         async with database.transaction() as connection:
             token = await tokens.create(connection, "admin", "admin")
@@ -119,7 +119,7 @@ async def open_runs(
             base_url="http://kalla.test",
             headers={"Authorization": f"Bearer {token}"},
         ) as client:
-            yield RunsSite(settings, kinds, database, client)
+            yield RunsSite(settings, job_types, database, client)
 
 
 async def furnish(site: RunsSite, bank: str, monkeypatch: pytest.MonkeyPatch) -> None:

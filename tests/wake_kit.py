@@ -18,10 +18,10 @@ from kalla.local.nats import Nats
 from kalla.local.process import Server
 from kalla.settings import Wake as WakeSettings
 from kalla.work import jobs, queues
-from kalla.work.duties.depth import Depth
 from kalla.work.job import NewJob
+from kalla.work.services.depth import Depth
 from kalla.work.wake import Wake
-from tests.work_kit import KINDS, take
+from tests.work_kit import JOB_TYPES, take
 
 QUEUES = ("stage", "exec")
 SOON = 10.0  # a deadline, not an expectation
@@ -82,7 +82,7 @@ async def emptied(wake: Wake) -> None:
 
 @dataclass
 class Scene:
-    """Jobs in Postgres, tokens in NATS, and the duty that keeps the two equal."""
+    """Jobs in Postgres, tokens in NATS, and the service that keeps the two equal."""
 
     channel: Channel
     server: Nats
@@ -92,7 +92,7 @@ class Scene:
 
     async def insert(self, count: int, queue: str = "exec") -> list[int]:
         new = [NewJob("task", queue=queue)] * count
-        inserted = await jobs.insert(self.connection, KINDS, new)
+        inserted = await jobs.insert(self.connection, JOB_TYPES, new)
         await self.wake.nudge(inserted.woken)
         return list(inserted.job_ids)
 
@@ -116,7 +116,7 @@ class Scene:
                 return None
 
     async def settles_on(self, count: int, queue: str = "exec") -> None:
-        """By itself, without the duty."""
+        """By itself, without the service."""
 
         async def reached() -> bool:
             return await self.pending(queue) == count
@@ -124,7 +124,7 @@ class Scene:
         await until(reached, f"{count} pending in {queue}, not {await self.pending(queue)}")
 
     async def set_right(self) -> None:
-        """The duty's work makes both figures equal, for every queue."""
+        """The service's work makes both figures equal, for every queue."""
         await self.depth.tick()
         waiting = await queues.waiting(self.connection)
         for queue in QUEUES:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from kalla.app.api import create_app
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app.job_types import job_types as all_job_types
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
@@ -25,7 +25,7 @@ from kalla.web import tokens
 from kalla.web.tokens import ROLES, Role
 from kalla.work import jobs
 from kalla.work.job import Job, NewJob
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -67,7 +67,7 @@ class Bell:
 class Site:
     app: FastAPI
     settings: Settings
-    kinds: Kinds
+    job_types: JobTypes
     database: Database
     bell: Bell
     tokens: dict[Role, str]
@@ -87,12 +87,12 @@ class Site:
         address = address_of(listener)
         async with serving(self.app, listener):
             yield f"http://{address}"
-            self.app.state.parts.live.close()
+            self.app.state.kalla.live.close()
 
     async def submit(self, *new: NewJob) -> list[int]:
         """Past the API, as a room does it."""
         async with self.database.transaction() as connection:
-            return list((await jobs.insert(connection, self.kinds, new)).job_ids)
+            return list((await jobs.insert(connection, self.job_types, new)).job_ids)
 
     async def claim(self, limit: int = 10) -> list[Job]:
         async with self.database.transaction() as connection:
@@ -136,12 +136,12 @@ async def unready_site(
         database=DatabaseSettings(url=SecretStr(url), connect_timeout=patience),
         storage=Storage(metrics=str(metrics or "")),
     )
-    kinds = all_kinds(settings, SparkSessions(settings.spark))
+    job_types = all_job_types(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
     bell = Bell()
-    app = create_app(settings, kinds, database, bell)
+    app = create_app(settings, job_types, database, bell)
     async with app.router.lifespan_context(app):
-        yield Site(app, settings, kinds, database, bell, {})
+        yield Site(app, settings, job_types, database, bell, {})
 
 
 async def until(condition: Any, what: str, seconds: float = 10) -> Any:

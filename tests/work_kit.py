@@ -18,7 +18,7 @@ from kalla.work import jobs, runs
 from kalla.work.handler import Context, Handler, Stateless
 from kalla.work.intake import Woken
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
-from kalla.work.kinds import Kind, Kinds
+from kalla.work.job_type import JobType, JobTypes
 
 Result = TypeVar("Result")
 
@@ -66,15 +66,15 @@ class Settling:
 
 
 NOTHING = Nothing()
-KINDS = Kinds(
+JOB_TYPES = JobTypes(
     SETTINGS,
     [
-        Kind("task", "exec", NOTHING),
-        Kind("flaky", "exec", NOTHING),
-        Kind("refresh", "refresh", NOTHING),
-        Kind("plan", "stage", NOTHING),
-        Kind("chunk", "stage", NOTHING),
-        Kind("match", "exec", NOTHING),
+        JobType("task", "exec", NOTHING),
+        JobType("flaky", "exec", NOTHING),
+        JobType("refresh", "refresh", NOTHING),
+        JobType("plan", "stage", NOTHING),
+        JobType("chunk", "stage", NOTHING),
+        JobType("match", "exec", NOTHING),
     ],
 )
 
@@ -93,13 +93,13 @@ async def connect(url: str) -> Connection:
 
 
 async def put(connection: Connection, *new: NewJob) -> list[int]:
-    return list((await jobs.insert(connection, KINDS, new or [NewJob("task")])).job_ids)
+    return list((await jobs.insert(connection, JOB_TYPES, new or [NewJob("task")])).job_ids)
 
 
 async def take(
     connection: Connection, limit: int = 1, queue: str = "exec", worker: str = "anna"
 ) -> list[Job]:
-    return await jobs.claim(connection, queue, KINDS.types, worker, limit)
+    return await jobs.claim(connection, queue, JOB_TYPES.types, worker, limit)
 
 
 async def take_one(connection: Connection, queue: str = "exec", worker: str = "anna") -> Job:
@@ -113,7 +113,7 @@ async def complete(
     """The completion as the worker does it: all in one transaction."""
     outcome = Outcome({"by": job.fence}, follow_ups)
     async with connection.transaction():
-        return await jobs.complete(connection, KINDS, handler, job, outcome)
+        return await jobs.complete(connection, JOB_TYPES, handler, job, outcome)
 
 
 async def fail(connection: Connection, job: Job, permanent: bool = False) -> str:
@@ -154,7 +154,7 @@ async def start_run(
 ) -> int:
     async with connection.transaction():
         run_id, _ = await runs.create(
-            connection, KINDS, "reconcile", first, gates or {}, total_timeout
+            connection, JOB_TYPES, "reconcile", first, gates or {}, total_timeout
         )
         return run_id
 

@@ -19,7 +19,7 @@ from kalla.settings import Worker as WorkerSettings
 from kalla.work import jobs
 from kalla.work.handler import Context, Handler, Stateless
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
-from kalla.work.kinds import Kind, Kinds
+from kalla.work.job_type import JobType, JobTypes
 from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 from kalla.work.worker import Worker
@@ -66,9 +66,10 @@ class Site:
         self.handlers[job_type] = Calls(run)
 
     @property
-    def kinds(self) -> Kinds:
-        return Kinds(
-            self.settings, [Kind(name, "exec", handler) for name, handler in self.handlers.items()]
+    def job_types(self) -> JobTypes:
+        return JobTypes(
+            self.settings,
+            [JobType(name, "exec", handler) for name, handler in self.handlers.items()],
         )
 
     @asynccontextmanager
@@ -76,7 +77,7 @@ class Site:
         settings = self.settings.model_copy(update=changes)
         async with Database(settings.database) as database:
             wake = open_channel(settings, database, ["exec", "stage"])
-            worker = Worker(settings, self.kinds, database, wake)
+            worker = Worker(settings, self.job_types, database, wake)
             await worker.start()
             try:
                 yield worker
@@ -102,7 +103,7 @@ class Client:
 
     async def submit(self, *new: NewJob) -> list[int]:
         async with self.database.transaction() as connection:
-            inserted = await jobs.insert(connection, self.site.kinds, new)
+            inserted = await jobs.insert(connection, self.site.job_types, new)
         await self.wake.nudge(inserted.woken)
         return list(inserted.job_ids)
 

@@ -25,6 +25,13 @@ _KEY_VALUE = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<head>\bbearer\s{1,8})(?P<secret>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
+# Words may follow in a sentence, such as "Bearer certificates": what is sent has a digit or a sign,
+# or is longer than a word. Masked is either; refused is only this.
+_SENT_BEARER = re.compile(
+    r"\bbearer\s{1,8}(?:(?=[A-Za-z._~+/=-]{0,512}[0-9_~+/=])[A-Za-z0-9._~+/=-]{8,}"
+    r"|[A-Za-z0-9._~+/=-]{24,})",
+    re.IGNORECASE,
+)
 # 43 signs at random: a name of a file that begins so is shorter, or has no capitals.
 _KALLA_TOKEN = re.compile(
     r"(?P<head>\bkalla_)(?=[a-z0-9_-]{0,42}[A-Z])(?P<secret>[A-Za-z0-9_-]{43,})"
@@ -43,7 +50,7 @@ _SECRET_NAME = re.compile(
 _CONNINFO_PASSWORD = re.compile(
     r"\b(?:host|user|dbname)=.*\bpassword=|\bpassword=.*\b(?:host|user)="
 )
-_PLAIN_SECRETS = (_URL_PASSWORD, _KALLA_TOKEN, _BEARER, _CONNINFO_PASSWORD)
+_PLAIN_SECRETS = (_URL_PASSWORD, _KALLA_TOKEN, _SENT_BEARER, _CONNINFO_PASSWORD)
 
 
 def scrub(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.facts import AttemptFact, EffectFact, Facts, JobFact
-from tests.chaos.kinds import CHUNK, EXEC, GATE, PLAN, SETTLING, WRITE
+from tests.chaos.job_types import CHUNK, EXEC, GATE, PLAN, SETTLING, WRITE
 from tests.chaos.ledger import Execution
 from tests.chaos.load import SubmittedRun
 

@@ -48,7 +48,7 @@ class Life:
     worker: str
     pid: int
     born: float
-    deaths: tuple[str, ...] = ()  # duties that died in it
+    deaths: tuple[str, ...] = ()  # services that died in it
 
 
 def lines(folder: Path) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def read(folder: Path) -> tuple[list[Execution], list[Life]]:
         match line["what"]:
             case "born":
                 lives[worker] = Life(worker, line["pid"], line["at"])
-            case "duty died":
+            case "service died":
                 life = lives[worker]
                 lives[worker] = Life(worker, life.pid, life.born, tuple(line["deaths"]))
             case "start":

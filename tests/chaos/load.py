@@ -20,9 +20,9 @@ from kalla.work import jobs as job_store
 from kalla.work import runs
 from kalla.work.intake import Woken
 from kalla.work.job import NewJob
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 from kalla.work.wake import Wake
-from tests.chaos.kinds import EXEC, GATE, PLAIN, PLAN, POISON_ATTEMPTS, WRITE
+from tests.chaos.job_types import EXEC, GATE, PLAIN, PLAN, POISON_ATTEMPTS, WRITE
 
 _FAN_OUTS = (0, 1, 1, 2, 2, 2, 3, 4, 6, 8, 12, 20)
 _ROUND_SECONDS = 0.25
@@ -87,7 +87,7 @@ class Load:
     def __init__(
         self,
         database: Database,
-        kinds: Kinds,
+        job_types: JobTypes,
         wake: Wake,
         chance: random.Random,
         *,
@@ -99,7 +99,7 @@ class Load:
         self.unfinished = 0
         self.commands: dict[str, int] = {"cancel": 0, "retry": 0}
         self._database = database
-        self._kinds = kinds
+        self._job_types = job_types
         self._wake = wake
         self._chance = chance
         self._rate = rate
@@ -223,7 +223,9 @@ class Load:
         self, connection: Connection, drafts: list[Draft]
     ) -> tuple[dict[str, Any], Woken]:
         alone = [draft for draft in drafts if draft.chunks is None]
-        inserted = await job_store.insert(connection, self._kinds, [draft.first for draft in alone])
+        inserted = await job_store.insert(
+            connection, self._job_types, [draft.first for draft in alone]
+        )
         woken = inserted.woken
         receipt: dict[str, Any] = {"runs": []}
         receipt["jobs"] = [
@@ -235,7 +237,7 @@ class Load:
                 continue
             behind = NewJob(EXEC, {"chunks": draft.chunks, "sleep": 0.01, "fail_chance": 0.03})
             run_id, started = await runs.create(
-                connection, self._kinds, "chaos", [draft.first], {GATE: [behind]},
+                connection, self._job_types, "chaos", [draft.first], {GATE: [behind]},
                 draft.total_timeout,
             )  # fmt: skip
             woken += started

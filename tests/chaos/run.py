@@ -25,7 +25,7 @@ from tests.chaos.checker import Violation, check
 from tests.chaos.facts import Facts
 from tests.chaos.faults import KILL, WEIGHTS, Injector
 from tests.chaos.fleet import Fleet
-from tests.chaos.kinds import chaos_kinds
+from tests.chaos.job_types import chaos_job_types
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import SCHEMA, Load
 from tests.chaos.recovery import recoveries
@@ -120,10 +120,10 @@ async def _disturbed(
     fleet = await Fleet.open(
         wish.workers, folder, wish.environment, servers.postgres.url(), servers.nats.url
     )
-    kinds = chaos_kinds(effective, Ledger(folder, "load"))
+    job_types = chaos_job_types(effective, Ledger(folder, "load"))
     load = Load(
         direct,
-        kinds,
+        job_types,
         wake,
         random.Random(chance.random()),
         rate=wish.rate,

@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.checker import check
 from tests.chaos.facts import AttemptFact, EffectFact, Facts, GateFact, JobFact, RunFact
 from tests.chaos.fleet import Ending
-from tests.chaos.kinds import CHUNK, EXEC, GATE, PLAIN, PLAN, WRITE
+from tests.chaos.job_types import CHUNK, EXEC, GATE, PLAIN, PLAN, WRITE
 from tests.chaos.ledger import Execution, Life
 from tests.chaos.load import SubmittedJob, SubmittedRun
 
@@ -282,7 +282,7 @@ FORGERIES: dict[str, tuple[str, Forge]] = {
         "no gate opens early",
         lambda facts: with_execution(facts, EXEC_JOB, inputs=(None, 0, 0)),
     ),
-    "a duty died": (
+    "a service died": (
         "a worker survives what is not aimed at it",
         lambda facts: with_more(facts, lives=Life("carla", 103, 0, ("reaper died: KeyError",))),
     ),

@@ -17,7 +17,7 @@ from kalla.database import Database
 from kalla.settings import ROLES, Settings
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
-from tests.chaos.kinds import chaos_kinds
+from tests.chaos.job_types import chaos_job_types
 from tests.chaos.ledger import Ledger
 
 DUTY_DIED = 70
@@ -25,23 +25,23 @@ _LOOK_SECONDS = 0.5
 
 
 async def run_worker(effective: Settings, ledger: Ledger) -> int:
-    """Work until SIGTERM, then drain; end at once when a duty has died."""
+    """Work until SIGTERM, then drain; end at once when a service has died."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    kinds = chaos_kinds(effective, ledger)
+    job_types = chaos_job_types(effective, ledger)
     async with Database(effective.database, name="kalla worker") as database:
         wake = open_channel(effective, database, ROLES)
-        worker = Worker(effective, kinds, database, wake)
+        worker = Worker(effective, job_types, database, wake)
         ledger.write("born", pid=os.getpid(), name=worker.name)
         await worker.start()
         while not stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
             if deaths := worker.problems():
-                ledger.write("duty died", deaths=deaths)
+                ledger.write("service died", deaths=deaths)
                 return DUTY_DIED
         await worker.drain()
-    if len(worker.hand):
+    if len(worker.slots):
         os._exit(0)  # as `kalla worker` does: a deaf thread must not keep the process
     return 0
 
@@ -53,7 +53,7 @@ def main() -> None:
     code = asyncio.run(run_worker(effective, ledger))
     sys.stderr.flush()
     if code:
-        os._exit(code)  # other duties may still hang on what killed this one
+        os._exit(code)  # other services may still hang on what killed this one
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import httpx
 
 from kalla.local import ports
 from kalla.query.engine import Engine
-from kalla.query.features import Features
-from kalla.query.labels import Labels
-from kalla.query.plan import Setting
-from kalla.query.problems import QueryProblem
-from kalla.query.samples import Samples
+from kalla.query.evaluate.samples import Samples
+from kalla.query.labels.label_sets import Labels
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.query_errors import QueryError
 from tests.differential.comparing import Outcome, of_answer, of_json
 from tests.differential.queries import Query, Times
 from tests.differential.sample_series import sample_series
@@ -24,7 +24,7 @@ from tests.prometheus_server import Prometheus, asked, seconds
 from tests.servers import started
 
 # double_exponential_smoothing, the holt_winters of 2.42, is experimental now.
-SETTING = Setting(features=Features(experimental_functions=True))
+SETTING = PlanSettings(features=Features(experimental_functions=True))
 # Open on the left as in 3.x: the lookback of 5m without its first millisecond.
 LOOKBACK = "--query.lookback-delta=299999ms"
 
@@ -41,7 +41,7 @@ class Both:
                 answer = self.engine.range(text, times.start, times.end, times.step)
             else:
                 answer = self.engine.instant(text, times.start)
-        except QueryProblem as problem:
+        except QueryError as problem:
             return Outcome(problem.kind, {}, str(problem))
         return of_answer(answer, times.start)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kalla.query.engine import Answer
-from kalla.query.labels import NONE, Labels, labels_of, shown
+from kalla.query.labels.label_sets import NONE, Labels, labels_of, shown
 
 Points = Mapping[int, float]
 Rows = Mapping[Labels, Points]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kalla.query.frames import Floats, Whole
-from kalla.query.labels import Labels, labels_of
-from kalla.query.samples import STALE, Samples
+from kalla.query.array_types import Floats, Whole
+from kalla.query.evaluate.samples import STALE, Samples
+from kalla.query.labels.label_sets import Labels, labels_of
 from tests.differential.queries import EXACT, WHOLE, Known
 
 BASE = 1_699_999_200_000

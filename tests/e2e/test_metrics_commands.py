@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from kalla.local import ports
-from kalla.query.labels import Labels, value_of
-from kalla.query.matchers import Matcher
+from kalla.query.labels.label_sets import Labels, value_of
+from kalla.query.promql.matchers import Matcher
 from kalla.settings import load
 from tests.commands_kit import Place, a_place
 from tests.metrics_kit import contents, metric_store

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Route, expect
 
-from kalla.query.features import Features
-from kalla.query.pages import vocabulary
+from kalla.query.http.query_page import vocabulary
+from kalla.query.promql.features import Features
 from tests.browser import FAINT, chromium
 from tests.metrics_kit import commit, named
 from tests.query_page_kit import AT, END, HOSTILE, REQUESTS, Place, link, series, visiting

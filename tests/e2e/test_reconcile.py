@@ -19,9 +19,9 @@ import pytest
 
 from kalla.errors import InvalidInput
 from kalla.local import java
-from kalla.reconcile.evidence import report
-from kalla.reconcile.evidence.claim import claimed
-from kalla.reconcile.model import SIDES
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.evidence.writing.output_lock import claimed
+from kalla.reconcile.recipe.model import SIDES
 from tests.servers import S3Server, required
 from tests.waiting import until
 
@@ -162,7 +162,7 @@ def test_evidence_goes_to_s3_and_is_never_written_over_there(
     assert storage.names(url) == ["ambiguous", "matched", "metadata.json"] + [
         f"unmatched_{side}" for side in SIDES
     ]
-    assert report.of_evidence(url, storage).exceptions == 2
+    assert run_report.of_evidence(url, storage).exceptions == 2
     assert not list((folder / "data" / "work").iterdir())
     assert not (folder / "s3:").exists()
     for place, refusal in (("may", "never written over"), ("june", "if it was killed, remove")):

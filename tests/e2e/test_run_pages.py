@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from kalla.reconcile import store
-from kalla.reconcile.evidence import report
-from kalla.reconcile.store import NewReconciliation
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.runs import store
+from kalla.reconcile.runs.store import NewReconciliation
 from kalla.web.tokens import Role
 from kalla.work import runs
 from kalla.work.job import NewJob
@@ -74,7 +74,7 @@ async def visiting(
 
 async def adopted(site: Site, url: str) -> int:
     async with site.database.transaction() as connection:
-        return await store.adopt(connection, report.of_evidence(url), "x", "name: x", "ann")
+        return await store.adopt(connection, run_report.of_evidence(url), "x", "name: x", "ann")
 
 
 async def running(site: Site, name: str = "invoices and payments") -> int:
@@ -83,7 +83,7 @@ async def running(site: Site, name: str = "invoices and payments") -> int:
     )
     async with site.database.transaction() as connection:
         run_id, _ = await runs.create(
-            connection, site.kinds, "reconcile", [NewJob("probe")], {}, 600
+            connection, site.job_types, "reconcile", [NewJob("probe")], {}, 600
         )
         await store.create(connection, run_id, new)
     return run_id
@@ -119,7 +119,7 @@ async def test_a_run_is_followed_to_its_report_and_evidence(
             "href", f"/?run_id={run_id}"
         )
         async with site.database.transaction() as connection:
-            await store.settle(connection, run_id, report.of_evidence(evidence))
+            await store.settle(connection, run_id, run_report.of_evidence(evidence))
             await connection.execute("UPDATE kalla.runs SET status = 'completed'")
         await expect(page.locator(".headline .badge")).to_have_text("completed")
         await expect(page.get_by_role("progressbar")).to_have_count(0)

@@ -216,13 +216,15 @@ def test_a_second_one_on_the_same_folder_is_refused_and_harms_nothing(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     with started(tmp_path, environment | WITHOUT_SPARK) as up:
-        up.wait_until_ready()
+        link = up.wait_until_ready()
+        assert up.text.count("\n    kalla ") == 3  # the next steps
         before = psutil.Process(up.process.pid).children()
         second = up.kalla("up")
         assert second.returncode == 1
         assert re.fullmatch(
             rf"`kalla up` is already running on \S+ \(pid {up.process.pid}\): .*\n", second.stderr
         )
+        assert link in second.stdout
         assert (tmp_path / ".kalla" / "up.toml").exists()
         assert psutil.Process(up.process.pid).children() == before
 

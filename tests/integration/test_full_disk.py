@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 from kalla.errors import Unavailable
-from kalla.reconcile import complaints
+from kalla.reconcile.sql import duckdb_errors
 from kalla.storage import LOCAL
 
 KALLA = [sys.executable, "-m", "kalla.cli.main"]
@@ -67,7 +67,7 @@ def test_an_export_to_a_stdout_that_is_full_says_so(api: str, tmp_path: Path) ->
 def test_a_text_that_finds_no_room_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kalla.storage.uuid4", lambda: _Same)
+    monkeypatch.setattr("kalla.storage.storage.uuid4", lambda: _Same)
     (tmp_path / ".rows.csv.same").symlink_to("/dev/full")
     with pytest.raises(Unavailable, match=r"rows.csv cannot be used now: No space left on device"):
         LOCAL.write_text(str(tmp_path / "rows.csv"), "id\n")
@@ -77,7 +77,7 @@ def test_a_text_that_finds_no_room_leaves_nothing(
 def test_a_match_that_finds_no_room_may_find_some_later() -> None:
     with duckdb.connect() as connection, pytest.raises(duckdb.IOException) as caught:
         connection.execute("COPY (SELECT 1 FROM range(100000)) TO '/dev/full' (FORMAT csv)")
-    told = complaints.of_matching(caught.value)
+    told = duckdb_errors.of_matching(caught.value)
     assert isinstance(told, Unavailable)
     assert "the match failed: Could not" in str(told)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -49,18 +50,17 @@ def test_what_a_worker_imported_is_not_searched_for_garbage(session: SparkSessio
     assert all(place(session, kernel, range(4)))
 
 
-def test_what_a_worker_has_freed_is_there_for_its_next_task(session: SparkSession) -> None:
-    def kernel(_: int) -> int:
-        import resource
+def test_a_worker_has_numba_before_its_first_task(session: SparkSession) -> None:
+    def kernel(_: int) -> tuple[bool, int]:
+        import os
+        import sys
 
-        import numpy as np
+        return "numba" in sys.modules, os.getppid()
 
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        made = [np.ones(3 << 20, np.uint8) for _ in range(20)]
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before if made else 0
-
-    place(session, kernel, [0])
-    assert place(session, kernel, [0]) < [1_000]  # pages; all of it has 15,360
+    (loaded, daemon), *_ = place(session, kernel, [0])
+    assert loaded
+    command = Path(f"/proc/{daemon}/cmdline").read_bytes().split(b"\0")
+    assert b"kalla.app.spark_daemon" in command
 
 
 def test_a_new_worker_imports_no_pandas_unless_it_is_asked_to() -> None:

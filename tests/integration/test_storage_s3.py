@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.local import s3
 from kalla.storage import S3, Storage, join
-from kalla.storage_duckdb import S3ForDuckDB
+from kalla.storage.duckdb import S3ForDuckDB
 from tests.servers import S3Server, required
 
 TREE = ("a.csv", "b.txt", ".hidden.csv", "_tmp/c.csv", "deep/d.csv", "deep/er/e.csv", "a b#?%.csv")

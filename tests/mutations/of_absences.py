@@ -84,7 +84,7 @@ ABSENCES = (
     ),
     mutant(
         "no worker waits for what is away",
-        "work/duties/settling.py",
+        "work/services/settling.py",
         "            if patience:\n",
         "            if patience < 0:\n",
         f"{FILE}test_a_worker_tries_again_until_what_was_away_is_back",

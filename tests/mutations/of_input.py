@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-KINDS = "work/kinds.py"
+JOB_TYPES = "work/job_type.py"
 DOCUMENT = "work/document.py"
 FIELD = "test_bad_input.py::test_a_job_that_makes_no_sense_names_the_field"
 REPORT = "test_bad_input.py::test_a_report_that_cannot_be_kept_fails_in_the_handler_that_made_it"
@@ -12,7 +12,7 @@ REPORT = "test_bad_input.py::test_a_report_that_cannot_be_kept_fails_in_the_hand
 INPUT = (
     mutant(
         "a secret in a payload is kept",
-        KINDS,
+        JOB_TYPES,
         'for path in secrets_in(job.payload, "payload"):',
         'for path in secrets_in({}, "payload"):',
         "test_bad_input.py::test_a_secret_in_the_clear_is_refused_and_not_repeated",
@@ -20,7 +20,7 @@ INPUT = (
     ),
     mutant(
         "a secret in a key is kept",
-        KINDS,
+        JOB_TYPES,
         "for _ in secrets_in(key, name):",
         'for _ in secrets_in("", name):',
         "test_bad_input.py::test_a_key_that_holds_a_secret_is_refused",
@@ -44,21 +44,21 @@ INPUT = (
     ),
     mutant(
         "a payload of any size is kept",
-        KINDS,
+        JOB_TYPES,
         "if size > limit:",
         "if size > limit * 1000:",
         FIELD,
     ),
     mutant(
         "a negative timeout is accepted",
-        KINDS,
+        JOB_TYPES,
         "not (0 < value <= _LONGEST_SECONDS and math.isfinite(value))",
         "not (value <= _LONGEST_SECONDS and math.isfinite(value))",
         FIELD,
     ),
     mutant(
         "no suggestion is made",
-        KINDS,
+        JOB_TYPES,
         "if near else f\"known are: {', '.join(self.types)}\"",
         "if not self else f\"known are: {', '.join(self.types)}\"",
         FIELD,
@@ -86,7 +86,7 @@ INPUT = (
     ),
     mutant(
         "a bad job is left out of its batch",
-        KINDS,
+        JOB_TYPES,
         "        if problems:\n            raise InvalidInput(*problems)\n",
         "",
         "test_bad_input.py::test_one_bad_job_keeps_its_whole_batch_out",
@@ -97,5 +97,20 @@ INPUT = (
         '.encode("utf-8", "replace").decode()',
         "",
         "test_lost_jobs.py::test_any_error_text_can_be_kept",
+    ),
+    mutant(
+        "a last line of a CSV that is too long is left out",
+        "reconcile/sources/csv_quotes.py",
+        "> LONGEST_LINE:\n",
+        "> 1 << 60:\n",
+        "tests/integration/reconcile/test_csv_row_counts.py"
+        "::test_a_long_last_line_is_refused_and_not_left_out",
+    ),
+    mutant(
+        "a group that repeats may take an emoji",
+        "spark/sandbox/tries.py",
+        "    if any(map(_recurs, _repeats(pattern))):\n",
+        "    if False:\n",
+        "tests/unit/test_sandbox_patterns.py::test_a_pattern_that_may_run_for_years_is_refused",
     ),
 )

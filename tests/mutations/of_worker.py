@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-KEEPER = "work/keeper.py"
+KEEPER = "work/lease_keeper.py"
 CUT_OFF = "test_keeper.py::test_a_holder_cut_off_from_postgres_stops_before_its_lease_ends"
+UNCHARGED = "test_uncharged_attempts.py::"
 
 WORKER = (
     mutant(
-        "the reaper's duty wakes nobody",
-        "work/duties/reaper.py",
+        "the reaper's service wakes nobody",
+        "work/services/reaper.py",
         "            await self._wake.nudge(job_store.waiting_in(reclaimed))\n",
         "",
         "test_worker.py::test_a_reclaimed_job_wakes_an_idle_worker",
@@ -18,7 +19,7 @@ WORKER = (
     ),
     mutant(
         "the scheduler wakes nobody",
-        "work/duties/scheduler.py",
+        "work/services/scheduler.py",
         "        await self._wake.nudge(woken)\n",
         "",
         "test_worker.py::test_a_delayed_job_wakes_an_idle_worker_when_it_comes_due",
@@ -26,7 +27,7 @@ WORKER = (
     ),
     mutant(
         "follow-ups wake nobody",
-        "work/duties/settling.py",
+        "work/services/settling.py",
         "            self._completed(held, outcome)\n            await self._wake.nudge(woken)\n",
         "            self._completed(held, outcome)\n",
         "test_worker.py::test_a_follow_up_wakes_an_idle_worker",
@@ -42,9 +43,9 @@ WORKER = (
     ),
     mutant(
         "completions that share a transaction wake nobody for their keys",
-        "work/duties/settling.py",
-        "            self._hand.drop(held)\n        await self._wake.nudge(woken)\n",
-        "            self._hand.drop(held)\n",
+        "work/services/settling.py",
+        "            self._slots.drop(held)\n        await self._wake.nudge(woken)\n",
+        "            self._slots.drop(held)\n",
         "test_freed_keys.py::test_jobs_of_one_key_follow_each_other[postgres-plain]",
         trap=6,
     ),
@@ -86,6 +87,35 @@ WORKER = (
         "            self._seats[lease] = _Seat(stop, self._deadline(self._clock()))\n",
         "test_keeper.py::test_the_deadline_counts_from_the_request_and_not_from_its_answer",
         trap=12,
+    ),
+    mutant(
+        "a claim whose answer was lost is left to the reaper",
+        "work/services/claims.py",
+        "        await self._claims.hand_back_strays()\n",
+        "        return\n",
+        f"{UNCHARGED}test_a_claim_whose_answer_is_lost_costs_no_attempt",
+    ),
+    mutant(
+        "a claim in hand is taken for one whose answer was lost",
+        "work/jobs.sql#strays",
+        "mine.job_id = jobs.job_id AND mine.fence = jobs.fence",
+        "false",
+        f"{UNCHARGED}test_claims_that_their_worker_does_not_hold_wait_again_and_no_failure_counts",
+    ),
+    mutant(
+        "the reaper trusts a clock that stepped ahead",
+        "work/services/reaper.py",
+        "max(now - self._heard, database_time - self._database_time)",
+        "now - self._heard",
+        f"{UNCHARGED}test_a_step_of_the_databases_clock_costs_no_attempt",
+    ),
+    mutant(
+        "a reaper that was silent itself judges at once",
+        "work/services/reaper.py",
+        "max(now - self._heard, database_time - self._database_time)",
+        "database_time - self._database_time - (now - self._heard)",
+        "tests/chaos/test_found_by_chaos.py"
+        "::test_a_reaper_that_was_silent_for_long_lets_live_workers_be_heard_first",
     ),
     mutant(
         "a log line may hold a password",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kalla.query.durations import milliseconds
-from kalla.query.labels import Labels, labels_of
-from kalla.query.lexing import unquoted
-from kalla.query.samples import STALE
+from kalla.query.evaluate.samples import STALE
+from kalla.query.labels.label_sets import Labels, labels_of
+from kalla.query.promql.durations import milliseconds
+from kalla.query.promql.lexer import unquoted
 
 _STRING = r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)*'|`[^`]*`"
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")

@@ -9,17 +9,24 @@ from pathlib import Path
 
 import numpy as np
 
-from kalla.query.checking import checked
 from kalla.query.engine import Answer, Engine
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.frames import Steps
-from kalla.query.labels import METADATA, NONE, Labels, changed, name_of, value_of, without
-from kalla.query.plan import Setting
-from kalla.query.problems import NativeHistograms, QueryProblem
-from kalla.query.samples import MemorySource, Samples
-from kalla.query.signatures import TIME_BOUND
-from kalla.query.syntax import (
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.labels.label_sets import (
+    METADATA,
+    NONE,
+    Labels,
+    changed,
+    name_of,
+    value_of,
+    without,
+)
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.function_signatures import TIME_BOUND
+from kalla.query.promql.query_errors import NativeHistograms, QueryError
+from kalla.query.promql.syntax_tree import (
     Aggregate,
     Binary,
     Call,
@@ -31,6 +38,7 @@ from kalla.query.syntax import (
     VectorSelector,
     children,
 )
+from kalla.query.promql.type_checker import checked
 from tests.numbered_source import NumberedSource
 from tests.promqltest.comparing import (
     Rows,
@@ -44,7 +52,7 @@ from tests.promqltest.descriptions import HISTOGRAM
 from tests.promqltest.script import Broken, Clear, Command, Eval, Load, commands
 
 # The engine settings that the scripts' expectations assume.
-SETTING = Setting(features=Features.every())
+SETTING = PlanSettings(features=Features.every())
 LIMITS = Limits(samples=10_000, points=1 << 40, seconds=60.0)
 MINUTE = 60_000
 
@@ -177,7 +185,7 @@ def _problem(command: Eval, engine: Engine) -> tuple[str, str] | None:
         answer = _answer(command, engine)
     except NativeHistograms:
         raise
-    except QueryProblem as problem:
+    except QueryError as problem:
         if expected.fail is None:
             return "an answer", f"{problem.kind}: {problem}"
         if expected.fail.fits(str(problem)):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kalla.query.durations import milliseconds
-from kalla.query.frames import Steps
-from kalla.query.lexing import unquoted
+from kalla.query.evaluate.frames import Steps
+from kalla.query.promql.durations import milliseconds
+from kalla.query.promql.lexer import unquoted
 from tests.promqltest.descriptions import BadScript, Description, described
 
 _LOAD = re.compile(r"load(_with_nhcb)?\s+(\S+)")

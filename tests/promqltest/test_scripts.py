@@ -68,7 +68,7 @@ def test_an_evaluation_that_crashes_fails_and_the_rest_is_run(
     def crash(*_: object) -> None:
         raise ZeroDivisionError("by chance")
 
-    monkeypatch.setattr("kalla.query.labelling.LabelReplace.compute", crash)
+    monkeypatch.setattr("kalla.query.operators.label_functions.LabelReplace.compute", crash)
     script = tmp_path / "crash.test"
     query = 'label_replace(vector(1), "a", "b", "", "")'
     script.write_text(f"eval instant at 0 {query}\n  {{}} 1\n\neval instant at 0 1\n  1\n")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
-from kalla.reconcile.model import (
+from kalla.reconcile.recipe.model import (
     AnyCondition,
     Bounds,
     Cardinality,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.model import Csv
+from kalla.reconcile.recipe.model import Csv
 from tests.reference.case import (
     Case,
     alone,

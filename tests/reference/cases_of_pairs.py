@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.reconcile.model import Bounds
+from kalla.reconcile.recipe.model import Bounds
 from tests.reference.case import (
     Case,
     alone,

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Literal
 
-from kalla.reconcile.model import Cardinality, Side
+from kalla.reconcile.recipe.model import Cardinality, Side
 
 Type = Literal["text", "integer", "decimal", "date", "timestamp"]
 Value = str | int | Decimal | date | datetime | None  # a datetime is aware

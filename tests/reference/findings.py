@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kalla.reconcile.model import Cardinality
+from kalla.reconcile.recipe.model import Cardinality
 from tests.reference.evidence import Reason, Status
 from tests.reference.rows import Row
 

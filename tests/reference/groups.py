@@ -8,10 +8,10 @@ from fractions import Fraction
 from itertools import product
 from math import prod
 
-from kalla.reconcile.model import Condition, Rule, Side, Tolerance
+from kalla.reconcile.recipe.model import Condition, Rule, Side, Tolerance
 from tests.reference.evidence import Status
 from tests.reference.findings import Doubt, Finding, Match
-from tests.reference.lens import Lens
+from tests.reference.row_values import Lens
 from tests.reference.rows import Row
 from tests.reference.values import amount_difference, number_text, within
 

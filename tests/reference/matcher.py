@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Literal
 
-from kalla.reconcile.model import Recipe, Rule, Side
+from kalla.reconcile.recipe.model import Recipe, Rule, Side
 from tests.reference.assignment import Edge, optimal_flows
-from tests.reference.closest import closest
 from tests.reference.evidence import (
     CANDIDATES_LISTED,
     Ambiguous,
@@ -22,7 +21,8 @@ from tests.reference.evidence import (
 )
 from tests.reference.findings import Doubt, Finding, Match
 from tests.reference.groups import SumsLeft, differences, match_groups, sums_left
-from tests.reference.lens import Lens
+from tests.reference.nearest import closest
+from tests.reference.row_values import Lens
 from tests.reference.rows import Row, in_key_order, rows_of
 from tests.reference.values import Seen, order
 

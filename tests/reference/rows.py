@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kalla.reconcile.model import Side, Source
+from kalla.reconcile.recipe.model import Side, Source
 from tests.reference.evidence import Table, Value
 from tests.reference.values import as_text
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
-from kalla.reconcile.model import (
+from kalla.reconcile.recipe.model import (
     SIDES,
     Bounds,
     Cardinality,
@@ -35,8 +35,8 @@ from kalla.reconcile.model import (
     Text,
     Tolerance,
 )
+from tests.reference.column_pools import CSVS, TYPES, VALUES, Columns, as_type, named
 from tests.reference.evidence import Table, Value
-from tests.reference.pools import CSVS, TYPES, VALUES, Columns, as_type, named
 
 MOST_ROWS = 7
 CARDINALITIES: tuple[Cardinality, ...] = ("1:1", "1:1", "1:N", "N:1", "M:N")

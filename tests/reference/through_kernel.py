@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kalla.reconcile import kernel, plan
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe, Side
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.session.duckdb_engine import Resources
 from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
 
 _PLACES = 6  # of a decimal

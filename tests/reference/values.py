@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from kalla.reconcile.model import (
+from kalla.reconcile.recipe.model import (
     Comparison,
     Condition,
     Csv,

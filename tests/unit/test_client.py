@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from typer.testing import CliRunner
 
 from kalla.cli.main import application
-from kalla.errors import KallaError
+from kalla.errors import KallaError, Unavailable
+from kalla.local import ports
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, status: int, body: str) -> list[str]:
@@ -51,3 +54,13 @@ def test_an_answer_that_is_not_kallas_is_told(
     answer_with(monkeypatch, status, body)
     with pytest.raises(KallaError, match=f"answered {status} and is probably not Kalla"):
         carried_out("recipe", "show", "a")
+
+
+def test_without_a_token_a_kalla_that_is_down_is_told_to_be_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KALLA_API_TOKEN", raising=False)
+    monkeypatch.setenv("KALLA_API_URL", f"http://127.0.0.1:{ports.choose_free()}")
+    with pytest.raises(Unavailable, match="Kalla is not running"):
+        carried_out("jobs", "list")

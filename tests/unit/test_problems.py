@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from kalla.errors import Conflict, InvalidInput, Lost, NotFound, Problem, Unavailable
-from kalla.reconcile.routes import RunSubmission
+from kalla.reconcile.runs.routes import RunSubmission
 from kalla.web import problems
 
 

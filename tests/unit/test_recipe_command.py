@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.recipe import Look, app
 from kalla.errors import InvalidInput
-from kalla.reconcile.recipes import reading
+from kalla.reconcile.recipe import parsing
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "tests" / "recipes"
@@ -73,7 +73,7 @@ def test_the_command_reads_the_columns_of_files_that_are_here(tmp_path: Path) ->
 
 def test_a_registered_source_is_for_the_api_which_is_told_where_a_recipe_is_run() -> None:
     with pytest.raises(InvalidInput, match="run it with `kalla runs submit`") as caught:
-        reading.read(SMALL, left="source://books", columns=Look())
+        parsing.read(SMALL, left="source://books", columns=Look())
     assert [each.field for each in caught.value.problems] == ["sources.left.uri"]
     code, output = run("check", str(RECIPES / "small.yaml"), "--left", "source://books")
     assert code == 0, "it may be meant for the API"
@@ -116,4 +116,4 @@ def test_the_command_refuses_a_name_that_is_given_twice() -> None:
 
 def test_the_command_prints_the_schema() -> None:
     code, output = run("schema")
-    assert (code, json.loads(output)) == (0, reading.json_schema())
+    assert (code, json.loads(output)) == (0, parsing.json_schema())

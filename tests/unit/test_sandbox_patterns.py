@@ -22,6 +22,7 @@ from tests.unit.test_sandbox import KNOWN, problems
         r"(\d{1,3}\.){3}\d{1,3}", r"^(.*?)\s*-\s*(.*)$", "", r"[\x00-\x1f]",
         r"^[\w.+-]+@[\w-]+\.[\w.]+$", r"\||a|b", "^.*INV.*-.*$", "(.*)-(.*)-(.*)", "[]x-]*+y",
         r"\u00a0|\x{1F600}", "(?>a+)b", "(?<year>[0-9]{4})", "(?<=INV-)[0-9]+", "(?i:Paid)",
+        "^(?:a.)*+$", ".{2,1000}", r"\S{5}\S*", "(?:[0-9][a-z])*",
     ],
 )  # fmt: skip
 def test_a_pattern_that_people_need_passes(pattern: str) -> None:
@@ -41,6 +42,9 @@ def test_a_pattern_that_people_need_passes(pattern: str) -> None:
         "(?=(.*.*.*y))", "(?m)^.*$.*$.*y", r".*.*.*\b", ".*.*.*(?=y)", "(?>a*)*b", "(a*+)*b",
         r"[\s\S]*[\w\W]*[^x]*y", "(?<=(a{0,500}){2})b", "a)(b", "[a", "(a", "(?#a)", "[b-a]",
         r"\Ra", r"\b{2}", "[a&&b]",
+        # Java recurs where an emoji is of another width, until its stack and Spark end.
+        "^(?:a.)*$", "(a.)*", "(?:[^x]y)+", r"(?:\wé)*", ".{2,}", ".{1,100000}", "(?:.{1,9}){5000}",
+        "(?U)(?:,\\d)*", "(?>a.)*b",
     ],
 )  # fmt: skip
 def test_a_pattern_that_may_run_for_years_is_refused(pattern: str) -> None:

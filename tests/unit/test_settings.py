@@ -95,6 +95,12 @@ def test_roles_are_a_list_with_commas(tmp_path: Path) -> None:
         "exec",
         "sinks",
     )
+    assert load(
+        tmp_path, KALLA_METRICS_FEATURES="extended_ranges, fill_modifiers"
+    ).settings.metrics.features == (
+        "extended_ranges",
+        "fill_modifiers",
+    )
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:

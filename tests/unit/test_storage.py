@@ -17,8 +17,8 @@ from pydantic import SecretStr
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.storage import LOCAL, Storage, join
-from kalla.storage_failures import meaning
-from kalla.storage_patterns import matches
+from kalla.storage.failures import meaning
+from kalla.storage.patterns import matches
 
 TREE = (
     "a.csv",
@@ -224,7 +224,7 @@ def test_a_folders_own_files_are_put_last(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "run" / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / "run" / name).write_text(name)
     copied: list[str] = []
-    monkeypatch.setattr("kalla.storage._copy", lambda _, path, *__: copied.append(path))
+    monkeypatch.setattr("kalla.storage.storage._copy", lambda _, path, *__: copied.append(path))
     LOCAL.put(tmp_path / "run", str(tmp_path / "there"))
     assert [Path(each).name for each in copied] == ["a", "b", "metadata.json"]
 

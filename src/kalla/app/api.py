@@ -11,47 +11,57 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from kalla import logs
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app import sinks
+from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
-from kalla.query import pages as query_pages
-from kalla.query.prometheus import refusals, write_routes
-from kalla.query.prometheus import routes as query_routes
-from kalla.query.prometheus import stream as query_stream
-from kalla.query.prometheus.asking import Queries
-from kalla.query.store import routes as store_routes
-from kalla.query.store.intake import Intake
-from kalla.query.store.store import MetricStore
-from kalla.query.store.upkeep import Upkeep
-from kalla.reconcile import pages as reconcile_pages
-from kalla.reconcile import routes as reconcile_routes
-from kalla.reconcile.conclusion import Conclusions
-from kalla.reconcile.evidence import routes as evidence_routes
-from kalla.reconcile.library import routes as library_routes
+from kalla.query.http import error_responses, query_routes, write_routes
+from kalla.query.http import event_stream as query_stream
+from kalla.query.http import query_page as query_pages
+from kalla.query.http.query_service import QueryService
+from kalla.query.store import segment_routes as store_routes
+from kalla.query.store.ingest.intake import Intake
+from kalla.query.store.maintenance.upkeep import Upkeep
+from kalla.query.store.metric_store import MetricStore
+from kalla.reconcile.registry import routes as library_routes
+from kalla.reconcile.runs import evidence_routes
+from kalla.reconcile.runs import pages as reconcile_pages
+from kalla.reconcile.runs import routes as reconcile_routes
+from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.scaling import pages as scaling_pages
+from kalla.scaling import routes as scaling_routes
+from kalla.scaling.service import ScalingDecisions, ScalingGauges
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
+from kalla.tables import pages as tables_pages
+from kalla.tables import routes as tables_routes
+from kalla.tables.scheduler import TableScheduler
 from kalla.web import commands, login, problems, reference
 from kalla.web.access import GuardedRoute
-from kalla.web.door import Door
-from kalla.web.edge import Edge
+from kalla.web.app_state import AppState
 from kalla.web.layout import Layout, Place
 from kalla.web.live import Live
-from kalla.web.parts import Parts
-from kalla.work.duty import Crew
-from kalla.work.kinds import Kinds
+from kalla.web.middleware import RequestMiddleware
+from kalla.web.token_lookup import TokenLookup
+from kalla.work.job_type import JobTypes
 from kalla.work.metrics import Metrics
+from kalla.work.service import ServiceGroup
 from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 from kalla.work.worker import absences, background
 
+_ROOMS_WITH_PAGES = ("operate", "reconcile", "query", "tables", "scaling", "sinks")
 PLACES = (
     Place("Runs", "/runs", below=("/runs/",)),
+    Place("Tables", "/tables", below=("/tables/",)),
+    *sinks.places(),
     Place("Query", "/query"),
     Place("Work", "/", below=("/jobs/",)),
+    Place("Scaling", "/scaling"),
     Place("API", "/docs"),
 )
 
@@ -69,12 +79,14 @@ async def run_api(settings: Settings) -> None:
     listener = bind(settings.api.host, settings.api.port, "api.port")
     database = Database(settings.database, name="kalla api")
     wake = open_channel(settings, database, ROLES)
-    kinds = all_kinds(settings, SparkSessions(settings.spark))
+    job_types = all_job_types(settings, SparkSessions(settings.spark))
     metrics = Metrics()
-    app = create_app(settings, kinds, database, wake, metrics)
-    parts: Parts = app.state.parts
-    queries: Queries = app.state.queries
-    probes = create_probes(metrics.registry, parts.crew.deaths, lambda: absences(database, wake))
+    app = create_app(settings, job_types, database, wake, metrics)
+    state: AppState = app.state.kalla
+    queries: QueryService = app.state.queries
+    probes = create_probes(
+        metrics.registry, state.services.deaths, lambda: absences(database, wake)
+    )
     beside = bind(settings.api.host, settings.api.metrics_port, "api.metrics_port")
     async with (
         app.router.lifespan_context(app),
@@ -85,52 +97,60 @@ async def run_api(settings: Settings) -> None:
         queries.warm()
         await stopping.wait()
         # The server waits for open answers, and a followed page would never end by itself.
-        parts.live.close()
+        state.live.close()
         queries.stop()
 
 
 def create_app(
     settings: Settings,
-    kinds: Kinds,
+    job_types: JobTypes,
     database: Database,
     wake: Wake,
     metrics: Metrics | None = None,
 ) -> FastAPI:
-    """With `metrics` the process also runs the duties that workers may be too few for."""
+    """With `metrics` the process also runs the services that workers may be too few for."""
     sweeps = (commands.sweep,)
-    duties = (
+    scaling_gauges = ScalingGauges()
+    if metrics:
+        metrics.registry.register(scaling_gauges)
+    services = (
         [
             *background(settings, database, wake, metrics, sweeps),
-            Conclusions(database, kinds, wake),
-            Upkeep(settings, database, kinds, wake),
+            Conclusions(database, job_types, wake),
+            Upkeep(settings, database, job_types, wake),
+            TableScheduler(settings, database, job_types, wake),
+            ScalingDecisions(settings, database, scaling_gauges),
         ]
         if metrics
         else []
     )
     app = FastAPI(openapi_url=None, lifespan=_lifespan)  # its own address would need no token
     app.router.route_class = GuardedRoute
-    app.state.parts = Parts(
+    app.state.kalla = AppState(
         settings=settings,
-        kinds=kinds,
+        job_types=job_types,
         database=database,
         wake=wake,
-        layout=Layout(["kalla.operate", "kalla.reconcile", "kalla.query"], PLACES),
+        layout=Layout(
+            [f"kalla.{room}" for room in _ROOMS_WITH_PAGES],
+            PLACES,
+        ),
         live=Live(database),
-        crew=Crew(duties),
-        door=Door(database),
+        services=ServiceGroup(services),
+        token_lookup=TokenLookup(database),
     )
     app.state.metric_store = MetricStore(settings, database)
     app.state.intake = Intake(app.state.metric_store, settings.metrics)
-    app.state.queries = Queries(settings, app.state.metric_store)
+    app.state.queries = QueryService(settings, app.state.metric_store)
     app.add_middleware(
-        Edge,
+        RequestMiddleware,
         body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES,
         roomy=dict.fromkeys(
             write_routes.WRITE_PATHS, (settings.metrics.write_bytes, "metrics.write_bytes")
         ),
     )
     problems.install(app)
-    refusals.install(app)
+    error_responses.install(app)
     app.mount("/static", StaticFiles(packages=[("kalla.web", "static")]))
     for router in (
         write_routes.router,  # asked for most often: routes are tried in this order
@@ -138,14 +158,19 @@ def create_app(
         operate_routes.probes,
         operate_routes.router,
         operate_pages.router,
+        scaling_routes.router,
+        scaling_pages.router,
         reconcile_routes.router,
         library_routes.router,
         evidence_routes.router,
         reconcile_pages.router,
+        *sinks.routers(),
         query_routes.router,
         store_routes.router,
         query_stream.router,
         query_pages.router,
+        tables_routes.router,
+        tables_pages.router,
         reference.describing(app),
     ):
         app.include_router(router)
@@ -154,28 +179,28 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    parts: Parts = app.state.parts
-    await parts.database.open()
-    await parts.wake.start()
-    await parts.crew.start()
-    looking = asyncio.create_task(_look_at_database(parts))  # serving does not wait for Postgres
+    state: AppState = app.state.kalla
+    await state.database.open()
+    await state.wake.start()
+    await state.services.start()
+    looking = asyncio.create_task(_look_at_database(state))  # serving does not wait for Postgres
     try:
         yield
     finally:
         looking.cancel()
-        parts.live.close()
-        await parts.crew.stop()
+        state.live.close()
+        await state.services.stop()
         await app.state.queries.close()
         await app.state.intake.close()
         await app.state.metric_store.close()
-        await parts.wake.stop()
-        await parts.database.close()
+        await state.wake.stop()
+        await state.database.close()
 
 
-async def _look_at_database(parts: Parts) -> None:
+async def _look_at_database(state: AppState) -> None:
     """Say in the log what is wrong, and go on: every answer says it until it is right."""
     try:
-        async with parts.database.transaction() as connection:
+        async with state.database.transaction() as connection:
             await overview.require_migrated(connection)
     except (*AWAY, *NOT_MIGRATED) as error:
         _log.warning("the database is not ready", reason=str(error))

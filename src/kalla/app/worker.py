@@ -1,4 +1,4 @@
-"""The worker process: settings in, duties and probes running, SIGTERM drains, exit 0."""
+"""The worker process: settings in, services and probes running, SIGTERM drains, exit 0."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import signal
 import sys
 
 from kalla import logs
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app import sinks
+from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
-from kalla.query.store.upkeep import Upkeep
-from kalla.reconcile.conclusion import Conclusions
+from kalla.query.store.maintenance.upkeep import Upkeep
+from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
+from kalla.tables.scheduler import TableScheduler
 from kalla.web import commands
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
@@ -29,26 +31,31 @@ async def run_worker(settings: Settings) -> None:
         loop.add_signal_handler(number, stopping.set)
     listener = bind(settings.worker.host, settings.worker.port, "worker.port")
     spark = SparkSessions(settings.spark)
-    kinds = all_kinds(settings, spark)
+    job_types = all_job_types(settings, spark)
     async with Database(settings.database, name="kalla worker") as database:
         wake = open_channel(settings, database, ROLES)
         worker = Worker(
             settings,
-            kinds,
+            job_types,
             database,
             wake,
             address_of(listener),
             [commands.sweep],
-            [Conclusions(database, kinds, wake), Upkeep(settings, database, kinds, wake)],
+            [
+                Conclusions(database, job_types, wake),
+                Upkeep(settings, database, job_types, wake),
+                *sinks.services(settings, database),
+                TableScheduler(settings, database, job_types, wake),
+            ],
         )
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
         async with serving(probes, listener):
             await worker.start()
             await stopping.wait()
             await worker.drain()
-    if len(worker.hand):
+    if len(worker.slots):
         # A thread that does not stop would keep the interpreter from ending. Its job is elsewhere.
-        logs.get(__name__).warning("a thread is left behind", jobs=len(worker.hand))
+        logs.get(__name__).warning("a thread is left behind", jobs=len(worker.slots))
         sys.stderr.flush()
         os._exit(0)
     await asyncio.to_thread(spark.close)

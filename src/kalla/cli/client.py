@@ -29,7 +29,7 @@ from kalla.errors import (
     Problem,
     Unavailable,
 )
-from kalla.web.words import seconds, visible, visible_lines
+from kalla.web.text_format import seconds, visible, visible_lines
 
 Style = Annotated[Literal["text", "json"], typer.Option("--format", help="For people or programs.")]
 
@@ -57,6 +57,11 @@ class Client:
         self.url = api.url.rstrip("/")
         token = api.token.get_secret_value()
         if not token:
+            if not _listens(self.url):
+                raise Unavailable(
+                    f"Kalla is not running: nothing answers at {self.url}. Start it with "
+                    "`kalla up`, or set api.url."
+                )
             raise NotAuthenticated(
                 "No token is set: run this beside a running `kalla up`, or set KALLA_API_TOKEN "
                 "(`kalla token create` makes one)."
@@ -87,6 +92,9 @@ class Client:
                     raise
                 time.sleep(0.3)
         raise AssertionError("unreachable")
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._send(self._http.build_request("PATCH", path, json=body))
 
     def ask(self, path: str, **fields: Any) -> Any:
         """A form that changes nothing: for what is too long for an address."""
@@ -132,6 +140,14 @@ class Client:
             return answer.json()
         except ValueError:
             raise _stranger(answer, self.url) from None
+
+
+def _listens(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health", timeout=3)
+    except httpx.TransportError:
+        return False
+    return True
 
 
 def address(*parts: str) -> str:

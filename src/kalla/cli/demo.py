@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from kalla.cli import reconcile
-from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.report import print_report
 from kalla.cli.scratch import scratch
+from kalla.cli.termination import asked_to_end, clearing_up, deferring
 from kalla.local import ports
 from kalla.local.postgres import Postgres
-from kalla.reconcile.demo import invoices, payments, recipe
-from kalla.reconcile.recipes import reading
+from kalla.reconcile.demo_data import invoices, payments, recipe
+from kalla.reconcile.recipe import parsing
 from kalla.storage import LOCAL
 
 _VARIABLE = "KALLA_SECRET_DEMO"
@@ -41,7 +41,7 @@ def command(
         console.print("  starting Postgres")
         try:
             with deferring():
-                postgres.start(told_to_end)
+                postgres.start(asked_to_end)
             url = postgres.url("postgres")
             console.print(f"  making {rows:,} invoices and their payments")
             LOCAL.write_text(str(file), invoices(rows))
@@ -51,7 +51,7 @@ def command(
             text = recipe(str(file), place)
             LOCAL.write_text(str(recipe_file), text)
             os.environ[_VARIABLE] = url.partition("postgres:")[2].partition("@")[0]
-            found = reading.read(text)
+            found = parsing.read(text)
             made = reconcile.reconcile(found, str(_unused(folder / "evidence")))
         finally:
             os.environ.pop(_VARIABLE, None)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kalla.cli.client import Client, Style, ago, console, print_json, print_table, say
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.web.words import seconds
+from kalla.web.text_format import seconds
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from kalla.errors import InvalidInput, KallaError, StartFailed
-from kalla.web.words import visible_lines
+from kalla.web.text_format import visible_lines
 
 COMMANDS = {
     "up": ("kalla.cli.up", "Start the whole system on this machine; Ctrl-C stops it."),
@@ -24,15 +24,20 @@ COMMANDS = {
     "migrate": ("kalla.cli.migrate", "Bring the database's tables up to date."),
     "api": ("kalla.cli.api", "Serve the REST API and the pages."),
     "worker": ("kalla.cli.worker", "Claim jobs and run them."),
+    "autoscale": ("kalla.cli.autoscale", "Keep as many workers here as the demand needs."),
+    "scaling": ("kalla.cli.scaling", "Show what each role needs, and the decisions so far."),
     "jobs": ("kalla.cli.jobs", "Submit, list, show, cancel and retry jobs."),
     "queues": ("kalla.cli.queues", "Show queues, pause and resume them."),
     "workers": ("kalla.cli.workers", "Show the workers."),
     "reconcile": ("kalla.cli.reconcile", "Match two sources by a recipe, alone, on this machine."),
     "runs": ("kalla.cli.runs", "Submit, list, show, watch, cancel, export and compare runs."),
+    "evidence": ("kalla.cli.evidence", "Verify a run's evidence against what it claims."),
     "demo": ("kalla.cli.demo", "Reconcile made-up invoices and payments, and show the report."),
     "recipe": ("kalla.cli.recipe", "Check recipes, save them, list and show what is saved."),
     "sources": ("kalla.cli.sources", "Register sources, test them and look into them."),
     "destinations": ("kalla.cli.destinations", "Register the addresses that callbacks may go to."),
+    "sinks": ("kalla.cli.sinks", "Deliver Kafka topics into ClickHouse tables, exactly once."),
+    "tables": ("kalla.cli.tables", "Keep the results of queries as fresh as they say."),
     "query": ("kalla.cli.query", "Ask a PromQL expression of the stored metrics."),
     "metrics": ("kalla.cli.metrics", "Import samples from files."),
     "secret": ("kalla.cli.secret", "Store, list and remove secrets, encrypted."),
@@ -54,7 +59,7 @@ def main() -> None:
         typer.echo(visible_lines("\n".join(lines)), err=True)
         sys.exit(1 if isinstance(error, StartFailed) else 2)
     except OSError as error:
-        from kalla.storage_failures import is_full  # here: it would take each command a second
+        from kalla.storage.failures import is_full  # here: it would take each command a second
 
         if not is_full(error):
             raise

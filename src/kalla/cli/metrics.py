@@ -17,7 +17,7 @@ from kalla.cli.client import Client, Style, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
 
 if TYPE_CHECKING:
-    from kalla.query.store.importing import Body
+    from kalla.query.store.ingest.file_import import WriteBody
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -146,9 +146,9 @@ def _moment(milliseconds: int) -> str:
 
 
 def _import_one(client: Client, file: Path, tally: _Tally, show: Callable[[int], None]) -> None:
-    from kalla.query.store.importing import bodies  # brings pyarrow
+    from kalla.query.store.ingest.file_import import bodies  # brings pyarrow
 
-    flying: dict[Future[tuple[int, str]], Body] = {}
+    flying: dict[Future[tuple[int, str]], WriteBody] = {}
 
     def land(landed: set[Future[tuple[int, str]]]) -> None:
         for future in landed:

@@ -14,11 +14,10 @@ import typer
 
 from kalla.cli.client import Client, print_json, print_table
 from kalla.errors import InvalidInput, Problem
-from kalla.query.durations import milliseconds
-from kalla.query.labels import is_plain_name
-from kalla.query.lexing import go_quote
-from kalla.query.problems import BadRequest
-from kalla.query.prometheus.times import time_of, usual_step
+from kalla.query.http.request_times import time_of, usual_step
+from kalla.query.promql.durations import milliseconds
+from kalla.query.promql.lexer import go_quote, is_plain_name
+from kalla.query.promql.query_errors import BadRequest
 
 Style = Annotated[
     Literal["table", "json", "csv"], typer.Option("--format", help="For people or programs.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kalla.cli.client import Client, Style, address, print_json, print_table
-from kalla.web.words import seconds
+from kalla.web.text_format import seconds
 
 app = typer.Typer(no_args_is_help=True)
 

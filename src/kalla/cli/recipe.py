@@ -14,10 +14,10 @@ import typer
 from kalla import settings
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
 from kalla.errors import InvalidInput, KallaError, Problem
-from kalla.reconcile.library import places
-from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.recipes import notation, reading
-from kalla.reconcile.recipes.problems import RecipeProblem, shown
+from kalla.reconcile.recipe import parsing, yaml_values
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.recipe.recipe_problems import RecipeProblem, shown
+from kalla.reconcile.registry import uri_coverage
 from kalla.storage import Storage
 
 app = typer.Typer(no_args_is_help=True)
@@ -40,7 +40,7 @@ def check(
     text = recipe_text(file)
     look = Look(may_be_registered=True)
     try:
-        recipe = reading.read(text, values, left=left, right=right, columns=look)
+        recipe = parsing.read(text, values, left=left, right=right, columns=look)
     except InvalidInput as error:
         _print_problems(file, error, look.notes, style)
         raise typer.Exit(2) from None
@@ -54,7 +54,7 @@ def check(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors and other programs."""
-    typer.echo(json.dumps(reading.json_schema(), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(parsing.json_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -162,7 +162,7 @@ def _refuse_registered(recipe: Recipe) -> None:
             "run it with `kalla runs submit`, or name a path, s3:// or postgresql://",
         )
         for side in SIDES
-        if places.kind_of(uri := recipe.sources[side].uri) == "source"
+        if uri_coverage.kind_of(uri := recipe.sources[side].uri) == "source"
     ]
     if problems:
         raise InvalidInput(*problems)
@@ -183,7 +183,7 @@ def recipe_text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
             # One byte more than a recipe may have: the reader then says that it is too large.
-            return opened.read(notation.LARGEST_BYTES + 1).decode("utf-8", "surrogateescape")
+            return opened.read(yaml_values.LARGEST_BYTES + 1).decode("utf-8", "surrogateescape")
     except OSError as error:
         reason = error.strerror or str(error)
         raise InvalidInput(Problem(str(file), f"cannot be read: {reason}")) from None

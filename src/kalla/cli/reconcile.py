@@ -23,24 +23,24 @@ import typer
 from pydantic import SecretStr
 
 from kalla.cli.client import Style, say
-from kalla.cli.ending import clearing_up, deferring, told_to_end
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
 from kalla.cli.report import print_report, printing
 from kalla.cli.scratch import scratch
+from kalla.cli.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.spark import Spark
-from kalla.reconcile import plan
-from kalla.reconcile.evidence import report
-from kalla.reconcile.evidence.claim import claimed
-from kalla.reconcile.evidence.report import Report
-from kalla.reconcile.model import SIDES, Recipe, Side, Source
-from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.recipes import reading
-from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import inspection, origins
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.evidence.reading.run_report import Report
+from kalla.reconcile.evidence.writing.output_lock import claimed
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input, Plan
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.sources import inspection, source_planning
+from kalla.reconcile.sources.source_planning import Limits
 from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
@@ -73,7 +73,7 @@ def command(
     """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
     try:
         values = given_values(given or [])
-        recipe = reading.read(recipe_text(file), values, left=left, right=right, columns=Look())
+        recipe = parsing.read(recipe_text(file), values, left=left, right=right, columns=Look())
         if dry_run:
             with printing():
                 _print_plan(recipe, style)
@@ -107,8 +107,8 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
     with claimed(url, storage, settings.work_folder) as folder:
         # What is wrong with a source is said before Spark takes its time to start.
         for side in SIDES:
-            if not origins.is_staged(recipe.sources[side]):
-                origins.look(recipe.sources[side], side, storage=limits.storage)
+            if not source_planning.is_staged(recipe.sources[side]):
+                source_planning.look(recipe.sources[side], side, storage=limits.storage)
         with bar(words=12) as progress:
             start = progress.add_task("start Spark", total=1)
             with private_spark(brief=recipe.match_sql is None) as session:
@@ -120,7 +120,7 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
                     progress.update(tasks[shown], completed=done, total=of)
 
                 carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
-    return report.of_evidence(url, storage)
+    return run_report.of_evidence(url, storage)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def private_spark(*, brief: bool) -> Iterator[SparkSession]:
                 # The client takes seconds to import, as the server takes to start.
                 client = "pyspark.sql.connect.session"
                 threading.Thread(target=import_module, args=(client,)).start()
-                server.start(told_to_end)
+                server.start(asked_to_end)
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
             session = connect(settings)
             try:
@@ -166,9 +166,9 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     limits = Limits.of(settings)
     resolve = Vault(settings).resolve
     inputs = {
-        side: origins.preview(recipe, side, resolve=resolve)
-        if origins.is_staged(recipe.sources[side])
-        else origins.look(recipe.sources[side], side, storage=limits.storage)
+        side: source_planning.preview(recipe, side, resolve=resolve)
+        if source_planning.is_staged(recipe.sources[side])
+        else source_planning.look(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
     rows = {side: inspection.estimate(inputs[side], limits.storage) for side in SIDES}
@@ -179,7 +179,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     say(f"{recipe.name}: the plan (nothing was read)")
     for side in SIDES:
         facts = document["sources"][side]
-        say(f"  {side:<6} {report.place(facts['uri'], facts['table'])}")
+        say(f"  {side:<6} {run_report.place(facts['uri'], facts['table'])}")
         say(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
         say(f"         columns: {', '.join(facts['columns'])}")
         for note in facts["notes"]:
@@ -194,8 +194,8 @@ def _plan_document(
     recipe: Recipe, made: Plan, rows: Mapping[Side, int | None], limits: Limits
 ) -> dict[str, Any]:
     def described(source: Source, given: Input, rows: int | None) -> dict[str, Any]:
-        staged = origins.is_staged(source)
-        chunks = origins.chunks_wanted(source, rows or 0, limits)
+        staged = source_planning.is_staged(source)
+        chunks = source_planning.chunks_wanted(source, rows or 0, limits)
         return {
             "uri": source.uri,
             "table": source.table,

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kalla.reconcile.evidence.report import Figures, Report, percent
-from kalla.reconcile.model import SIDES
-from kalla.web.words import money, shortened, visible
+from kalla.reconcile.evidence.reading.run_report import Figures, Report, percent
+from kalla.reconcile.recipe.model import SIDES
+from kalla.web.text_format import money, shortened, visible
 
 _WIDEST = 10_000
 _NAME = 60  # signs that are shown of a rule's

@@ -18,15 +18,15 @@ from rich.text import Text
 from kalla import settings
 from kalla.cli.client import Client, Style, print_json
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.reconcile.evidence import browsing
-from kalla.reconcile.evidence.comparing import CHANGES, WORDS, Difference, compare
-from kalla.reconcile.evidence.exporting import FORMATS, Format
-from kalla.reconcile.evidence.exporting import export as write
-from kalla.reconcile.evidence.filtering import Filter, Order
-from kalla.reconcile.evidence.writing import DATASETS
-from kalla.reconcile.model import SIDES
+from kalla.reconcile.evidence.reading import evidence_pages
+from kalla.reconcile.evidence.reading.evidence_export import FORMATS, Format
+from kalla.reconcile.evidence.reading.evidence_export import export as write
+from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order
+from kalla.reconcile.evidence.reading.run_comparison import CHANGES, WORDS, Difference, compare
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.recipe.model import SIDES
 from kalla.storage import Storage
-from kalla.web.words import money, visible
+from kalla.web.text_format import money, visible
 
 _RUN = "A run's number, or the folder of its evidence."
 _PATIENCE_SECONDS = 900  # an answer over millions of rows is made before its first byte comes
@@ -59,7 +59,7 @@ def export(
                 client.download(f"/api/runs/{run}/evidence/{part}", file, **query)
             return
         orders = tuple(Order.parse(each) for each in sort.split(",") if each)
-        rows = browsing.Query(tuple(map(Filter.parse, filters or [])), orders)
+        rows = evidence_pages.Query(tuple(map(Filter.parse, filters or [])), orders)
         write(run.rstrip("/"), part, rows, wanted, file, _storage(), bom=bom)
 
     target = output or Path(name)

@@ -16,9 +16,9 @@ from kalla.cli.client import Client, Style, ago, print_json, print_table, say
 from kalla.cli.recipe import given_values, recipe_text
 from kalla.cli.report import print_report, printing
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.reconcile.evidence.report import Report, percent
+from kalla.reconcile.evidence.reading.run_report import Report, percent
 from kalla.storage import is_s3
-from kalla.web.words import seconds, visible
+from kalla.web.text_format import seconds, visible
 
 app = typer.Typer(no_args_is_help=True)
 app.command("export")(run_evidence.export)

@@ -12,8 +12,8 @@ import typer
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
 from kalla.cli.recipe import recipe_text
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.library import places
-from kalla.reconcile.recipes import notation
+from kalla.reconcile.recipe import yaml_values
+from kalla.reconcile.registry import uri_coverage
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -93,7 +93,7 @@ def show(name: Name, style: Style = "text") -> None:
     if style == "json":
         print_json(found)
     else:
-        typer.echo(notation.write(found["source"]), nl=False)
+        typer.echo(yaml_values.write(found["source"]), nl=False)
 
 
 @app.command()
@@ -160,7 +160,7 @@ def preview(
 def _fields(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
-    parsed = notation.parse(recipe_text(file))
+    parsed = yaml_values.parse(recipe_text(file))
     if parsed.findings:
         raise InvalidInput(*(each.told() for each in parsed.findings))
     if not isinstance(parsed.value, dict):
@@ -184,5 +184,5 @@ def _sayable(value: object, where: str) -> object:
 
 def _absolute(uri: str) -> str:
     """A path of the user's folder as the servers find it: they run in other folders."""
-    is_path = places.kind_of(uri) == "file" and not uri.startswith("file://")
+    is_path = uri_coverage.kind_of(uri) == "file" and not uri.startswith("file://")
     return str(Path(uri).absolute()) if is_path else uri

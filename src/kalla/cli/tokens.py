@@ -27,7 +27,12 @@ Result = TypeVar("Result")
 @app.command()
 def create(
     name: Annotated[str, typer.Option(help="Whose token it is; shown beside what it does.")],
-    role: Annotated[Role, typer.Option(help="viewer reads, operator acts, admin manages tokens.")],
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="metrics-writer only writes metrics, viewer reads, operator acts, admin manages."
+        ),
+    ],
     expires_days: Annotated[
         float | None, typer.Option(help="It ends by itself after so long.")
     ] = None,

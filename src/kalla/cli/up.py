@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
@@ -12,22 +14,41 @@ from rich.table import Table
 from rich.text import Text
 
 from kalla import logs, settings
-from kalla.local.keeper import News
+from kalla.local.folder import AlreadyRunning
 from kalla.local.process import Server
-from kalla.local.system import System
+from kalla.local.supervisor import News
+from kalla.local.system import System, login_link
 
 
-def command() -> None:
+def command(
+    servers: Annotated[
+        str, typer.Option("--with", help="Servers to try out sinks with: kafka,clickhouse.")
+    ] = "",
+) -> None:
     """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it."""
-    effective = settings.load(with_running=False)
+    wanted = [name.strip() for name in servers.split(",") if name.strip()]
+    overrides = {"up": {"servers": wanted}} if wanted else {}
+    effective = settings.load(with_running=False, overrides=overrides)
     logs.configure("warning", effective.settings.log.format)
     board = Board(Console(highlight=False))
     system = System(effective, board.tell)
     try:
         system.run(board.announce)
+    except AlreadyRunning:
+        running = settings.load().settings.api
+        if token := running.token.get_secret_value():
+            board.say(f"Kalla is up already: {login_link(running.url, token)}")
+        raise
     finally:
         board.close()
     board.say("Kalla has stopped.")
+
+
+NEXT_STEPS = (
+    ("kalla sources add NAME URI", "register a file, a folder or a table"),
+    ("kalla recipe save FILE", "say how the rows of two sources match"),
+    ("kalla runs submit RECIPE", "reconcile, and see it on the page"),
+)
 
 
 class Board:
@@ -68,7 +89,10 @@ class Board:
     def announce(self, link: str) -> None:
         self._up = True
         self._line("\n  Kalla is up: ", link)
-        self._line("  ", "Ctrl-C stops it.\n")
+        self._line("  ", "Ctrl-C stops it. In another terminal, in this folder:\n")
+        for step, purpose in NEXT_STEPS:
+            self._line("  ", f"  {step:<38} {purpose}")
+        self._line("", "")
 
     def say(self, text: str) -> None:
         self._line("  ", text)

@@ -14,7 +14,7 @@ def command(
     port: Annotated[int | None, typer.Option(help="Port of /metrics, /health and /ready.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Jobs to run at once.")] = None,
     roles: Annotated[
-        str | None, typer.Option(help="Kinds of work to take, comma-separated.")
+        str | None, typer.Option(help="JobTypes of work to take, comma-separated.")
     ] = None,
 ) -> None:
     """Claim and run jobs; SIGTERM drains."""

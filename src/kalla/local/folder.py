@@ -13,6 +13,10 @@ from pathlib import Path
 from kalla.errors import StartFailed
 
 
+class AlreadyRunning(StartFailed):
+    """Another process holds the folder."""
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """The folder for this process alone; the lock ends with the process, however it ends."""
@@ -24,7 +28,7 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = os.read(descriptor, 32).decode().strip() or "unknown"
-            raise StartFailed(
+            raise AlreadyRunning(
                 f"`kalla up` is already running on {folder} (pid {pid}): "
                 "stop it first, or choose another folder with data_dir (or KALLA_DATA_DIR)."
             ) from None

@@ -89,6 +89,8 @@ class Spark(Server):
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": str(2 * self.cores),
             **READING,
+            # Workers fork from a process that has imported what takes long.
+            "spark.python.daemon.module": "kalla.app.spark_daemon",
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
             "spark.ui.enabled": "false",

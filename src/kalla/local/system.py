@@ -19,12 +19,14 @@ from pydantic import SecretStr
 from kalla import database, secrets
 from kalla.errors import StartFailed
 from kalla.local import folder, ports
-from kalla.local.keeper import Keeper, News
+from kalla.local.clickhouse import ClickHouse
+from kalla.local.kafka import Kafka
 from kalla.local.nats import Nats
 from kalla.local.postgres import Postgres
 from kalla.local.process import Server
 from kalla.local.program import Program, reachable
 from kalla.local.spark import Spark
+from kalla.local.supervisor import News, Supervisor
 from kalla.settings import Effective
 from kalla.web import tokens
 
@@ -59,9 +61,15 @@ class System:
             if "spark.remote" in given
             else Spark(data_dir, _port(up.spark_port), up.spark_cores, up.spark_memory)
         )
+        # Servers that belong to users in production; here they are for trying out.
+        self.extras: list[Server] = []
+        if "kafka" in up.servers:
+            self.extras.append(Kafka(data_dir, _port(up.kafka_port)))
+        if "clickhouse" in up.servers:
+            self.extras.append(ClickHouse(data_dir, _port(up.clickhouse_port)))
         self.api = _api(effective)
         self.workers = _workers(effective)
-        self._keepers: dict[Server, Keeper] = {}
+        self._supervisors: dict[Server, Supervisor] = {}
 
     def run(self, ready: Callable[[str], None]) -> None:
         """Start everything, call `ready` with the login link, keep it running until a signal."""
@@ -90,7 +98,14 @@ class System:
         """Everything that stands in the way, before anything is started."""
         servers = [
             server
-            for server in (self.postgres, self.nats, self.spark, self.api, *self.workers)
+            for server in (
+                self.postgres,
+                self.nats,
+                self.spark,
+                self.api,
+                *self.workers,
+                *self.extras,
+            )
             if server
         ]
         with ThreadPoolExecutor(len(servers)) as pool:
@@ -101,7 +116,7 @@ class System:
     def _start(self) -> str | None:
         """The login link; None when a signal came first."""
         # Spark is the slow one: nothing waits for it but the end.
-        self._keep(self.postgres, self.nats, self.spark)
+        self._keep(self.postgres, self.nats, self.spark, *self.extras)
         if not self._await(self.postgres):
             return None
         if self.postgres:
@@ -111,36 +126,39 @@ class System:
         if not self._await(self.nats):
             return None
         self._keep(self.api, *self.workers)
-        if not self._await(self.api, *self.workers, self.spark):
+        if not self._await(self.api, *self.workers, self.spark, *self.extras):
             return None
-        return f"{self._api_url()}/login?token={token}"
+        return login_link(self._api_url(), token)
 
     def _keep(self, *servers: Server | None) -> None:
         for server in servers:
             if server:
-                self._keepers[server] = Keeper(server, self._tell, self._hurrying.is_set)
-                self._keepers[server].start()
+                self._supervisors[server] = Supervisor(server, self._tell, self._hurrying.is_set)
+                self._supervisors[server].start()
 
     def _await(self, *servers: Server | None) -> bool:
         """Wait until these are up, or raise any failure; False when a signal came first."""
-        wanted = [self._keepers[server] for server in servers if server]
+        wanted = [self._supervisors[server] for server in servers if server]
         while not self._stopping.is_set():
-            for keeper in self._keepers.values():
-                if keeper.failure:
-                    raise keeper.failure
-            if all(keeper.settled.is_set() for keeper in wanted):
+            for supervisor in self._supervisors.values():
+                if supervisor.failure:
+                    raise supervisor.failure
+            if all(supervisor.settled.is_set() for supervisor in wanted):
                 return True
             self._stopping.wait(0.05)
         return False
 
     def _stop(self) -> None:
         """Who works first, who is worked upon last."""
-        for group in (self.workers, [self.api], [self.spark], [self.nats], [self.postgres]):
-            keepers = [self._keepers[server] for server in group if server in self._keepers]
-            for keeper in keepers:
-                keeper.leave()
-            for keeper in keepers:
-                keeper.join()
+        servers = ([self.spark], self.extras, [self.nats], [self.postgres])
+        for group in (self.workers, [self.api], *servers):
+            supervisors = [
+                self._supervisors[server] for server in group if server in self._supervisors
+            ]
+            for supervisor in supervisors:
+                supervisor.leave()
+            for supervisor in supervisors:
+                supervisor.join()
 
     async def _open_database(self) -> str:
         """Migrate, and make the token of this run's login link."""
@@ -190,6 +208,10 @@ class System:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def login_link(url: str, token: str) -> str:
+    return f"{url}/login?token={token}"
 
 
 def _api(effective: Effective) -> Program:

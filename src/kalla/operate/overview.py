@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from kalla.database import Connection
 from kalla.errors import Unavailable
-from kalla.operate.shown import JobPage, JobSummary
+from kalla.operate.api_models import JobPage, JobSummary
 from kalla.statements import load
 from kalla.work.job import Status
 

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from kalla.database import Connection
 from kalla.operate import overview
+from kalla.operate.api_models import Job, Queue, Worker
 from kalla.operate.overview import Filter
 from kalla.operate.routes import Id, OptionalId, OptionalText
-from kalla.operate.shown import Job, Queue, Worker
 from kalla.settings import ROLES
 from kalla.web.access import Asking, GuardedRoute
+from kalla.web.app_state import AppState, State
 from kalla.web.live import clock
 from kalla.web.pages import live_page
-from kalla.web.parts import Parts, Whole
 from kalla.work import jobs, presence, queues
 from kalla.work.job import STATUSES, Status
 
@@ -31,7 +31,7 @@ _ROWS = 50
 @router.get("/")
 async def work(
     request: Request,
-    parts: Whole,
+    state: State,
     caller: Asking,
     status: Annotated[Status | None, Query()] = None,
     queue: OptionalText = None,
@@ -40,13 +40,13 @@ async def work(
     before: OptionalId = None,
 ) -> Response:
     which = Filter(status, queue or None, type or None, run_id, before)
-    view = WorkView(which, caller.may("operator"), parts)
+    view = WorkView(which, caller.may("operator"), state)
     return await live_page(request, view, "work.html")
 
 
 @router.get("/jobs/{job_id}")
-async def job(request: Request, parts: Whole, caller: Asking, job_id: Id) -> Response:
-    view = JobView(job_id, caller.may("operator"), parts)
+async def job(request: Request, state: State, caller: Asking, job_id: Id) -> Response:
+    view = JobView(job_id, caller.may("operator"), state)
     return await live_page(request, view, "job_page.html")
 
 
@@ -56,13 +56,13 @@ class WorkView:
 
     which: Filter
     may_change: bool
-    parts: Parts = field(compare=False, repr=False)
+    state: AppState = field(compare=False, repr=False)
 
     async def fragments(
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
         today = await clock(connection)
-        depths = await queues.depths(connection, self.parts.kinds.queues)
+        depths = await queues.depths(connection, self.state.job_types.queues)
         context = {
             "now": now,
             "view": self,
@@ -72,10 +72,10 @@ class WorkView:
             "statuses": STATUSES,
             "every_role": ROLES,
             "queue_names": _with(self.which.queue, [record.queue for record in depths]),
-            "type_names": _with(self.which.type, self.parts.kinds.types),
+            "type_names": _with(self.which.type, self.state.job_types.types),
         }
         return {
-            name: self.parts.layout.fragment(f"{name}.html", **context)
+            name: self.state.layout.fragment(f"{name}.html", **context)
             for name in ("workers", "queues", "filters", "jobs")
         }
 
@@ -96,13 +96,13 @@ class JobView:
 
     job_id: int
     may_change: bool
-    parts: Parts = field(compare=False, repr=False)
+    state: AppState = field(compare=False, repr=False)
 
     async def fragments(
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
         record = Job.of(await jobs.get(connection, self.job_id))
-        return {"job": self.parts.layout.fragment("job.html", now=now, view=self, job=record)}
+        return {"job": self.state.layout.fragment("job.html", now=now, view=self, job=record)}
 
 
 @dataclass(frozen=True)

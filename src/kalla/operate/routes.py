@@ -12,14 +12,14 @@ from fastapi import APIRouter, Path, Query, Response
 from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import NotFound, Unavailable
 from kalla.operate import overview
+from kalla.operate.api_models import Health, Job, JobPage, Queue, SubmittedJob, Worker
 from kalla.operate.overview import Filter
-from kalla.operate.shown import Health, Job, JobPage, Queue, SubmittedJob, Worker
 from kalla.operate.submission import Submission
 from kalla.settings import ROLES
 from kalla.web import tokens
 from kalla.web.access import GuardedRoute, needs
+from kalla.web.app_state import AppState, State
 from kalla.web.commands import Command, Commanded
-from kalla.web.parts import Parts, Whole
 from kalla.web.storable import Text
 from kalla.web.tokens import TokenRecord
 from kalla.work import jobs, presence, queues
@@ -37,14 +37,14 @@ _HEALTH_SECONDS = 3.0
 
 @probes.get("/health", responses={503: {"model": Health}})
 @needs(None)
-async def health(parts: Whole, response: Response) -> Health:
-    """Whether the API can do its work: 503 while Postgres is away or a duty has died."""
-    fatal = [*parts.crew.deaths()]
-    if trouble := await _postgres_trouble(parts):
+async def health(state: State, response: Response) -> Health:
+    """Whether the API can do its work: 503 while Postgres is away or a service has died."""
+    fatal = [*state.services.deaths()]
+    if trouble := await _postgres_trouble(state):
         fatal.append(trouble)
     if fatal:
         response.status_code = 503
-    lesser = [f"wake-ups: {parts.wake.trouble}"] if parts.wake.trouble else []
+    lesser = [f"wake-ups: {state.wake.trouble}"] if state.wake.trouble else []
     return Health(
         status="away" if fatal else "ok", troubles=[*fatal, *lesser], version=version("kalla")
     )
@@ -52,7 +52,7 @@ async def health(parts: Whole, response: Response) -> Health:
 
 @router.get("/jobs", tags=["jobs"])
 async def list_jobs(
-    parts: Whole,
+    state: State,
     status: Annotated[Status | None, Query()] = None,
     queue: OptionalText = None,
     type: OptionalText = None,  # noqa: A002
@@ -62,17 +62,17 @@ async def list_jobs(
 ) -> JobPage:
     """Jobs, newest first; pass `next_before` as `before` to get the next page."""
     which = Filter(status, queue, type, run_id, before)
-    async with parts.database.transaction() as connection:
+    async with state.database.transaction() as connection:
         return await overview.jobs(connection, which, limit)
 
 
 @router.post("/jobs", status_code=201, tags=["jobs"])
 async def submit_job(
-    parts: Whole, command: Commanded, response: Response, submission: Submission
+    state: State, command: Commanded, response: Response, submission: Submission
 ) -> SubmittedJob:
     """Submit one job. A waiting job with the same `dedupe_key` stands for it instead."""
-    parts.kinds.require_submittable(submission.type)
-    inserted = await jobs.insert(command.connection, parts.kinds, [submission.job()])
+    state.job_types.require_submittable(submission.type)
+    inserted = await jobs.insert(command.connection, state.job_types, [submission.job()])
     command.woken += inserted.woken
     (job_id,) = inserted.job_ids
     response.headers["Location"] = f"/api/jobs/{job_id}"
@@ -81,9 +81,9 @@ async def submit_job(
 
 
 @router.get("/jobs/{job_id}", tags=["jobs"])
-async def show_job(parts: Whole, job_id: Id) -> Job:
+async def show_job(state: State, job_id: Id) -> Job:
     """A job with its payload, result, error and the attempts that did not complete."""
-    async with parts.database.transaction() as connection:
+    async with state.database.transaction() as connection:
         return Job.of(await jobs.get(connection, job_id))
 
 
@@ -96,42 +96,42 @@ async def cancel_job(command: Commanded, job_id: Id) -> Job:
 
 
 @router.post("/jobs/{job_id}/retry", tags=["jobs"])
-async def retry_job(parts: Whole, command: Commanded, job_id: Id) -> Job:
+async def retry_job(state: State, command: Commanded, job_id: Id) -> Job:
     """Let a failed or cancelled job wait again; one that belongs to a run revives the whole run."""
-    limit = parts.settings.run.total_timeout_seconds
+    limit = state.settings.run.total_timeout_seconds
     command.woken += await jobs.retry(command.connection, job_id, limit)
     return Job.of(await jobs.get(command.connection, job_id))
 
 
 @router.get("/queues", tags=["queues"])
-async def list_queues(parts: Whole) -> list[Queue]:
+async def list_queues(state: State) -> list[Queue]:
     """Every queue that has something in it or that a known job type goes to."""
-    async with parts.database.transaction() as connection:
-        found = await queues.depths(connection, parts.kinds.queues)
+    async with state.database.transaction() as connection:
+        found = await queues.depths(connection, state.job_types.queues)
     return [Queue.of(record) for record in found]
 
 
 @router.post("/queues/{queue}/pause", tags=["queues"])
-async def pause_queue(parts: Whole, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
+async def pause_queue(state: State, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
     """Nothing of this queue is claimed until it is resumed; running jobs go on."""
-    await _queue(parts, command, queue)
+    await _queue(state, command, queue)
     await queues.pause(command.connection, queue, by=command.caller.name)
-    return await _queue(parts, command, queue)
+    return await _queue(state, command, queue)
 
 
 @router.post("/queues/{queue}/resume", tags=["queues"])
-async def resume_queue(parts: Whole, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
+async def resume_queue(state: State, command: Commanded, queue: Annotated[Text, Path()]) -> Queue:
     """Let workers claim from this queue again."""
-    await _queue(parts, command, queue)
+    await _queue(state, command, queue)
     await queues.resume(command.connection, queue)
     command.woken[queue] += 1  # whoever wakes looks for more; the paused queue kept its wake-ups
-    return await _queue(parts, command, queue)
+    return await _queue(state, command, queue)
 
 
 @router.get("/workers", tags=["workers"])
-async def list_workers(parts: Whole) -> list[Worker]:
-    """Every worker that was seen of late, with its state and how many jobs it has in hand."""
-    async with parts.database.transaction() as connection:
+async def list_workers(state: State) -> list[Worker]:
+    """Every worker that was seen of late, with its state and how many jobs it holds."""
+    async with state.database.transaction() as connection:
         return [Worker.of(record) for record in await presence.workers(connection)]
 
 
@@ -139,9 +139,9 @@ async def list_workers(parts: Whole) -> list[Worker]:
 # remembered for its Idempotency-Key, in the clear.
 @router.get("/tokens", tags=["tokens"])
 @needs("admin")
-async def list_tokens(parts: Whole) -> list[TokenRecord]:
+async def list_tokens(state: State) -> list[TokenRecord]:
     """Every token there was, without the token itself; `kalla token create` makes new ones."""
-    async with parts.database.transaction() as connection:
+    async with state.database.transaction() as connection:
         return await tokens.listing(connection)
 
 
@@ -152,9 +152,9 @@ async def revoke_token(command: Commanded, token_id: Id) -> TokenRecord:
     return await tokens.revoke(command.connection, token_id)
 
 
-async def _queue(parts: Parts, command: Command, queue: str) -> Queue:
+async def _queue(state: AppState, command: Command, queue: str) -> Queue:
     """Refuses a queue nobody has heard of: most likely it is a slip of the pen."""
-    found = await queues.depths(command.connection, {*parts.kinds.queues, *ROLES})
+    found = await queues.depths(command.connection, {*state.job_types.queues, *ROLES})
     for record in found:
         if record.queue == queue:
             return Queue.of(record)
@@ -164,9 +164,9 @@ async def _queue(parts: Parts, command: Command, queue: str) -> Queue:
     raise NotFound(f"there is no queue {queue!r}; {hint}")
 
 
-async def _postgres_trouble(parts: Parts) -> str | None:
+async def _postgres_trouble(state: AppState) -> str | None:
     try:
-        async with asyncio.timeout(_HEALTH_SECONDS), parts.database.transaction() as connection:
+        async with asyncio.timeout(_HEALTH_SECONDS), state.database.transaction() as connection:
             await overview.require_migrated(connection)
     except Unavailable as error:
         return str(error)

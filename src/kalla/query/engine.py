@@ -1,4 +1,4 @@
-"""The door of this room: a query text and its times in, an answer in Prometheus' shape out."""
+"""The entry to this room: a query text and its times in, an answer in Prometheus' shape out."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kalla.query.annotations import Annotations
-from kalla.query.blocks import evaluated, evaluated_frame, in_blocks, usual_width
-from kalla.query.calls import distinct
-from kalla.query.checking import checked, require_steps
-from kalla.query.flow import Budget, EvalFlow, LeafFacts, Limits
-from kalla.query.frames import Floats, Frame, Steps, Whole, merged, range_steps
-from kalla.query.infos import Info
-from kalla.query.interned import nameless
-from kalla.query.labels import NONE, Labels, unnamed
-from kalla.query.leaves import BaseExpr
-from kalla.query.lines import Series, lines
-from kalla.query.nodes import ExecNode
-from kalla.query.plan import Plan, Planner, Setting, plan
-from kalla.query.problems import BadRequest
-from kalla.query.samples import Source
-from kalla.query.syntax import (
+from kalla.query.array_types import Floats, Whole
+from kalla.query.evaluate.annotations import Annotations
+from kalla.query.evaluate.blocks import evaluated, evaluated_frame, in_blocks, usual_width
+from kalla.query.evaluate.evaluation import Budget, EvalFlow, LeafCost, Limits
+from kalla.query.evaluate.exec_nodes import ExecNode
+from kalla.query.evaluate.frames import Frame, Steps, merged, range_steps
+from kalla.query.evaluate.leaf import BaseExpr
+from kalla.query.evaluate.result_series import Series, lines
+from kalla.query.evaluate.samples import Source
+from kalla.query.labels.interned import nameless
+from kalla.query.labels.label_sets import NONE, Labels, unnamed
+from kalla.query.operators.elementwise import distinct
+from kalla.query.operators.info_function import InfoJoin
+from kalla.query.operators.window_nodes import LeafNode
+from kalla.query.plan.planner import Plan, Planner, PlanSettings, plan
+from kalla.query.promql.query_errors import BadRequest
+from kalla.query.promql.syntax_tree import (
     Expr,
     MatrixSelector,
     StringLiteral,
@@ -33,7 +34,7 @@ from kalla.query.syntax import (
     ValueType,
     unwrapped,
 )
-from kalla.query.windows import LeafNode
+from kalla.query.promql.type_checker import checked, require_steps
 
 _FURTHEST = 2**61
 Take = Callable[[Steps, Frame], None]
@@ -43,14 +44,14 @@ Take = Callable[[Steps, Frame], None]
 class Stats:
     """What the query cost: samples read and held at most, seconds per stage, and its leaves.
 
-    `seen` counts the samples of each step's windows, where the setting asks for it.
+    `samples_by_step` counts the samples of each step's windows, where the setting asks for it.
     """
 
     samples_read: int = 0
     samples_held: int = 0
-    seen: tuple[int, ...] = ()
+    samples_by_step: tuple[int, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    leaves: tuple[LeafFacts, ...] = ()
+    leaves: tuple[LeafCost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Engine:
     """
 
     source: Source
-    setting: Setting = field(default_factory=Setting)
+    setting: PlanSettings = field(default_factory=PlanSettings)
     limits: Limits = field(default_factory=Limits)
     workers: int = 1
     width: Callable[[int], int] = usual_width
@@ -121,11 +122,11 @@ class Engine:
         return plan(checked(text, self.setting.features), steps, step_ms, self.planning)
 
     @property
-    def planning(self) -> Setting:
+    def planning(self) -> PlanSettings:
         return replace(self.setting, most_steps=self.limits.samples)
 
 
-def bounds(expr: Expr, steps: Steps, step_ms: int, setting: Setting) -> tuple[int, int] | None:
+def bounds(expr: Expr, steps: Steps, step_ms: int, setting: PlanSettings) -> tuple[int, int] | None:
     """Samples of (after, until] are all that a query can see; None: it looks at none."""
     inner = unwrapped(expr)
     planner = Planner(steps, step_ms, setting)
@@ -138,19 +139,19 @@ def bounds(expr: Expr, steps: Steps, step_ms: int, setting: Setting) -> tuple[in
         inner = inner.expr
         if steps.count == 0:
             return None
-    seen = list(_seen(planner.node(inner, steps)))
-    if not seen:
+    samples_by_step = list(_read_bounds(planner.node(inner, steps)))
+    if not samples_by_step:
         return None
-    return min(after for after, _ in seen), max(until for _, until in seen)
+    return min(after for after, _ in samples_by_step), max(until for _, until in samples_by_step)
 
 
-def _seen(node: ExecNode) -> Iterator[tuple[int, int]]:
+def _read_bounds(node: ExecNode) -> Iterator[tuple[int, int]]:
     if isinstance(node, LeafNode):
         yield node.leaf.bounds
-    if isinstance(node, Info):
+    if isinstance(node, InfoJoin):
         yield BaseExpr((), node.steps, node.lookback).bounds
     for argument in node.arguments:
-        yield from _seen(argument)
+        yield from _read_bounds(argument)
 
 
 class _Query:
@@ -178,7 +179,7 @@ class _Query:
             engine.workers,
         )
         if engine.setting.counted:
-            self.flow.seen = np.zeros(steps.count, np.int64)
+            self.flow.samples_by_step = np.zeros(steps.count, np.int64)
         self.seconds: dict[str, float] = {}
 
     def answered(self, take: Take | None) -> Answer:
@@ -199,7 +200,9 @@ class _Query:
             stats=Stats(
                 sum(fact.samples for fact in self.flow.facts),
                 self.flow.budget.peak,
-                () if self.flow.seen is None else tuple(self.flow.seen.tolist()),
+                ()
+                if self.flow.samples_by_step is None
+                else tuple(self.flow.samples_by_step.tolist()),
                 self.seconds,
                 tuple(self.flow.facts),
             ),
@@ -264,10 +267,10 @@ class _Query:
             return ()
         root = planner.node(subquery.expr, inner_steps)
         self.flow.start(root.leaves)
-        with self.flow.counting_apart(inner_steps.count) as seen:
+        with self.flow.counting_apart(inner_steps.count) as samples_by_step:
             found = evaluated_frame(root, self.flow)
-        if self.flow.seen is not None:
-            self.flow.seen += np.sum(seen)
+        if self.flow.samples_by_step is not None:
+            self.flow.samples_by_step += np.sum(samples_by_step)
         frame = self._named(found)
         return lines(frame.sorted(), inner_steps)
 
@@ -285,14 +288,14 @@ class _Query:
             read, batch = batch.read, batch.without_markers()
             spent = time.perf_counter() - began
             self.flow.facts.append(
-                LeafFacts(leaf, shard, len(batch), len(batch.values), spent, read)
+                LeafCost(leaf, shard, len(batch), len(batch.values), spent, read)
             )
             self.flow.budget.points(len(batch.values))
             self.flow.budget.held += len(batch.values)
             self.flow.budget.loaded(len(batch.values))
             self.flow.budget.keep(len(batch.values) * 16)
-            if self.flow.seen is not None:
-                self.flow.seen += len(batch.values)
+            if self.flow.samples_by_step is not None:
+                self.flow.samples_by_step += len(batch.values)
             for index, labels in enumerate(batch.labels):
                 low, high = batch.offsets[index], batch.offsets[index + 1]
                 times, values = batch.times[low:high], batch.values[low:high]

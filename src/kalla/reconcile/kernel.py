@@ -17,31 +17,23 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from kalla.reconcile import complaints
-from kalla.reconcile.evidence import leftovers_in_hand
-from kalla.reconcile.evidence.leftovers_in_hand import Leftovers
-from kalla.reconcile.evidence.writing import Evidence, Written
-from kalla.reconcile.headway import Headway, Told, stages, unheard
-from kalla.reconcile.matching import (
-    closest,
-    closest_in_hand,
-    components,
-    currencies,
-    groups,
-    loading,
-    pairs,
-    suggestions,
-    telling,
-)
-from kalla.reconcile.matching.components import PairFacts
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.matching.fates import OPEN, SETTLED
-from kalla.reconcile.matching.loading import Loaded
-from kalla.reconcile.matching.suggestions import Suggestion
-from kalla.reconcile.matching.workbench import Workbench
-from kalla.reconcile.model import SIDES, Side
-from kalla.reconcile.plan import Plan, RulePlan
-from kalla.reconcile.sources import direct
+from kalla.reconcile.evidence.writing import largest_suggestions
+from kalla.reconcile.evidence.writing.datasets import Evidence, Written
+from kalla.reconcile.evidence.writing.largest_suggestions import Suggestion
+from kalla.reconcile.matching import many_to_many, one_to_one
+from kalla.reconcile.plan.plan import Plan, RulePlan
+from kalla.reconcile.recipe.model import SIDES, Side
+from kalla.reconcile.session import currency_sums, side_loading
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.session.match_progress import Headway, Told, stages, unheard
+from kalla.reconcile.session.match_session import MatchSession
+from kalla.reconcile.session.row_status import OPEN, SETTLED
+from kalla.reconcile.session.side_loading import Loaded
+from kalla.reconcile.sources import direct_reads
+from kalla.reconcile.sql import duckdb_errors
+from kalla.reconcile.unmatched import nearest_candidates
+from kalla.reconcile.user_sql import connected_components
+from kalla.reconcile.user_sql.connected_components import PairFacts
 
 STATES = ("matched", "suggested", "ambiguous", "unmatched", "filtered")
 
@@ -95,7 +87,7 @@ def match(
 ) -> Facts:
     """Match both sides by the plan's rules, or by pairs that are found already (a pattern of their
     files), and write the evidence into the folder."""
-    bench = Workbench(plan, resources)
+    session = MatchSession(plan, resources)
     inputs = [plan.sides[side].input for side in SIDES]
     tables = [each for each in inputs if each.connector is not None]
     headway = Headway(told, stages(inputs))
@@ -103,38 +95,38 @@ def match(
     try:
         for each in tables:
             fetched = partial(headway.made, "fetch", 1 / max(1, slices))
-            direct.fetch(bench.connection, each, resources.threads, fetched)
-        return _match(bench, Evidence(bench, folder, matched_at), found_pairs, headway)
+            direct_reads.fetch(session.connection, each, resources.threads, fetched)
+        return _match(session, Evidence(session, folder, matched_at), found_pairs, headway)
     except duckdb.Error as error:  # the same again: it would fail in the same way
-        raise complaints.of_matching(error) from error
+        raise duckdb_errors.of_matching(error) from error
     finally:
-        bench.close()
+        session.close()
 
 
 def _match(
-    bench: Workbench, evidence: Evidence, found_pairs: str | None, headway: Headway
+    session: MatchSession, evidence: Evidence, found_pairs: str | None, headway: Headway
 ) -> Facts:
     clock = Clock()
-    loaded = _load(bench, headway)
+    loaded = _load(session, headway)
     for side in SIDES:
-        direct.drop(bench.connection, bench.plan.sides[side].input)
+        direct_reads.drop(session.connection, session.plan.sides[side].input)
     clock.lap("load")
     if found_pairs is None:
-        tables = carry_out(bench, bench.plan.rules, headway)
+        tables = carry_out(session, session.plan.rules, headway)
     else:
         began = time.monotonic()
-        (rule,) = bench.plan.rules
-        table, statement = components.match(bench, rule, found_pairs)
+        (rule,) = session.plan.rules
+        table, statement = connected_components.match(session, rule, found_pairs)
         tables = [Carried(rule, table, time.monotonic() - began)]
         headway.made("match", 1)
     clock.lap("match")
-    bench.by_side(find_unmatched)
-    facts, written, counted = _write(bench, evidence, tables, headway)
+    session.by_side(find_unmatched)
+    facts, written, counted = _write(session, evidence, tables, headway)
     states = {
         side: SideFacts(loaded[side], counted[side] | {"filtered": filtered(loaded[side])})
         for side in SIDES
     }
-    facts = with_doubts(facts, {side: doubts(bench, side) for side in SIDES})
+    facts = with_doubts(facts, {side: doubts(session, side) for side in SIDES})
     clock.lap("evidence")
     return Facts(
         states,
@@ -145,17 +137,17 @@ def _match(
     )
 
 
-def _load(bench: Workbench, headway: Headway) -> dict[Side, Loaded]:
-    def load(own: Workbench, side: Side) -> Loaded:
-        loaded = loading.load(own, side)
+def _load(session: MatchSession, headway: Headway) -> dict[Side, Loaded]:
+    def load(own: MatchSession, side: Side) -> Loaded:
+        loaded = side_loading.load(own, side)
         headway.made("load", 1 / len(SIDES))
         return loaded
 
-    return bench.by_side(load)
+    return session.by_side(load)
 
 
 def _write(
-    bench: Workbench, evidence: Evidence, carried: Sequence[Carried], headway: Headway
+    session: MatchSession, evidence: Evidence, carried: Sequence[Carried], headway: Headway
 ) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...], dict[Side, dict[str, Tally]]]:
     """All evidence: what matched, and what is left of each side, at the same time, for most of the
     work is too small to use more than one core. Also how many rows are in each state."""
@@ -165,41 +157,28 @@ def _write(
         evidence.ambiguous()
         headway.made("evidence", 0.4)
 
-    def unmatched(own: Workbench, side: Side) -> tuple[list[Written], dict[str, Tally]]:
+    def unmatched(own: MatchSession, side: Side) -> tuple[list[Written], dict[str, Tally]]:
         states = states_of(own, side)
-        explained = evidence.beside(own)
-        told = _find_closest(own, side)
+        explained = evidence.fork(own)
+        nearest_candidates.search(own, side)
         headway.made("evidence", 0.2)
-        explained.unmatched(side, told)
+        explained.unmatched(side)
         headway.made("evidence", 0.1)
         return explained.written, states
 
     with ExitStack() as stack:
-        benches = {side: bench.beside() for side in SIDES}
-        for own in benches.values():
+        sessions = {side: session.fork() for side in SIDES}
+        for own in sessions.values():
             stack.callback(own.close)
-        pool = stack.enter_context(ThreadPoolExecutor(min(bench.threads, 1 + len(SIDES))))
+        pool = stack.enter_context(ThreadPoolExecutor(min(session.threads, 1 + len(SIDES))))
         # Matches come last: they are the work that can be divided among all who are free by then.
-        asked = {side: pool.submit(unmatched, own, side) for side, own in benches.items()}
+        asked = {side: pool.submit(unmatched, own, side) for side, own in sessions.items()}
         pairs_written = pool.submit(matched)
         found = {side: each.result() for side, each in asked.items()}
         pairs_written.result()
     rest = [each for written, _ in found.values() for each in written]
     states = {side: counted for side, (_, counted) in found.items()}
-    return _rules_facts(bench, carried), (*evidence.written, *rest), states
-
-
-def _find_closest(bench: Workbench, side: Side) -> list[Leftovers] | None:
-    """Find the closest row of every unmatched one. Where all that is to be said of them is in hand,
-    it is told; else it is in tables, for whoever writes the evidence."""
-    seen = closest_in_hand.search(bench, side)
-    if seen is None:
-        closest.search_by_sql(bench, side)
-        return None
-    told = leftovers_in_hand.tell(bench, side, seen)
-    if told is None:
-        telling.tell_seen(bench, side, seen)
-    return told
+    return _rules_facts(session, carried), (*evidence.written, *rest), states
 
 
 @dataclass(frozen=True)
@@ -212,32 +191,32 @@ class Carried:
 
 
 def carry_out(
-    bench: Workbench, rules: Sequence[RulePlan], headway: Headway | None = None
+    session: MatchSession, rules: Sequence[RulePlan], headway: Headway | None = None
 ) -> list[Carried]:
     """The rules in turn, each on what the ones before it left."""
     found = []
     for rule in rules:
         began = time.monotonic()
-        room = pairs if rule.cardinality == "1:1" else groups
-        found.append(Carried(rule, room.match(bench, rule), time.monotonic() - began))
+        room = one_to_one if rule.cardinality == "1:1" else many_to_many
+        found.append(Carried(rule, room.match(session, rule), time.monotonic() - began))
         if headway is not None:
             headway.made("match", 1 / len(rules))
     return found
 
 
-def find_unmatched(bench: Workbench, side: Side) -> None:
-    bench.run(
-        f"CREATE TABLE {side}_unmatched AS SELECT rid FROM {bench.left_over(side)}"
-        f" WHERE rid NOT IN (SELECT rid FROM {side}_ambiguous)"
+def find_unmatched(session: MatchSession, side: Side) -> None:
+    session.run(
+        f"CREATE TABLE {side}_unmatched AS SELECT row_id FROM {session.open_rows(side)}"
+        f" WHERE row_id NOT IN (SELECT row_id FROM {side}_ambiguous)"
     )
 
 
 def write_matched(
-    bench: Workbench, evidence: Evidence, carried: Sequence[Carried]
+    session: MatchSession, evidence: Evidence, carried: Sequence[Carried]
 ) -> tuple[RuleFacts, ...]:
     """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
     _write_matched(evidence, carried)
-    return _rules_facts(bench, carried)
+    return _rules_facts(session, carried)
 
 
 def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
@@ -248,17 +227,17 @@ def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
             evidence.pairs(each.rule, each.found)
 
 
-def _rules_facts(bench: Workbench, carried: Sequence[Carried]) -> tuple[RuleFacts, ...]:
-    settled = {side: _settled(bench, side) for side in SIDES}
-    return tuple(_rule_facts(bench, each, settled) for each in carried)
+def _rules_facts(session: MatchSession, carried: Sequence[Carried]) -> tuple[RuleFacts, ...]:
+    settled = {side: _settled(session, side) for side in SIDES}
+    return tuple(_rule_facts(session, each, settled) for each in carried)
 
 
 def _rule_facts(
-    bench: Workbench, carried: Carried, settled: Mapping[Side, Mapping[tuple[str, int], Tally]]
+    session: MatchSession, carried: Carried, settled: Mapping[Side, Mapping[tuple[str, int], Tally]]
 ) -> RuleFacts:
     rule, found = carried.rule, carried.found
     if isinstance(found, str):
-        (matches,) = bench.row(f"SELECT count(DISTINCT gid) FROM {found}")
+        (matches,) = session.row(f"SELECT count(DISTINCT gid) FROM {found}")
     else:
         matches = len(found)
     tallies = {
@@ -274,16 +253,16 @@ def _rule_facts(
         0,
         0,
         round(carried.seconds, 3),
-        suggestions.largest_of(bench, rule, found) if isinstance(found, str) else (),
+        largest_suggestions.largest_of(session, rule, found) if isinstance(found, str) else (),
     )
 
 
-def doubts(bench: Workbench, side: Side) -> dict[int, int]:
+def doubts(session: MatchSession, side: Side) -> dict[int, int]:
     """How many rows are ambiguous in the end, by the number of the rule that found them so."""
     return dict(
-        bench.rows(
+        session.rows(
             f"SELECT rule, count(*) FROM {side}_ambiguous"
-            f" WHERE rid IN (SELECT rid FROM {bench.left_over(side)}) GROUP BY rule"
+            f" WHERE row_id IN (SELECT row_id FROM {session.open_rows(side)}) GROUP BY rule"
         )
     )
 
@@ -301,25 +280,25 @@ def with_doubts(
     )
 
 
-def states_of(bench: Workbench, side: Side) -> dict[str, Tally]:
+def states_of(session: MatchSession, side: Side) -> dict[str, Tally]:
     """Each row's state, counted anew from the rows themselves: what conservation is checked on."""
     found = {}
     for state in OPEN:
-        rows = f"{bench.left_over(side)} WHERE rid IN (SELECT rid FROM {side}_{state})"
-        count, amount = bench.row(f"SELECT count(*), {_amount(bench, side)} FROM {rows}")
-        found[state] = Tally(count, amount, currencies.of_rows(bench, side, rows))
-    settled = _settled(bench, side)
+        rows = f"{session.open_rows(side)} WHERE row_id IN (SELECT row_id FROM {side}_{state})"
+        count, amount = session.row(f"SELECT count(*), {_amount(session, side)} FROM {rows}")
+        found[state] = Tally(count, amount, currency_sums.of_rows(session, side, rows))
+    settled = _settled(session, side)
     for state in SETTLED:
         found[state] = added([tally for (status, _), tally in settled.items() if status == state])
     return {state: found.get(state, Tally()) for state in STATES}
 
 
-def _settled(bench: Workbench, side: Side) -> dict[tuple[str, int], Tally]:
+def _settled(session: MatchSession, side: Side) -> dict[tuple[str, int], Tally]:
     """By status and rule."""
-    sums = currencies.of_settled(bench, side)
+    sums = currency_sums.of_settled(session, side)
     return {
         place: Tally(rows, amount, sums.get(place, {}))
-        for place, (rows, amount) in bench.tallies(side).items()
+        for place, (rows, amount) in session.tallies(side).items()
         if place[0] in SETTLED
     }
 
@@ -328,7 +307,7 @@ def added(tallies: Sequence[Tally]) -> Tally:
     return Tally(
         sum(each.rows for each in tallies),
         total([each.amount for each in tallies]),
-        currencies.together(each.currencies for each in tallies),
+        currency_sums.together(each.currencies for each in tallies),
     )
 
 
@@ -336,8 +315,8 @@ def filtered(loaded: Loaded) -> Tally:
     return Tally(loaded.filtered, loaded.filtered_amount, loaded.filtered_currencies)
 
 
-def _amount(bench: Workbench, side: Side) -> str:
-    amount = bench.plan.sides[side].amount
+def _amount(session: MatchSession, side: Side) -> str:
+    amount = session.plan.sides[side].amount
     return f"sum({amount.sql})" if amount else "NULL"
 
 

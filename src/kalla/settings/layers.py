@@ -108,6 +108,9 @@ def _is_there(path: Path) -> bool:
         return True  # reading it will say so in a sentence
 
 
+_LISTS = frozenset({("worker", "roles"), ("metrics", "features")})
+
+
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
@@ -137,7 +140,7 @@ def _read_environment(
         target = values
         for name in path[:-1]:
             target = target.setdefault(name, {})
-        target[path[-1]] = _split(text) if path == ("worker", "roles") else text
+        target[path[-1]] = _split(text) if path in _LISTS else text
         variables[".".join(path)] = variable
     return values, variables, tuple(sorted(ignored))
 

@@ -115,6 +115,20 @@ class Leases(Section):
     margin_seconds: Seconds = Field(2, description="a holder stops so long before its lease ends")
 
 
+class Sinks(Section):
+    reconcile_seconds: Seconds = Field(
+        5, description="seconds between looks at which pipelines are wanted"
+    )
+    lease_ttl_seconds: Seconds = Field(
+        20, description="how long a slot of a pipeline is held without renewal"
+    )
+    replicas_per_worker: int = Field(8, ge=1, description="slots a worker carries at the most")
+    insert_seconds: Seconds = Field(
+        10, description="an insert that takes longer is refused by ClickHouse"
+    )
+    idle_seconds: Seconds = Field(0.5, description="how long a slot with nothing to do waits")
+
+
 class Limits(Section):
     payload_bytes: int = Field(262_144, ge=1024, description="largest payload of a job, as JSON")
 
@@ -140,6 +154,7 @@ class Storage(Section):
         "", description="folder that workers and Spark share while they match; empty: in data_dir"
     )
     metrics: str = Field("", description="folder or s3:// of metric segments; empty: in data_dir")
+    tables: str = Field("", description="folder of the dynamic tables; empty: in data_dir")
     s3_endpoint: str = Field("", description="address of an S3 that is not Amazon's")
     s3_region: str = Field("us-east-1", description="region of the buckets")
     s3_access_key: SecretStr = Field(SecretStr(""), description="empty: as the machine is set up")
@@ -168,6 +183,15 @@ class Matching(Section):
     buckets: int = Field(
         0, ge=0, le=10_000, description="tasks a match is spread over; 0: by the data and the cores"
     )
+
+
+MetricFeature = Literal[
+    "delayed_name_removal",
+    "experimental_functions",
+    "extended_ranges",
+    "fill_modifiers",
+    "start_timestamps",
+]
 
 
 class Metrics(Section):
@@ -199,6 +223,27 @@ class Metrics(Section):
     query_bytes: int = Field(2 << 30, ge=1 << 20, description="memory a query's step may take")
     query_concurrency: int = Field(4, ge=1, description="queries that an API runs at once")
     query_threads: int = Field(2, ge=1, description="threads of a query")
+    features: tuple[MetricFeature, ...] = Field(
+        (), description="parts of PromQL that Prometheus has behind flags, to be switched on"
+    )
+
+
+class Scaling(Section):
+    min_workers: int = Field(0, ge=0, description="workers of a role at the least")
+    max_workers: int = Field(50, ge=1, le=10_000, description="workers of a role at the most")
+    utilisation: float = Field(
+        0.8, gt=0, le=1, description="share of a worker's places that demand should fill"
+    )
+    scale_down_after_seconds: Seconds = Field(
+        120, description="how long demand must have been lower before workers are removed"
+    )
+    scale_down_step: int = Field(4, ge=1, description="workers that one decision may remove")
+    patience_seconds: Seconds = Field(
+        20, description="a job that waits longer asks for one more worker"
+    )
+    worker_memory_bytes: int = Field(
+        512 << 20, ge=1 << 20, description="memory that `kalla autoscale` reckons for a worker"
+    )
 
 
 class Log(Section):
@@ -214,6 +259,13 @@ class Up(Section):
     workers: int = Field(2, ge=1, le=64, description="workers that `kalla up` starts")
     postgres_port: Port = Field(54329, description="port of the embedded Postgres")
     nats_port: Port = Field(42229, description="port of the embedded NATS")
+    servers: tuple[Literal["kafka", "clickhouse"], ...] = Field(
+        (), description="servers that `kalla up` starts besides, for trying out sinks"
+    )
+    kafka_port: Port = Field(9092, description="port of the embedded Kafka, if it is wanted")
+    clickhouse_port: Port = Field(
+        8123, description="port of the embedded ClickHouse, if it is wanted"
+    )
     spark_port: Port = Field(15002, description="port of the embedded Spark Connect server")
     spark_cores: int = Field(2, ge=1, description="cores of the embedded Spark")
     spark_memory: str = Field(
@@ -236,6 +288,7 @@ class Settings(Section):
     run: Run = Run()
     retention: Retention = Retention()
     leases: Leases = Leases()
+    sinks: Sinks = Sinks()
     limits: Limits = Limits()
     spark: Spark = Spark()
     staging: Staging = Staging()
@@ -243,6 +296,7 @@ class Settings(Section):
     secrets: Secrets = Secrets()
     matching: Matching = Matching()
     metrics: Metrics = Metrics()
+    scaling: Scaling = Scaling()
     log: Log = Log()
     up: Up = Up()
 
@@ -261,6 +315,10 @@ class Settings(Section):
     @property
     def metrics_url(self) -> str:
         return self.storage.metrics or str(self.data_dir / "metrics")
+
+    @property
+    def tables_folder(self) -> str:
+        return self.storage.tables or str(self.data_dir / "tables")
 
     def policy(self, job_type: str) -> JobPolicy:
         """A type's own policy over the one named `default`, over the built-in one."""

@@ -6,13 +6,11 @@ so that a secret in it is in no option, no row and no text of a plan.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,10 +25,6 @@ Task = TypeVar("Task")
 Facts = TypeVar("Facts")
 
 _imported = 0  # modules, when a task last began
-
-# What `mallopt` is told: that all threads have one heap, that what is asked for comes from there up
-# to so many bytes, and how many may lie free at its end before they go back to the system.
-_KEEPING = {-8: 1, -3: 64 << 20, -1: 256 << 20}
 
 
 def place(
@@ -92,20 +86,9 @@ def _settle_in() -> None:
         sys.meta_path.insert(0, _NoPandas())
         pa.array([0])  # asks once; who imports pandas later has it all the same
         sys.meta_path.pop(0)
-    if not _imported:
-        _keep_memory()
     if len(sys.modules) > _imported:
         _imported = len(sys.modules)
         gc.freeze()
-
-
-def _keep_memory() -> None:
-    """Let what is freed lie ready for what comes next, and for the next task. The system clears
-    each page that it hands out, and on a virtual machine the host has to find it first: a match of
-    millions of rows took a tenth longer. A worker that is idle ends within a minute."""
-    with suppress(AttributeError):  # not glibc
-        for name, value in _KEEPING.items():
-            ctypes.CDLL(None).mallopt(name, value)
 
 
 class _NoPandas(MetaPathFinder):

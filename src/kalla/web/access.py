@@ -13,7 +13,8 @@ from fastapi.routing import APIRoute
 
 from kalla.errors import NotAllowed, NotAuthenticated
 from kalla.web import commands
-from kalla.web.parts import parts_of
+from kalla.web.app_state import state_of
+from kalla.web.credentials import presented
 from kalla.web.tokens import Caller, Role
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -75,28 +76,15 @@ async def admit(request: Request, role: Role, changes: bool) -> Caller:
     token, by_cookie = presented(request)
     if token is None:
         raise NotAuthenticated(
-            "send a token as `Authorization: Bearer ...`, or log in with the link of `kalla up`"
+            "send a token as `Authorization: Bearer ...` or as the password of Basic auth, "
+            "or log in with the link of `kalla up`"
         )
-    caller = await parts_of(request).door.caller(token)
+    caller = await state_of(request).token_lookup.caller(token)
     if by_cookie and changes:
         require_same_origin(request)
     if not caller.may(role):
         raise NotAllowed(f"this needs the role {role}, and {caller.name} is {caller.role}")
     return caller
-
-
-def presented(request: Request) -> tuple[str | None, bool]:
-    """The token of a request, and whether it came as a cookie."""
-    header = request.headers.get("authorization")
-    if header is not None:
-        scheme, _, token = header.partition(" ")
-        return (token.strip() if scheme.lower() == "bearer" else ""), False
-    return request.cookies.get(cookie_name(request)), True
-
-
-def cookie_name(request: Request) -> str:
-    """Cookies know no ports: two Kallas on one machine would log each other out."""
-    return f"kalla_{request.url.port}" if request.url.port else "kalla"
 
 
 def require_same_origin(request: Request) -> None:

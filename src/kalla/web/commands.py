@@ -18,7 +18,7 @@ from kalla.errors import InvalidInput, Problem
 from kalla.settings import Retention
 from kalla.statements import load
 from kalla.web import problems
-from kalla.web.parts import Parts, parts_of
+from kalla.web.app_state import AppState, state_of
 from kalla.web.tokens import Caller
 from kalla.work.intake import Woken
 
@@ -43,7 +43,7 @@ class Command:
 
 async def carry_out(request: Request, answer: Answer) -> Response:
     """Answer a request whose caller is known already."""
-    parts = parts_of(request)
+    state = state_of(request)
     caller = cast(Caller, request.state.caller)
     key = _key(request)
     digest = await _digest(request)
@@ -51,7 +51,7 @@ async def carry_out(request: Request, answer: Answer) -> Response:
         try:
             # Explicit, so that what is inside _attempt is a savepoint and never the commit itself.
             async with (
-                parts.database.transaction() as connection,
+                state.database.transaction() as connection,
                 connection.transaction(),
             ):
                 command = Command(caller, connection)
@@ -63,7 +63,7 @@ async def carry_out(request: Request, answer: Answer) -> Response:
         except COLLIDED:
             if not left:
                 raise
-    await _wake(parts, command)
+    await _wake(state, command)
     return response
 
 
@@ -112,12 +112,12 @@ async def _attempt(request: Request, answer: Answer, command: Command) -> Respon
         return problems.answer(request, error)
 
 
-async def _wake(parts: Parts, command: Command) -> None:
+async def _wake(state: AppState, command: Command) -> None:
     if command.woken:
-        await parts.wake.nudge(command.woken)
+        await state.wake.nudge(command.woken)
     if command.alarm:
-        await parts.wake.alarm()
-    parts.live.hurry()
+        await state.wake.alarm()
+    state.live.hurry()
 
 
 def _key(request: Request) -> str | None:

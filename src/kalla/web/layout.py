@@ -16,7 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from kalla.web.words import money, roughly, seconds, shortened
+from kalla.web.text_format import money, roughly, seconds, shortened
 
 _THIN_SPACE = "\u2009"  # groups thousands in every language
 

@@ -10,8 +10,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from kalla.errors import NotAuthenticated
 from kalla.web import tokens
-from kalla.web.access import GuardedRoute, cookie_name, needs
-from kalla.web.parts import Parts, Whole
+from kalla.web.access import GuardedRoute, needs
+from kalla.web.app_state import AppState, State
+from kalla.web.credentials import cookie_name
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 
@@ -23,21 +24,21 @@ _OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x1f\\]*")
 @needs(None)
 async def login_by_link(
     request: Request,
-    parts: Whole,
+    state: State,
     token: str | None = None,
     next: str = "/",  # noqa: A002
 ) -> Response:
     if token is None:
-        return _form(request, parts, next)
-    return await _log_in(request, parts, token, next)
+        return _form(request, state, next)
+    return await _log_in(request, state, token, next)
 
 
 @router.post("/login")
 @needs(None)
-async def login_by_form(request: Request, parts: Whole) -> Response:
+async def login_by_form(request: Request, state: State) -> Response:
     fields = parse_qs((await request.body()).decode("utf-8", "replace"))
     token = fields.get("token", [""])[-1].strip()
-    return await _log_in(request, parts, token, fields.get("next", ["/"])[-1])
+    return await _log_in(request, state, token, fields.get("next", ["/"])[-1])
 
 
 @router.post("/logout")
@@ -48,12 +49,12 @@ async def logout(request: Request) -> Response:
     return response
 
 
-async def _log_in(request: Request, parts: Parts, token: str, target: str) -> Response:
+async def _log_in(request: Request, state: AppState, token: str, target: str) -> Response:
     try:
-        async with parts.database.transaction() as connection:
+        async with state.database.transaction() as connection:
             await tokens.authenticate(connection, token)
     except NotAuthenticated as error:
-        return _form(request, parts, target, str(error))
+        return _form(request, state, target, str(error))
     response = RedirectResponse(_own(target), 303)
     response.set_cookie(
         cookie_name(request),
@@ -66,8 +67,8 @@ async def _log_in(request: Request, parts: Parts, token: str, target: str) -> Re
     return response
 
 
-def _form(request: Request, parts: Parts, target: str, refusal: str | None = None) -> Response:
-    page = parts.layout.render("login.html", request, target=_own(target), refusal=refusal)
+def _form(request: Request, state: AppState, target: str, refusal: str | None = None) -> Response:
+    page = state.layout.render("login.html", request, target=_own(target), refusal=refusal)
     return HTMLResponse(page, 401 if refusal else 200)
 
 

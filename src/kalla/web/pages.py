@@ -9,34 +9,34 @@ from markupsafe import Markup
 from kalla.database import AWAY
 from kalla.errors import NotAuthenticated
 from kalla.web import tokens
-from kalla.web.access import presented
+from kalla.web.app_state import AppState, state_of
+from kalla.web.credentials import presented
 from kalla.web.live import View, one_moment
-from kalla.web.parts import Parts, parts_of
 
 
 async def live_page(request: Request, view: View, template: str, **context: object) -> Response:
     """The page with the view's fragments in it, or, for an EventSource, what changes in them."""
-    parts = parts_of(request)
+    state = state_of(request)
     if "text/event-stream" in request.headers.get("accept", ""):
-        return _stream(request, parts, view)
-    async with parts.database.transaction() as connection:
+        return _stream(request, state, view)
+    async with state.database.transaction() as connection:
         now = await one_moment(connection)
         rendered = await view.fragments(connection, now)
     # Markup: fragments were escaped when they were rendered.
     fragments = {name: Markup(html) for name, html in rendered.items()}  # noqa: S704
-    page = parts.layout.render(
+    page = state.layout.render(
         template, request, now=now, live=True, fragments=fragments, view=view, **context
     )
     return HTMLResponse(page, headers={"Vary": "Accept"})
 
 
-def _stream(request: Request, parts: Parts, view: View) -> Response:
+def _stream(request: Request, state: AppState, view: View) -> Response:
     token, _ = presented(request)
 
     async def welcome() -> bool:
         """A token that was revoked or ran out ends the stream it had opened."""
         try:
-            async with parts.database.transaction() as connection:
+            async with state.database.transaction() as connection:
                 await tokens.authenticate(connection, token or "")
         except NotAuthenticated:
             return False
@@ -45,7 +45,7 @@ def _stream(request: Request, parts: Parts, view: View) -> Response:
         return True
 
     return StreamingResponse(
-        parts.live.stream(view, welcome),
+        state.live.stream(view, welcome),
         media_type="text/event-stream",
         headers={"Vary": "Accept", "X-Accel-Buffering": "no"},
     )

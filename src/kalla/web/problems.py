@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import quote
 from uuid import uuid4
@@ -16,9 +17,10 @@ from starlette.exceptions import HTTPException
 
 from kalla import logs
 from kalla.database import AWAY, NOT_MIGRATED
-from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
+from kalla.errors import InvalidInput, KallaError, NotAuthenticated, Problem, Unavailable
 from kalla.redaction import scrub
-from kalla.web.parts import parts_of
+from kalla.web.app_state import state_of
+from kalla.web.credentials import presented
 
 REFUSALS = (KallaError, HTTPException, RequestValidationError)
 _SERVERS = tuple(kind for kind in AWAY if not issubclass(kind, KallaError))
@@ -46,10 +48,35 @@ def install(app: FastAPI) -> None:
     """Answer every foreseen error in one way; the unforeseen ones are the edge's."""
 
     async def handle(request: Request, error: Exception) -> Response:
+        await recognise(request)
         return answer(request, error)
 
     for kind in (*REFUSALS, *_SERVERS, *NOT_MIGRATED):
         app.add_exception_handler(kind, handle)
+
+
+async def recognise(request: Request) -> None:
+    """Who asks for a page that is not there: somebody logged in keeps the menu."""
+    if not wants_page(request) or hasattr(request.state, "caller"):
+        return
+    token, _ = presented(request)
+    if token:
+        with suppress(NotAuthenticated, *AWAY, *NOT_MIGRATED):
+            request.state.caller = await state_of(request).token_lookup.caller(token)
+
+
+def _of_content_type(request: Request, error: Exception) -> Exception:
+    """FastAPI takes a body of another type for a text, and would say that it is no object."""
+    if not isinstance(error, RequestValidationError) or not isinstance(error.body, str | bytes):
+        return error
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.endswith("json") or all(item["loc"] != ("body",) for item in error.errors()):
+        return error
+    sent = f"is {kind}" if kind else "is missing"
+    return HTTPException(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        f"the body must be JSON and its content type {sent}: send `Content-Type: application/json`",
+    )
 
 
 def status_of(error: Exception) -> int:
@@ -57,7 +84,7 @@ def status_of(error: Exception) -> int:
 
 
 def answer(request: Request, error: Exception) -> Response:
-    details = _details(error)
+    details = _details(_of_content_type(request, error))
     if details.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         details.id = uuid4().hex[:12]
         _log.error("unexpected", error_id=details.id, path=request.url.path, exc_info=error)
@@ -85,7 +112,7 @@ def wants_page(request: Request) -> bool:
 
 
 def _page(request: Request, details: ProblemDetails, headers: Mapping[str, str]) -> Response:
-    layout = parts_of(request).layout
+    layout = state_of(request).layout
     if details.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from kalla.web import openapi
 from kalla.web.access import GuardedRoute
-from kalla.web.parts import Whole
+from kalla.web.app_state import State
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def describing(app: FastAPI) -> APIRouter:
         return JSONResponse(document())
 
     @router.get("/docs")
-    async def as_page(request: Request, parts: Whole) -> Response:
+    async def as_page(request: Request, state: State) -> Response:
         found = list(operations(document()))
-        return HTMLResponse(parts.layout.render("reference.html", request, operations=found))
+        return HTMLResponse(state.layout.render("reference.html", request, operations=found))
 
     return router
 
@@ -84,10 +84,19 @@ def _inputs(document: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterat
     content = operation.get("requestBody", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema")
     if schema is not None:
-        model = document["components"]["schemas"][_name(schema)]
-        for name, field in model["properties"].items():
+        model = _model(document, schema)
+        for name, field in model.get("properties", {}).items():
             required = name in model.get("required", [])
             yield Input(name, "body", _kind(field), required, field.get("description", ""))
+
+
+def _model(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a body: by its name, inline, or the one beside null of a body one may omit."""
+    for part in schema.get("anyOf", [schema]):
+        if "$ref" in part:
+            model: Mapping[str, Any] = document["components"]["schemas"][_name(part)]
+            return model
+    return schema
 
 
 def _answer(operation: Mapping[str, Any]) -> str:

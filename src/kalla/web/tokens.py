@@ -15,8 +15,10 @@ from kalla.statements import load
 
 sql = load("kalla.web", "tokens.sql")
 
-Role = Literal["viewer", "operator", "admin"]
-ROLES: tuple[Role, ...] = get_args(Role)  # each may do what those before it may
+Role = Literal["metrics-writer", "viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+_LADDER: tuple[Role, ...] = ("viewer", "operator", "admin")  # each may do what those before it may
+_WRITERS = frozenset[Role]({"metrics-writer", "operator", "admin"})
 
 _PREFIX = "kalla_"
 _LONGEST_NAME = 100
@@ -32,7 +34,10 @@ class Caller:
     role: Role
 
     def may(self, role: Role) -> bool:
-        return ROLES.index(self.role) >= ROLES.index(role)
+        """Of the roles one stands aside: who only writes metrics may not even read."""
+        if role == "metrics-writer":
+            return self.role in _WRITERS
+        return self.role in _LADDER[_LADDER.index(role) :]
 
 
 @dataclass(frozen=True)

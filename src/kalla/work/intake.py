@@ -22,7 +22,7 @@ async def insert_rows(
     run_id: int | None = None,
     opened_by: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Insert rows that passed `Kinds.rows`, and say for each what became of it."""
+    """Insert rows that passed `JobTypes.rows`, and say for each what became of it."""
     cursor = await connection.execute(
         sql.insert, {"jobs": json.dumps(rows), "run_id": run_id, "opened_by": opened_by}
     )

@@ -16,7 +16,7 @@ from kalla.work import runs
 from kalla.work.handler import Handler
 from kalla.work.intake import Woken, insert_rows
 from kalla.work.job import Attempt, Job, JobRecord, NewJob, Outcome
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 
 sql = load("kalla.work", "jobs.sql")
 
@@ -34,9 +34,9 @@ class Inserted:
     woken: Woken
 
 
-async def insert(connection: Connection, kinds: Kinds, jobs: Sequence[NewJob]) -> Inserted:
+async def insert(connection: Connection, job_types: JobTypes, jobs: Sequence[NewJob]) -> Inserted:
     """Insert jobs of no run. One whose dedupe key waits already is not inserted again."""
-    rows = kinds.rows(jobs)
+    rows = job_types.rows(jobs)
     for row, job in zip(rows, jobs, strict=True):
         if job.gate is not None:
             raise Conflict(
@@ -94,7 +94,7 @@ async def complete_plain(connection: Connection, ended: Sequence[tuple[Job, Outc
 
 
 async def complete(
-    connection: Connection, kinds: Kinds, handler: Handler, job: Job, outcome: Outcome
+    connection: Connection, job_types: JobTypes, handler: Handler, job: Job, outcome: Outcome
 ) -> Woken:
     """The fenced completion, settle, follow-ups and gates, all in the caller's one transaction."""
     if job.run_id is not None:
@@ -104,9 +104,9 @@ async def complete(
     await handler.settle(connection, job, outcome)
     woken = Woken()
     if job.run_id is not None:
-        woken += await runs.advance(connection, kinds, job, outcome.follow_ups)
+        woken += await runs.advance(connection, job_types, job, outcome.follow_ups)
     elif outcome.follow_ups:
-        woken += (await insert(connection, kinds, outcome.follow_ups)).woken
+        woken += (await insert(connection, job_types, outcome.follow_ups)).woken
     return woken + await next_of_keys(connection, [job.running_key])
 
 
@@ -176,6 +176,23 @@ async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
     """Give claims up without counting a failure. Those no longer ours are left alone."""
     cursor = await connection.execute(sql.hand_back, _claims(jobs))
     return waiting_in(await cursor.fetchall())
+
+
+async def hand_back_strays(
+    connection: Connection, worker: str, held: Sequence[Job]
+) -> tuple[list[int], Woken]:
+    """Give up the claims of this worker that it does not hold; nobody would run or keep them."""
+    cursor = await connection.execute(sql.strays, _claims(held) | {"worker": worker})
+    strays = await cursor.fetchall()
+    if not strays:
+        return [], Woken()
+    claims = {
+        "jobs": [row["job_id"] for row in strays],
+        "fences": [row["fence"] for row in strays],
+    }
+    cursor = await connection.execute(sql.hand_back, claims)
+    returned = await cursor.fetchall()
+    return [row["job_id"] for row in returned], waiting_in(returned)
 
 
 async def reap(connection: Connection, limit: int = 500) -> list[dict[str, Any]]:

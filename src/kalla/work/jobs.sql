@@ -223,6 +223,15 @@ noted AS (
 )
 SELECT job_id, queue FROM returned;
 
+-- name: strays
+-- Claims under this worker's name that it does not hold: the answer to their commit was lost.
+SELECT job_id, fence
+FROM kalla.jobs
+WHERE status = 'claimed' AND worker = %(worker)s
+  AND NOT EXISTS (
+      SELECT FROM unnest(%(jobs)s::bigint[], %(fences)s::bigint[]) AS mine (job_id, fence)
+      WHERE mine.job_id = jobs.job_id AND mine.fence = jobs.fence);
+
 -- name: reap
 -- Jobs without a heartbeat, and jobs that overran, wait again at once while attempts remain.
 -- The row is locked and looked at again, so that a heartbeat that came in between wins.

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kalla.work.hand import Hand
+from kalla.work.job_slots import JobSlots
 from kalla.work.queues import QueueRecord
 
 
@@ -55,39 +55,39 @@ class Metrics:
         self.queues = QueueGauges()
         registry.register(self.queues)
 
-    def watch(self, hand: Hand) -> None:
-        """Also tell about the jobs in hand."""
-        self._hand = HandGauges(hand)
-        self.registry.register(self._hand)
+    def watch(self, slots: JobSlots) -> None:
+        """Also tell about the jobs held."""
+        self._slots = SlotGauges(slots)
+        self.registry.register(self._slots)
 
     def heartbeat_succeeded(self) -> None:
-        self._hand.heartbeat_at = time.monotonic()
+        self._slots.heartbeat_at = time.monotonic()
 
 
-class HandGauges(Collector):
-    def __init__(self, hand: Hand) -> None:
-        self._hand = hand
+class SlotGauges(Collector):
+    def __init__(self, slots: JobSlots) -> None:
+        self._slots = slots
         self._types: set[str] = set()
         self.heartbeat_at = time.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        hand = self._hand
-        yield _gauge("kalla_worker_active_jobs", "Jobs in hand", len(hand))
+        slots = self._slots
+        yield _gauge("kalla_worker_active_jobs", "Jobs held", len(slots))
         yield _gauge(
-            "kalla_worker_saturation", "Jobs in hand / concurrency", len(hand) / hand.concurrency
+            "kalla_worker_saturation", "Jobs held / concurrency", len(slots) / slots.concurrency
         )
-        by_type = hand.by_type()
+        by_type = slots.by_type()
         self._types |= by_type.keys()
         types = GaugeMetricFamily(
-            "kalla_worker_current_job_type", "Jobs in hand by type", labels=["type"]
+            "kalla_worker_current_job_type", "Jobs held by type", labels=["type"]
         )
         for job_type in sorted(self._types):
             types.add_metric([job_type], by_type[job_type])
         yield types
         yield _gauge(
             "kalla_worker_current_job_duration_seconds",
-            "Age of the longest job in hand",
-            hand.longest_seconds(),
+            "Age of the longest job held",
+            slots.longest_seconds(),
         )
         yield _gauge(
             "kalla_worker_last_heartbeat_seconds_ago",
@@ -97,7 +97,7 @@ class HandGauges(Collector):
         yield _gauge(
             "kalla_worker_stuck_seconds",
             "How long a thread has outlived its lost job",
-            hand.stuck_seconds(),
+            slots.stuck_seconds(),
         )
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import structlog
 
-from kalla.work.hand import Held
 from kalla.work.job import Outcome
-from kalla.work.kinds import Kinds
+from kalla.work.job_slots import HeldJob
+from kalla.work.job_type import JobTypes
 
-Ended = tuple[Held, Outcome | BaseException]
+Ended = tuple[HeldJob, Outcome | BaseException]
 
 
 class Runners:
@@ -25,13 +25,13 @@ class Runners:
     """
 
     def __init__(
-        self, kinds: Kinds, worker: str, count: int, on_ended: Callable[[list[Ended]], None]
+        self, job_types: JobTypes, worker: str, count: int, on_ended: Callable[[list[Ended]], None]
     ) -> None:
-        self._kinds = kinds
+        self._job_types = job_types
         self._worker = worker
         self._count = count
         self._on_ended = on_ended
-        self._inbox: queue.SimpleQueue[Held | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[HeldJob | None] = queue.SimpleQueue()
         self._ended: deque[Ended] = deque()
         self._told = False
         self._threads: list[threading.Thread] = []
@@ -39,7 +39,7 @@ class Runners:
         self._context: contextvars.Context | None = None
         self._loop = asyncio.get_running_loop()
 
-    def run(self, held: Held) -> None:
+    def run(self, held: HeldJob) -> None:
         # The claims' context names the worker: what is logged about the ending should too.
         self._context = self._context or contextvars.copy_context()
         self._running += 1
@@ -64,7 +64,7 @@ class Runners:
             ):
                 try:
                     held.context.check()
-                    ending = self._kinds.handler(job.type).run(job, held.context)
+                    ending = self._job_types.handler(job.type).run(job, held.context)
                     if not isinstance(ending, Outcome):
                         raise TypeError(f"the handler of {job.type} returned no Outcome")
                 except BaseException as error:  # a handler may raise anything; the job's row tells

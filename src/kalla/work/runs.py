@@ -14,7 +14,7 @@ from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.statements import load
 from kalla.work.intake import Woken, insert_rows
 from kalla.work.job import Job, NewJob, RunRecord
-from kalla.work.kinds import Kinds
+from kalla.work.job_type import JobTypes
 
 sql = load("kalla.work", "runs.sql")
 
@@ -23,7 +23,7 @@ _LONGEST_SECONDS = 10 * 365 * 24 * 3600.0
 
 async def create(
     connection: Connection,
-    kinds: Kinds,
+    job_types: JobTypes,
     kind: str,
     jobs: Sequence[NewJob],
     gates: Mapping[str, Sequence[NewJob]],
@@ -35,7 +35,7 @@ async def create(
     _check_timeout(total_timeout_seconds)
     _check_gates(jobs, gates)
     opening = [job for opened in gates.values() for job in opened]
-    kinds.rows(opening, in_run=True)
+    job_types.rows(opening, in_run=True)
     cursor = await connection.execute(
         sql.create, {"kind": kind, "total_timeout_seconds": total_timeout_seconds}
     )
@@ -46,7 +46,7 @@ async def create(
         await connection.execute(sql.create_gate, {"run_id": run_id, "gate": gate, "opens": opens})
     # Trap 4: what a gate is to insert is expected at the next gate from the beginning.
     await _expect(connection, run_id, [job.gate for job in opening])
-    return run_id, await _add(connection, kinds, run_id, jobs)
+    return run_id, await _add(connection, job_types, run_id, jobs)
 
 
 async def lock(connection: Connection, run_id: int) -> None:
@@ -55,18 +55,18 @@ async def lock(connection: Connection, run_id: int) -> None:
 
 
 async def advance(
-    connection: Connection, kinds: Kinds, job: Job, follow_ups: Sequence[NewJob]
+    connection: Connection, job_types: JobTypes, job: Job, follow_ups: Sequence[NewJob]
 ) -> Woken:
     """After a fenced completion, under the run's lock: fan out, arrive, open gates, finish."""
     run_id = job.run_id
-    woken = await _add(connection, kinds, run_id, follow_ups)
+    woken = await _add(connection, job_types, run_id, follow_ups)
     await connection.execute(sql.count_completed, {"run_id": run_id})
     if job.gate is not None:
         await connection.execute(sql.arrive, {"run_id": run_id, "gate": job.gate})
         opened = await (await connection.execute(sql.open_gates, {"run_id": run_id})).fetchall()
         for row in opened:
             following = [NewJob(**values) for values in row["opens"]]
-            woken += await _add(connection, kinds, run_id, following, opened_by=row["gate"])
+            woken += await _add(connection, job_types, run_id, following, opened_by=row["gate"])
     await connection.execute(sql.finish, {"run_id": run_id})
     return woken
 
@@ -141,7 +141,7 @@ async def sweep(connection: Connection, seconds: float, limit: int = 20) -> int:
 
 async def _add(
     connection: Connection,
-    kinds: Kinds,
+    job_types: JobTypes,
     run_id: int | None,
     new: Sequence[NewJob],
     opened_by: str | None = None,
@@ -150,7 +150,7 @@ async def _add(
     if not new:
         return Woken()
     rows: Sequence[dict[str, Any]] = await insert_rows(
-        connection, kinds.rows(new, in_run=True), run_id, opened_by
+        connection, job_types.rows(new, in_run=True), run_id, opened_by
     )
     await connection.execute(sql.expect_jobs, {"run_id": run_id, "count": len(rows)})
     if opened_by is None:

@@ -101,5 +101,5 @@ WITH old AS (
 )
 DELETE FROM kalla.runs USING old WHERE runs.run_id = old.run_id;
 
--- name: postgres_age
-SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::double precision AS seconds;
+-- name: database_time
+SELECT extract(epoch FROM kalla.clock())::double precision AS seconds;

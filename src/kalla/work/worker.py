@@ -1,4 +1,4 @@
-"""A worker: a hand of jobs, threads to run them in, and the duties that claim, keep and settle."""
+"""A worker: job slots, threads to run jobs in, and services that claim, keep and settle."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from kalla.database import AWAY, Database
 from kalla.settings import Settings
 from kalla.work import jobs as job_store
 from kalla.work import presence
-from kalla.work.duties.alarms import Alarms
-from kalla.work.duties.claims import Claims
-from kalla.work.duties.cleaner import Cleaner, Sweep
-from kalla.work.duties.depth import Depth
-from kalla.work.duties.gauges import Gauges
-from kalla.work.duties.heartbeats import Heartbeats
-from kalla.work.duties.reaper import Reaper
-from kalla.work.duties.scheduler import Scheduler
-from kalla.work.duties.settling import Settling
-from kalla.work.duty import Crew, Duty, trouble_with_postgres
-from kalla.work.hand import Hand
-from kalla.work.keeper import Keeper
-from kalla.work.kinds import Kinds
+from kalla.work.job_slots import JobSlots
+from kalla.work.job_type import JobTypes
+from kalla.work.lease_keeper import LeaseKeeper
 from kalla.work.metrics import Metrics
 from kalla.work.runners import Runners
+from kalla.work.service import Service, ServiceGroup, trouble_with_postgres
+from kalla.work.services.alarms import Alarms
+from kalla.work.services.claims import Claims, StrayClaims
+from kalla.work.services.cleaner import Cleaner, Sweep
+from kalla.work.services.depth import Depth
+from kalla.work.services.gauges import Gauges
+from kalla.work.services.heartbeats import Heartbeats
+from kalla.work.services.reaper import Reaper
+from kalla.work.services.scheduler import Scheduler
+from kalla.work.services.settling import Settling
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)
@@ -43,52 +43,53 @@ class Worker:
     def __init__(
         self,
         settings: Settings,
-        kinds: Kinds,
+        job_types: JobTypes,
         database: Database,
         wake: Wake,
         address: str = "",
         sweeps: Sequence[Sweep] = (),
-        duties: Sequence[Duty] = (),
+        services: Sequence[Service] = (),
     ) -> None:
-        """`sweeps` and `duties` are those of the rooms above."""
+        """`sweeps` and `services` are those of the rooms above."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.metrics = Metrics()
-        self.hand = Hand(settings.worker.concurrency)
-        self.metrics.watch(self.hand)
-        self.keeper = Keeper(database, self.name, settings.leases)
+        self.slots = JobSlots(settings.worker.concurrency)
+        self.metrics.watch(self.slots)
+        self.keeper = LeaseKeeper(database, self.name, settings.leases)
         self._settings = settings
         self._database = database
         self._wake = wake
         self._address = address
         self._draining = False
-        self._settling = Settling(database, kinds, self.hand, wake, self.metrics)
+        self._settling = Settling(database, job_types, self.slots, wake, self.metrics)
         self._runners = Runners(
-            kinds, self.name, settings.worker.concurrency, self._settling.receive
+            job_types, self.name, settings.worker.concurrency, self._settling.receive
         )
         interval = min(
-            settings.policy(each).heartbeat_interval for each in ["default", *kinds.types]
+            settings.policy(each).heartbeat_interval for each in ["default", *job_types.types]
         )
         heartbeats = Heartbeats(
-            database, self.hand, self.metrics, self._announcement, min(interval, 5.0)
+            database, self.slots, self.metrics, self._announcement, min(interval, 5.0)
         )
         self._claims = Claims(
             database,
             wake,
-            self.hand,
+            self.slots,
             self._runners.run,
             worker=self.name,
             queues=settings.worker.roles,
-            types=kinds.types,
+            types=job_types.types,
             poll_seconds=settings.wake.poll_seconds,
         )
-        self._crew = Crew(
+        self._services = ServiceGroup(
             [
                 self._settling,
                 heartbeats,
                 Alarms(wake, heartbeats),
                 self.keeper,
                 *background(settings, database, wake, self.metrics, sweeps),
-                *duties,
+                *services,
+                StrayClaims(self._claims, min(interval, 5.0)),
                 self._claims,
             ]
         )
@@ -96,20 +97,20 @@ class Worker:
     async def start(self) -> None:
         logs.bind(worker=self.name)
         await self._wake.start()
-        await self._crew.start()
+        await self._services.start()
         _log.info(
             "worker started",
             roles=list(self._settings.worker.roles),
-            concurrency=self.hand.concurrency,
+            concurrency=self.slots.concurrency,
         )
 
     async def drain(self) -> None:
         """No new claims; current work finishes or, at the deadline, is handed back; all stops."""
         self._draining = True
         await self._claims.stop()
-        await self._until(lambda: not len(self.hand), self._settings.worker.drain_seconds)
+        await self._until(lambda: not len(self.slots), self._settings.worker.drain_seconds)
         await self._hand_back()
-        await self._crew.stop()
+        await self._services.stop()
         self._runners.stop()
         try:
             async with self._database.transaction() as connection:
@@ -120,9 +121,9 @@ class Worker:
         _log.info("worker stopped")
 
     def problems(self) -> list[str]:
-        """What a restart would cure: a dead duty, or a thread that outlives its lost job."""
-        found = self._crew.deaths()
-        if self.hand.stuck_seconds() > self._settings.worker.stuck_seconds:
+        """What a restart would cure: a dead service, or a thread that outlives its lost job."""
+        found = self._services.deaths()
+        if self.slots.stuck_seconds() > self._settings.worker.stuck_seconds:
             found.append("a thread has not stopped though its job was cancelled or taken away")
         return found
 
@@ -138,18 +139,18 @@ class Worker:
             pid=os.getpid(),
             address=self._address,
             roles=list(self._settings.worker.roles),
-            concurrency=self.hand.concurrency,
-            active=len(self.hand),
+            concurrency=self.slots.concurrency,
+            active=len(self.slots),
             version=version("kalla"),
             draining=self._draining,
         )
 
     async def _hand_back(self) -> None:
-        for held in self.hand.ours():
+        for held in self.slots.ours():
             held.returning = True
             held.context.end("the worker is stopping")
-        await self._until(lambda: all(held.cut_short for held in self.hand.ours()), _STOP_SECONDS)
-        jobs = [held.job for held in self.hand.ours()]
+        await self._until(lambda: all(held.cut_short for held in self.slots.ours()), _STOP_SECONDS)
+        jobs = [held.job for held in self.slots.ours()]
         if not jobs:
             return
         try:
@@ -158,9 +159,9 @@ class Worker:
             )
             await self._wake.nudge(woken)
             _log.info("jobs handed back", jobs=[job.job_id for job in jobs])
-            for held in self.hand:
+            for held in self.slots:
                 if held.cut_short:
-                    self.hand.drop(held)
+                    self.slots.drop(held)
         except AWAY as error:
             _log.warning("jobs not handed back", trouble=trouble_with_postgres(error))
 
@@ -168,7 +169,7 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self.hand.wait_for_change()
+                    await self.slots.wait_for_change()
 
 
 async def absences(database: Database, wake: Wake) -> list[str]:
@@ -189,8 +190,8 @@ def background(
     wake: Wake,
     metrics: Metrics,
     sweeps: Sequence[Sweep] = (),
-) -> list[Duty]:
-    """The duties that workers and the API share, so that workers can scale to zero."""
+) -> list[Service]:
+    """The services that workers and the API share, so that workers can scale to zero."""
     policy = settings.policy("default")
     beat = policy.heartbeat_interval
     return [

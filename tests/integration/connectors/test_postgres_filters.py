@@ -10,9 +10,9 @@ import duckdb
 import psycopg
 import pytest
 
-from kalla.reconcile.matching.filters import conjunction
-from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.model import Csv, Filter
+from kalla.reconcile.recipe.model import Csv, Filter
+from kalla.reconcile.sql.column_values import Columns
+from kalla.reconcile.sql.row_filters import conjunction
 from kalla.spark.connectors.connector import Operator, Predicate
 from kalla.spark.connectors.postgres_text import predicate_condition
 from kalla.spark.connectors.postgres_types import PostgresColumn

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kalla.query.labels import Labels
+from kalla.query.labels.label_sets import Labels
 from kalla.query.store import segments
-from kalla.query.store.reading import SegmentSource
+from kalla.query.store.segment_cache import SegmentCache
+from kalla.query.store.segment_source import SegmentSource
 from kalla.query.store.segments import Segment
-from kalla.query.store.shelf import Shelf
 from kalla.storage import LOCAL, Storage
 from tests.metrics_kit import Points, batch_of, listed
 
@@ -19,7 +19,7 @@ EVER = (-(2**60), 2**60)
 def source(
     url: Path | str, held: Sequence[Segment], storage: Storage = LOCAL, memory: int = 1 << 20
 ) -> SegmentSource:
-    return SegmentSource(Shelf(storage, str(url), memory), held, 1)
+    return SegmentSource(SegmentCache(storage, str(url), memory), held, 1)
 
 
 def kept(tmp_path: Path, *batches: Mapping[Labels, Points], level: int = 0) -> list[Segment]:

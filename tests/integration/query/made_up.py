@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.query.labels import Labels, labels_of
-from kalla.query.samples import STALE, Samples
+from kalla.query.evaluate.samples import STALE, Samples
+from kalla.query.labels.label_sets import Labels, labels_of
 
 MINUTES = 60_000
 

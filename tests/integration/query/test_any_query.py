@@ -11,25 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kalla.query.array_types import Floats, Whole
 from kalla.query.engine import Answer, Engine
-from kalla.query.features import Features
-from kalla.query.flow import Budget, Limits, MergeSorted
-from kalla.query.frames import Floats, Steps, Whole
-from kalla.query.labels import labels_of, unnamed
-from kalla.query.leaves import execute
-from kalla.query.lines import Series, lines
-from kalla.query.plan import Setting
-from kalla.query.problems import QueryProblem
-from kalla.query.samples import MemorySource, Samples
+from kalla.query.evaluate.evaluation import Budget, Limits, MergeSorted
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.leaf import execute
+from kalla.query.evaluate.result_series import Series, lines
+from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.labels.label_sets import labels_of, unnamed
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.query_errors import QueryError
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.numbered_source import NumberedSource
 from tests.unit.query.expressions import expressions
 
 SERIES = {seed: made_up(seed) for seed in range(4)}
-EVERY = Setting(features=Features.every())
+EVERY = PlanSettings(features=Features.every())
 
 
-def engine(seed: int, shards: int, setting: Setting = EVERY, workers: int = 1) -> Engine:
+def engine(seed: int, shards: int, setting: PlanSettings = EVERY, workers: int = 1) -> Engine:
     """Labels of one shard are as they are, those of several have numbers."""
     source = (MemorySource if shards == 1 else NumberedSource)(SERIES[seed], shards)
     return Engine(source, setting, Limits(seconds=60.0), workers)
@@ -39,7 +40,7 @@ def asked(one: Engine, text: str) -> Answer | str:
     """The answer of a range query, or why there is none."""
     try:
         return one.range(text, 0, 12 * MINUTES, 90_000)
-    except QueryProblem as problem:
+    except QueryError as problem:
         return f"{problem.kind}: {problem}"
 
 
@@ -61,7 +62,7 @@ def bits(values: Floats) -> Whole:
 @given(expressions(), st.sampled_from(sorted(SERIES)), st.booleans())
 def test_one_shard_and_many_give_the_same_bits(text: str, seed: int, delayed: bool) -> None:
     features = Features(experimental_functions=True, delayed_name_removal=delayed)
-    setting = Setting(features=features)
+    setting = PlanSettings(features=features)
     alone = asked(engine(seed, 1, setting), text)
 
     for shards, workers in ((7, 2), (64, 1)):
@@ -146,7 +147,7 @@ def test_a_query_that_nobody_waits_for_stops() -> None:
     stop = threading.Event()
     stop.set()
 
-    with pytest.raises(QueryProblem) as problem:
+    with pytest.raises(QueryError) as problem:
         engine(0, 7).range("rate(m_total[5m])", 0, MINUTES, 1000, stop)
 
     assert (problem.value.kind, str(problem.value)) == (

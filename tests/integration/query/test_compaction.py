@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from kalla.errors import Unavailable
 from kalla.local import ports
-from kalla.query.samples import STALE
-from kalla.query.store.compaction import carry_out
-from kalla.query.store.plan import Merge, plan, together
+from kalla.query.evaluate.samples import STALE
+from kalla.query.store.maintenance.compaction import carry_out
+from kalla.query.store.maintenance.compaction_plan import Merge, plan, together
 from kalla.query.store.segments import Segment
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import SparkSessions
@@ -92,7 +92,7 @@ async def test_a_worker_merges_while_samples_are_written_and_queries_see_all_of_
     configured = kept_settings(database_url, tmp_path)
     async with open_store(configured, spark) as kept:
         wake = open_channel(configured, kept.database, ["compact"])
-        worker = Worker(configured, kept.kinds, kept.database, wake, duties=[kept.upkeep])
+        worker = Worker(configured, kept.job_types, kept.database, wake, services=[kept.upkeep])
         await worker.start()
         try:
             for turn in range(2):
@@ -185,7 +185,7 @@ async def test_segments_that_were_replaced_meanwhile_are_not_replaced_again(
         after = await kept.live()
         assert levels(after) == [1, 1]
         async with kept.database.transaction() as connection:
-            await kept.kinds.handler("compact").settle(connection, second, outcomes[1])
+            await kept.job_types.handler("compact").settle(connection, second, outcomes[1])
         assert await kept.live() == after
         assert await kept.read() == before
 
@@ -234,7 +234,7 @@ async def test_merges_among_which_a_kernel_breaks_down_are_tried_one_by_one(
             raise RuntimeError("Python worker exited unexpectedly (crashed)")
         return [kernel(task) for task in tasks]
 
-    monkeypatch.setattr("kalla.query.store.compaction.place", place)
+    monkeypatch.setattr("kalla.query.store.maintenance.compaction.place", place)
     monkeypatch.setattr(SparkSessions, "session", lambda *_: nullcontext())
     here = SparkSessions(SparkSettings())
     async with open_store(kept_settings(database_url, tmp_path, attempts=1), here) as kept:
@@ -296,7 +296,7 @@ async def test_a_full_disk_fails_the_merge_with_a_sentence_and_loses_nothing(
             raise OSError(errno.ENOSPC, "full")
 
         with monkeypatch.context() as patched:
-            patched.setattr("kalla.storage.os.fsync", full)
+            patched.setattr("kalla.storage.storage.os.fsync", full)
             with pytest.raises(Unavailable, match="No space left"):
                 carry_out(LOCAL, kept.settings.metrics_url, "compacted/1-1", task)
         assert await kept.read() == before

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.samples import STALE
-from kalla.query.store import compaction, segments
-from kalla.query.store.compaction import Merged, Refused, carry_out
-from kalla.query.store.plan import Bounds, Merge, plan, together
-from kalla.query.store.reading import SegmentSource
+from kalla.query.evaluate.samples import STALE
+from kalla.query.store import segments
+from kalla.query.store.maintenance import compaction
+from kalla.query.store.maintenance.compaction import Merged, Refused, carry_out
+from kalla.query.store.maintenance.compaction_plan import Bounds, Merge, plan, together
+from kalla.query.store.segment_cache import SegmentCache
+from kalla.query.store.segment_source import SegmentSource
 from kalla.query.store.segments import Segment
-from kalla.query.store.shelf import Shelf
 from kalla.storage import LOCAL, Storage
 from tests.compaction_kit import (
     HOUR,
@@ -50,7 +51,7 @@ def test_any_samples_read_the_same_before_and_after_any_merge(
     tmp_path_factory: pytest.TempPathFactory, batches: list[dict[Any, Any]], data: st.DataObject
 ) -> None:
     url = str(tmp_path_factory.mktemp("any"))
-    shelf = Shelf(LOCAL, url, 1 << 26)
+    segment_cache = SegmentCache(LOCAL, url, 1 << 26)
     live: dict[int, Segment] = {}
     number = 0
 
@@ -60,7 +61,7 @@ def test_any_samples_read_the_same_before_and_after_any_merge(
         number += 1
 
     def read() -> list[Any]:
-        return everything(SegmentSource(shelf, list(live.values()), 2))
+        return everything(SegmentSource(segment_cache, list(live.values()), 2))
 
     bounds = Bounds(many=3, segments=5, samples=30, wide_samples=60)
     for batch in batches:
@@ -91,13 +92,15 @@ def test_a_segment_too_large_for_a_task_is_taken_in_parts(
     )
     assert large.row_groups == 3
     old = Segment(**asdict(large), segment_id=0)
-    monkeypatch.setattr("kalla.query.store.compaction.Bounds", lambda: Bounds(samples=140_000))
+    monkeypatch.setattr(
+        "kalla.query.store.maintenance.compaction.Bounds", lambda: Bounds(samples=140_000)
+    )
     (merged,) = carried_out(LOCAL, str(tmp_path), (Merge(0, 1, (old,)),))
     assert [new.samples for new in merged.news] == [70_000] * 3
     news = [Segment(**asdict(new), segment_id=place) for place, new in enumerate(merged.news)]
 
     def read(held: list[Segment]) -> list[Any]:
-        return everything(SegmentSource(Shelf(LOCAL, str(tmp_path), 1 << 26), held, 1))
+        return everything(SegmentSource(SegmentCache(LOCAL, str(tmp_path), 1 << 26), held, 1))
 
     assert read(news) == read([old])
 
@@ -105,9 +108,11 @@ def test_a_segment_too_large_for_a_task_is_taken_in_parts(
 @pytest.fixture
 def two_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Merge, ...]:
     """One for each shard of an object; shard 0 has more row groups than a task takes at once."""
-    monkeypatch.setattr("kalla.query.store.rows._GROUP_SAMPLES", 4)
-    monkeypatch.setattr("kalla.query.store.rows._GROUP_LEAST", 4)
-    monkeypatch.setattr("kalla.query.store.compaction.Bounds", lambda: Bounds(samples=16))
+    monkeypatch.setattr("kalla.query.store.segment_rows._GROUP_SAMPLES", 4)
+    monkeypatch.setattr("kalla.query.store.segment_rows._GROUP_LEAST", 4)
+    monkeypatch.setattr(
+        "kalla.query.store.maintenance.compaction.Bounds", lambda: Bounds(samples=16)
+    )
     samples = spread(ticks(START, 2, step=2 * HOUR, of=6), 1) | {
         1: spread(ticks(START, 2, step=2 * HOUR, of=1), 1)[0]
     }
@@ -125,7 +130,7 @@ def test_a_segment_too_large_for_a_task_keeps_its_samples_beside_another_shard(
     news = [new for each in carried_out(LOCAL, str(tmp_path), two_merges) for new in each.news]
 
     def read(held: list[Segment]) -> list[Any]:
-        return everything(SegmentSource(Shelf(LOCAL, str(tmp_path), 1 << 26), held, 2))
+        return everything(SegmentSource(SegmentCache(LOCAL, str(tmp_path), 1 << 26), held, 2))
 
     written = [Segment(**asdict(new), segment_id=place) for place, new in enumerate(news)]
     assert read(written) == read([old for merge in two_merges for old in merge.inputs])

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.query.store import segments
-from kalla.query.store.compaction import attempt_of
+from kalla.query.store.maintenance.compaction import attempt_of
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import SparkSessions
 from kalla.storage import LOCAL, join
@@ -103,7 +103,7 @@ async def test_samples_past_the_retention_go_by_whole_segments(
         await kept.write(ticks(START + 5 * HOUR + 10 * MINUTE, 1))
         (job,) = [each for each in await kept.look() if each.type == "retain"]
         async with kept.database.transaction() as connection:
-            handler = kept.kinds.handler("retain")
+            handler = kept.job_types.handler("retain")
             claimed = Job.from_row(asdict(job) | {"opened_by": None})
             await handler.settle(connection, claimed, handler.run(claimed, Context()))
         # The second write is partly out of time: it stays as long as any of it is wanted.

@@ -11,12 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from kalla.errors import Conflict
-from kalla.query.labels import Labels
-from kalla.query.matchers import Matcher
+from kalla.query.labels.label_sets import Labels
+from kalla.query.promql.matchers import Matcher
 from kalla.query.store import catalogue, segments
 from kalla.query.store.catalogue import Metadata
+from kalla.query.store.metric_store import MetricStore
 from kalla.query.store.segments import NewSegment, SegmentBroken
-from kalla.query.store.store import MetricStore
 from tests.metrics_kit import (
     batch_of,
     commit,

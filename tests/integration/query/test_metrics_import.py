@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.query.labels import Labels
-from kalla.query.samples import STALE, STALE_BITS
-from kalla.query.store import importing, remote_write, segments
+from kalla.query.evaluate.samples import STALE, STALE_BITS
+from kalla.query.labels.label_sets import Labels
+from kalla.query.store import segments
 from kalla.query.store.catalogue import Metadata
-from kalla.query.store.importing import bodies
-from kalla.query.store.known import REFUSED, Known, Refusals
+from kalla.query.store.ingest import file_import, remote_write
+from kalla.query.store.ingest.file_import import bodies
+from kalla.query.store.ingest.series_index import REFUSED, Refusals, SeriesIndex
 from kalla.storage import Storage
 from tests.metrics_kit import batch_of, named
 
@@ -30,7 +31,7 @@ def imported(path: Path) -> tuple[dict[Labels, list[tuple[int, float]]], dict[st
     """What the API would find in the bodies made of a file."""
     found: dict[Labels, list[tuple[int, float]]] = {}
     metadata: dict[str, Metadata] = {}
-    known = Known(4, 1 << 30)
+    known = SeriesIndex(4, 1 << 30)
     for body in bodies(path):
         request = remote_write.decode(body.content, 1, MOST)
         assert len(request.times) == body.samples
@@ -68,7 +69,7 @@ def test_text_keeps_its_samples_and_what_it_tells_of_them(tmp_path: Path) -> Non
 def test_a_body_stays_small_however_many_samples_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "BODY_BYTES", 2000)
+    monkeypatch.setattr(file_import, "BODY_BYTES", 2000)
     count = 1000
     file = a_table(
         tmp_path,

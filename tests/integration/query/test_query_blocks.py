@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.checking import checked
+from kalla.query.array_types import Whole
 from kalla.query.engine import Answer, Engine
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.frames import Frame, Steps, Whole
-from kalla.query.labels import Labels, labels_of
-from kalla.query.lines import Series
-from kalla.query.plan import Setting
-from kalla.query.problems import LimitReached, QueryProblem
-from kalla.query.samples import MemorySource, Samples
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.frames import Frame, Steps
+from kalla.query.evaluate.result_series import Series
+from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.labels.label_sets import Labels, labels_of
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.query_errors import LimitReached, QueryError
+from kalla.query.promql.type_checker import checked
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.promqltest.comparing import same_answers
 from tests.unit.query.expressions import expressions
@@ -31,7 +32,7 @@ SOURCES = {seed: MemorySource(made_up(seed), shards=3) for seed in range(4)}
 
 def by(steps: int, seed: int = 1) -> Engine:
     """An engine that evaluates so many steps at a time."""
-    setting = Setting(features=FEATURES)
+    setting = PlanSettings(features=FEATURES)
     return Engine(SOURCES[seed], setting, Limits(seconds=60.0), width=lambda _: steps)
 
 
@@ -39,7 +40,7 @@ def outcome(ask: Callable[[], Answer]) -> Answer | str:
     """The answer, or why there is none: which of several reasons depends on what is met first."""
     try:
         return ask()
-    except QueryProblem as problem:
+    except QueryError as problem:
         return problem.kind
 
 
@@ -131,7 +132,7 @@ def test_points_are_there_before_the_last_are_computed() -> None:
         taken.append(steps)
         stop.set()
 
-    with pytest.raises(QueryProblem, match="query was canceled"):
+    with pytest.raises(QueryError, match="query was canceled"):
         by(5).run(checked("n * 2", FEATURES), "n * 2", STEPS, STEPS.step, stop, take)
 
     assert taken == [STEPS.part(0, 5)]
@@ -147,7 +148,7 @@ def test_series_that_clash_later_end_what_has_begun() -> None:
     engine = Engine(MemorySource(clashing), width=lambda _: 4)
     taken = []
 
-    with pytest.raises(QueryProblem, match="same labelset"):
+    with pytest.raises(QueryError, match="same labelset"):
         engine.run(
             checked(text := '{i="1"} * 2'), text, Steps(0, 12 * MINUTES, MINUTES), MINUTES,
             take=lambda steps, _: taken.append(steps.start),

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kalla.query.checking import checked
 from kalla.query.engine import Engine, bounds
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.frames import Steps
-from kalla.query.matchers import Matcher
-from kalla.query.plan import Setting
-from kalla.query.problems import QueryProblem
-from kalla.query.samples import MemorySource, SeriesBatch
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.samples import MemorySource, SeriesBatch
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.matchers import Matcher
+from kalla.query.promql.query_errors import QueryError
+from kalla.query.promql.type_checker import checked
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.unit.query.expressions import expressions
 
-SETTING = Setting(features=Features.every(), counted=True)
+SETTING = PlanSettings(features=Features.every(), counted=True)
 SOURCE = MemorySource(made_up(1), shards=3)
 STEPS = Steps(MINUTES, 7 * MINUTES, 90_000)
 
@@ -44,8 +44,10 @@ def ask(text: str, steps: Steps, step_ms: int) -> tuple[Watched, tuple[int, ...]
     source = Watched([])
     engine = Engine(source, SETTING, Limits(seconds=60))
     try:
-        return source, engine.run(checked(text, SETTING.features), text, steps, step_ms).stats.seen
-    except QueryProblem:
+        return source, engine.run(
+            checked(text, SETTING.features), text, steps, step_ms
+        ).stats.samples_by_step
+    except QueryError:
         return source, None
 
 
@@ -56,7 +58,7 @@ def test_no_query_looks_beyond_its_bounds(text: str, ranged: bool, subquery: str
     text = text if ranged else f"({text}){subquery}"
     try:
         known = bounds(checked(text, SETTING.features), steps, step_ms, SETTING)
-    except QueryProblem:
+    except QueryError:
         assert ask(text, steps, step_ms)[1] is None
         return
 
@@ -73,9 +75,9 @@ def test_no_query_looks_beyond_its_bounds(text: str, ranged: bool, subquery: str
 def test_each_step_of_a_range_sees_what_an_instant_query_sees(text: str) -> None:
     if "()" in text:
         return  # of the whole query: start(), end(), step(), range()
-    _, seen = ask(text, STEPS, STEPS.step)
-    if seen is None:
+    _, samples_by_step = ask(text, STEPS, STEPS.step)
+    if samples_by_step is None:
         return
-    for time, count in zip(STEPS.times.tolist(), seen, strict=True):
+    for time, count in zip(STEPS.times.tolist(), samples_by_step, strict=True):
         _, alone = ask(text, Steps(time, time, 1), 0)
         assert alone in ((count,), None)

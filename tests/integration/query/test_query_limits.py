@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from kalla.query.engine import Answer, Engine
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.frames import Steps
-from kalla.query.labels import labels_of
-from kalla.query.parsing import HIGHEST
-from kalla.query.plan import Setting
-from kalla.query.problems import (
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.labels.label_sets import labels_of
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.parser import HIGHEST
+from kalla.query.promql.query_errors import (
     BadRequest,
     LimitReached,
     NativeHistograms,
-    QueryProblem,
+    QueryError,
     TimedOut,
 )
-from kalla.query.reading import DEEPEST
-from kalla.query.samples import MemorySource, Samples
+from kalla.query.promql.token_reader import DEEPEST
 
 TIMES = np.arange(0, 600_001, 10_000)
 SERIES = {
@@ -78,7 +78,7 @@ ENGINE = Engine(SOURCE)
     ],
 )
 def test_a_limit_names_itself(limits: Limits, text: str, message: str) -> None:
-    with pytest.raises(QueryProblem) as problem:
+    with pytest.raises(QueryError) as problem:
         replace(ENGINE, limits=limits).range(text, 0, 600_000, 10_000)
     assert message in str(problem.value)
 
@@ -192,14 +192,14 @@ def test_times_that_make_no_sense_are_refused(
 def test_a_time_beyond_64_bits_is_refused_before_anything_is_read() -> None:
     with pytest.raises(BadRequest, match="out of range"):
         ENGINE.instant("a_total", 2**63)
-    with pytest.raises(QueryProblem, match="timestamp out of bounds for @ modifier"):
+    with pytest.raises(QueryError, match="timestamp out of bounds for @ modifier"):
         ENGINE.instant("a_total @ 1e18", 0)
 
 
 def test_without_delayed_removal_names_go_at_once() -> None:
-    with pytest.raises(QueryProblem, match="vector cannot contain metrics with the same labelset"):
+    with pytest.raises(QueryError, match="vector cannot contain metrics with the same labelset"):
         ENGINE.instant('sum(rate({i="1"}[5m]))', 600_000)
-    delayed = Setting(features=Features(delayed_name_removal=True))
+    delayed = PlanSettings(features=Features(delayed_name_removal=True))
 
     [total] = replace(ENGINE, setting=delayed).instant('sum(rate({i="1"}[5m]))', 600_000).series
 

@@ -17,14 +17,15 @@ import httpx
 import numpy as np
 import pytest
 
-from kalla.query import blocks
-from kalla.query.calls import ELEMENTWISE
-from kalla.query.frames import Floats, Frame, Steps
-from kalla.query.matchers import Matcher
-from kalla.query.problems import TimedOut
-from kalla.query.prometheus import stream
-from kalla.query.prometheus.asking import Queries, keep_kernels
-from kalla.query.samples import SeriesBatch
+from kalla.query.array_types import Floats
+from kalla.query.evaluate import blocks
+from kalla.query.evaluate.frames import Frame, Steps
+from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.http import event_stream
+from kalla.query.http.query_service import QueryService, keep_kernels
+from kalla.query.operators.elementwise import ELEMENTWISE
+from kalla.query.promql.matchers import Matcher
+from kalla.query.promql.query_errors import TimedOut
 from tests.metrics_kit import batch_of, named
 from tests.web_kit import Site, until
 
@@ -61,7 +62,7 @@ async def matrix(site: Site, query: str, step: float) -> Any:
 async def test_a_stream_is_the_answer_in_the_order_of_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "EVENT_POINTS", 100)
+    monkeypatch.setattr(event_stream, "EVENT_POINTS", 100)
     monkeypatch.setattr(blocks, "_EARLY_CELLS", 4 * len(SERIES))
 
     *results, summary, done = await events(site, BODY)
@@ -157,7 +158,7 @@ async def test_points_come_while_later_ones_are_computed(
 async def test_closing_a_stream_ends_the_work_between_two_blocks(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queries: Queries = site.app.state.queries
+    queries: QueryService = site.app.state.queries
     async with gated(site, monkeypatch) as (gate, answer):
         await until(_true(lambda: gate.passed == 2), "the second block is being computed", 60)
         [stop] = queries._running.values()
@@ -172,7 +173,7 @@ async def test_a_query_waits_for_its_reader_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps, frame = Steps(0, 0, 1000), Frame.empty(1)
-    handover = stream.Handover()
+    handover = event_stream.BlockQueue()
 
     async def put_all(count: int) -> None:
         for _ in range(count):
@@ -182,7 +183,7 @@ async def test_a_query_waits_for_its_reader_but_not_for_ever(
     putting.add_done_callback(lambda _: handover.end())
     assert len([block async for block in handover.blocks()]) == 10
 
-    monkeypatch.setattr(stream, "READER_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "READER_SECONDS", 0.05)
     with pytest.raises(TimedOut, match="nobody read the points"):
         await put_all(10)
     handover.close()
@@ -267,10 +268,12 @@ class Slow:
 
 
 @asynccontextmanager
-async def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Slow, Queries]]:
+async def slow(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Slow, QueryService]]:
     """The site, served on a port, with a store whose queries never end by themselves."""
     source = Slow()
-    queries = Queries(site.settings, site.app.state.metric_store)
+    queries = QueryService(site.settings, site.app.state.metric_store)
 
     async def snapshot(*_: object) -> Slow:
         return source

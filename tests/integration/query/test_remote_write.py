@@ -16,14 +16,14 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.app.api import create_app
-from kalla.app.kinds import kinds as all_kinds
+from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.query.labels import Labels
-from kalla.query.matchers import Matcher
-from kalla.query.prometheus import write_routes
-from kalla.query.samples import STALE, SeriesBatch
+from kalla.query.evaluate.samples import STALE, SeriesBatch
+from kalla.query.http import write_routes
+from kalla.query.labels.label_sets import Labels
+from kalla.query.promql.matchers import Matcher
 from kalla.query.store.catalogue import Metadata
-from kalla.query.store.store import MetricStore
+from kalla.query.store.metric_store import MetricStore
 from kalla.settings import Database as DatabaseSettings
 from kalla.spark.session import SparkSessions
 from kalla.storage import Storage
@@ -50,11 +50,11 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
 async def a_site(url: str, folder: Path, **metrics: Any) -> AsyncIterator[Site]:
     """The app with its segments in this folder."""
     settings = metrics_settings(url, folder, commit_seconds=0.001, **metrics)
-    kinds = all_kinds(settings, SparkSessions(settings.spark))
+    job_types = all_job_types(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
-    app = create_app(settings, kinds, database, bell := Bell())
+    app = create_app(settings, job_types, database, bell := Bell())
     async with app.router.lifespan_context(app):
-        site = Site(app, settings, kinds, database, bell, {})
+        site = Site(app, settings, job_types, database, bell, {})
         async with database.transaction() as connection:
             for role in ROLES:
                 site.tokens[role] = await tokens.create(connection, role, role, replace=True)

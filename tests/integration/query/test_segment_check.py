@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from kalla.errors import Conflict, NotFound
-from kalla.query.labels import Labels
+from kalla.query.labels.label_sets import Labels
 from kalla.query.store import catalogue, segments
-from kalla.query.store import store as store_module
+from kalla.query.store import metric_store as store_module
+from kalla.query.store.metric_store import MetricStore
 from kalla.query.store.segments import Segment, SegmentBroken
-from kalla.query.store.store import MetricStore
 from tests.metrics_kit import commit, contents, metric_store, metrics_settings, named
 
 EVER = (-(2**60), 2**60)

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kalla.query.matchers import Matcher
-from kalla.query.problems import LimitReached, Stopped
-from kalla.query.samples import SeriesBatch
+from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.promql.matchers import Matcher
+from kalla.query.promql.query_errors import LimitReached, Stopped
 from kalla.query.store import segments
-from kalla.query.store.reading import SegmentSource
-from kalla.query.store.rows import BLOCK_MS
+from kalla.query.store.segment_cache import SegmentCache
+from kalla.query.store.segment_rows import BLOCK_MS
+from kalla.query.store.segment_source import SegmentSource
 from kalla.query.store.segments import Segment, SegmentBroken
-from kalla.query.store.shelf import Shelf
 from kalla.storage import LOCAL
 from tests.integration.query.kept_segments import EVER, kept, source
 from tests.metrics_kit import contents, listed, named
@@ -106,24 +106,24 @@ def test_segments_and_row_groups_that_cannot_match_are_not_read(tmp_path: Path) 
 
 def test_statistics_spare_reading_even_the_labels(tmp_path: Path) -> None:
     segment = large(tmp_path)
-    shelf = Shelf(LOCAL, str(tmp_path), 1 << 30)
-    whole = SegmentSource(shelf, [segment], 1)
+    segment_cache = SegmentCache(LOCAL, str(tmp_path), 1 << 30)
+    whole = SegmentSource(segment_cache, [segment], 1)
 
     whole.select(0, [Matcher("__name__", "=", "nothing")], *EVER)
-    none_met = shelf.series
+    none_met = segment_cache.series
     whole.select(0, [Matcher("__name__", "=", "b")], *EVER)
 
-    assert (none_met, shelf.series) == (0, 10)
+    assert (none_met, segment_cache.series) == (0, 10)
 
 
 def test_memory_for_segments_is_bounded_and_answers_do_not_depend_on_it(tmp_path: Path) -> None:
     segment = large(tmp_path)
     roomy = source(tmp_path, [segment], memory=1 << 30).select(0, [], *EVER)
-    shelf = Shelf(LOCAL, str(tmp_path), 0)
+    segment_cache = SegmentCache(LOCAL, str(tmp_path), 0)
 
-    tight = SegmentSource(shelf, [segment], 1).select(0, [], *EVER)
+    tight = SegmentSource(segment_cache, [segment], 1).select(0, [], *EVER)
 
-    assert shelf.nbytes == 0
+    assert segment_cache.nbytes == 0
     assert np.array_equal(roomy.values, tight.values)
     assert np.array_equal(roomy.times, tight.times)
 
@@ -131,25 +131,25 @@ def test_memory_for_segments_is_bounded_and_answers_do_not_depend_on_it(tmp_path
 def test_threads_that_read_the_same_segments_find_the_same(tmp_path: Path) -> None:
     segment = large(tmp_path)
     fresh = kept(tmp_path, *({named("a", i="0"): [(time, 1.0)]} for time in range(1, 30)))
-    shelf = Shelf(LOCAL, str(tmp_path), segment.bytes)  # too little for all of them
+    segment_cache = SegmentCache(LOCAL, str(tmp_path), segment.bytes)  # too little for all of them
     expected = source(tmp_path, [segment, *fresh], memory=1 << 30).select(0, [], *EVER)
 
     def read(place: int) -> bool:
         matchers = [] if place % 2 else [Matcher("__name__", "=~", "a|b|c")]
-        found = SegmentSource(shelf, [segment, *fresh], 1).select(0, matchers, *EVER)
+        found = SegmentSource(segment_cache, [segment, *fresh], 1).select(0, matchers, *EVER)
         return list(found.labels) == list(expected.labels) and np.array_equal(
             found.values, expected.values
         )
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(read, range(12)))
-    assert shelf.nbytes <= segment.bytes
+    assert segment_cache.nbytes <= segment.bytes
 
 
 def test_a_select_that_would_hold_too_much_is_refused(tmp_path: Path) -> None:
     segment = large(tmp_path)
-    shelf = Shelf(LOCAL, str(tmp_path), 1 << 30)
-    bounded = SegmentSource(shelf, [segment], 1, most_bytes=1 << 20)
+    segment_cache = SegmentCache(LOCAL, str(tmp_path), 1 << 30)
+    bounded = SegmentSource(segment_cache, [segment], 1, most_bytes=1 << 20)
 
     few = bounded.select(0, [Matcher("i", "=", "3")], 0, 60_000)
     with pytest.raises(LimitReached, match="more than 1048576 bytes of memory"):
@@ -164,7 +164,9 @@ def test_a_select_that_nobody_waits_for_ends(tmp_path: Path) -> None:
 
     held = kept(tmp_path, {named("m"): [(1, 1.0)]})
     with pytest.raises(Stopped):
-        SegmentSource(Shelf(LOCAL, str(tmp_path), 0), held, 1, check=check).select(0, [], *EVER)
+        SegmentSource(SegmentCache(LOCAL, str(tmp_path), 0), held, 1, check=check).select(
+            0, [], *EVER
+        )
 
 
 def test_a_segment_that_is_gone_is_named_and_nothing_is_answered(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from kalla.query.engine import Engine
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.labels import Labels
-from kalla.query.plan import Setting
-from kalla.query.samples import STALE_BITS, MemorySource, Samples, SeriesBatch, shard_of
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.samples import STALE_BITS, MemorySource, Samples, SeriesBatch, shard_of
+from kalla.query.labels.label_sets import Labels
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
 from kalla.query.store import segments
-from kalla.query.store.reading import SegmentSource
+from kalla.query.store.segment_cache import SegmentCache
+from kalla.query.store.segment_source import SegmentSource
 from kalla.query.store.segments import Segment
-from kalla.query.store.shelf import Shelf
 from kalla.storage import LOCAL
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.metrics_kit import listed
@@ -47,7 +47,7 @@ def through_segments(
         level = int(number == commits - 1)
         batches = {shard: batch(part) for shard, part in parts.items()}
         held += listed(segments.write(LOCAL, str(folder), level, batches), len(held) + 1)
-    return SegmentSource(Shelf(LOCAL, str(folder), 1 << 24), held, shards)
+    return SegmentSource(SegmentCache(LOCAL, str(folder), 1 << 24), held, shards)
 
 
 def series_of(whole: SeriesBatch) -> dict[Labels, Samples]:
@@ -114,7 +114,7 @@ QUERIES = [
 @pytest.mark.parametrize("seed", [1, 2])
 def test_segments_of_any_shards_and_memory_give_the_same_bits(tmp_path: Path, seed: int) -> None:
     series = made_up(seed)
-    setting = Setting(features=Features.every())
+    setting = PlanSettings(features=Features.every())
     memory = Engine(MemorySource(series), setting, Limits(seconds=60.0))
     kept = [
         Engine(through_segments(tmp_path / str(shards), series, shards), setting, workers=workers)

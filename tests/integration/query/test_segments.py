@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.labels import Labels, labels_of
-from kalla.query.matchers import Matcher
-from kalla.query.samples import STALE, STALE_BITS, SeriesBatch
-from kalla.query.store import merging, segments
-from kalla.query.store.rows import BLOCK_MS, Body
+from kalla.query.evaluate.samples import STALE, STALE_BITS, SeriesBatch
+from kalla.query.labels.label_sets import Labels, labels_of
+from kalla.query.promql.matchers import Matcher
+from kalla.query.store import segments, series_merge
+from kalla.query.store.label_texts import LabelTexts
+from kalla.query.store.segment_rows import BLOCK_MS, SampleColumns
 from kalla.query.store.segments import SegmentBroken
-from kalla.query.store.spelling import Spelled
 from kalla.storage import LOCAL
 from tests.integration.query.kept_segments import EVER, kept, source
 from tests.metrics_kit import Points, batch_of, contents, listed, named
@@ -185,11 +185,11 @@ def test_rows_merge_as_a_dictionary_that_keeps_what_came_first(
                 if after < time <= until:
                     expected.setdefault(name, {}).setdefault(time, value)
         batch = batch_of({named(name): sorted(found.items()) for name, found in series.items()})
-        body = Body(batch.offsets, batch.times, batch.values, None, None)
+        body = SampleColumns(batch.offsets, batch.times, batch.values, None, None)
         places = np.array(["abc".index(dict(labels)["__name__"]) for labels in batch.labels], int)
-        pieces.append(merging.piece(body, places, np.arange(len(batch)), after, until))
+        pieces.append(series_merge.piece(body, places, np.arange(len(batch)), after, until))
 
-    merged = merging.merge(pieces)
+    merged = series_merge.merge(pieces)
 
     selected = {
         "abc"[place]: dict(zip(times.tolist(), values.tolist(), strict=True))
@@ -245,7 +245,7 @@ def test_labels_that_come_spelled_are_written_as_they_are(tmp_path: Path, count:
     times = np.tile(np.arange(count, dtype=np.int64), len(order))
     values = np.random.default_rng(0).random(len(times))
 
-    for labels in (order, Spelled(names, texts)):
+    for labels in (order, LabelTexts(names, texts)):
         batch = SeriesBatch(labels, offsets, times, values)
         parts = {0: batch, 1: batch}
         [held, _] = listed(segments.write(LOCAL, str(tmp_path), 0, parts))

@@ -11,25 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query import computing, leaves, ordering
-from kalla.query.checking import checked, type_of
-from kalla.query.counters import RATES
 from kalla.query.engine import Answer, Engine
-from kalla.query.features import Features
-from kalla.query.flow import Limits
-from kalla.query.frames import Steps
-from kalla.query.matchers import Matcher
-from kalla.query.overtime import OVER_TIME
-from kalla.query.plan import Setting
-from kalla.query.problems import BadRequest, ParseFailed, QueryProblem
-from kalla.query.samples import MemorySource, SeriesBatch
-from kalla.query.signatures import ANCHORED, SMOOTHED
+from kalla.query.evaluate import leaf, window_computation
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.samples import MemorySource, SeriesBatch
+from kalla.query.kernels import order_statistics
+from kalla.query.kernels.counters import RATES
+from kalla.query.kernels.over_time import OVER_TIME
+from kalla.query.plan.planner import PlanSettings
+from kalla.query.promql.features import Features
+from kalla.query.promql.function_signatures import ANCHORED, SMOOTHED
+from kalla.query.promql.matchers import Matcher
+from kalla.query.promql.query_errors import BadRequest, ParseFailed, QueryError
+from kalla.query.promql.type_checker import checked, type_of
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.integration.query.test_any_query import same_bits
 from tests.unit.query.expressions import expressions
 from tests.unit.query.test_promql_parsing import PIECES
 
-EVERY = Setting(features=Features.every())
+EVERY = PlanSettings(features=Features.every())
 SOURCE = MemorySource(made_up(2), shards=3)
 # A hostile query must not take long to be refused: these bounds are all it gets.
 BOUNDS = Limits(samples=20_000, series=50, memory_bytes=4 << 20, seconds=30.0)
@@ -74,18 +75,18 @@ def outcome(
     length: int,
     step: int,
     stop: threading.Event | None = None,
-) -> Answer | QueryProblem:
+) -> Answer | QueryError:
     """An instant query has no step. Anything but an answer or a refusal is an error."""
     try:
         if step:
             return engine.range(text, start, start + length, step, stop)
         return engine.instant(text, start, stop)
-    except QueryProblem as problem:
+    except QueryError as problem:
         return problem
 
 
-def is_in_order(found: Answer | QueryProblem) -> bool:
-    if isinstance(found, QueryProblem):
+def is_in_order(found: Answer | QueryError) -> bool:
+    if isinstance(found, QueryError):
         return bool(str(found)) and found.status == STATUSES[found.kind]
     rows = [one.labels for one in found.series]
     return len(set(rows)) == len(rows) and all(
@@ -94,7 +95,7 @@ def is_in_order(found: Answer | QueryProblem) -> bool:
     )
 
 
-def is_alike(found: Answer | QueryProblem, whole: Answer | QueryProblem) -> bool:
+def is_alike(found: Answer | QueryError, whole: Answer | QueryError) -> bool:
     """Of two refusals the beginning counts: which series is named first may differ."""
     if isinstance(found, Answer) and isinstance(whole, Answer):
         return found.type == whole.type and same_bits(found.series, whole.series)
@@ -123,8 +124,8 @@ def test_any_text_has_an_answer_or_a_refusal(pieces: Sequence[str]) -> None:
     assert is_in_order(found)
     try:
         kind = type_of(checked(text, EVERY.features))
-    except QueryProblem:
-        assert isinstance(found, QueryProblem)
+    except QueryError:
+        assert isinstance(found, QueryError)
         return
     assert not isinstance(found, ParseFailed)
     ranged = outcome(engine, text, 0, 5 * MINUTES, 30_000)
@@ -153,7 +154,7 @@ def test_a_limit_gives_the_whole_answer_or_says_that_it_was_reached(
 
     assert is_in_order(bound)
     [reached] = [name for name in WORDS if getattr(limits, name) != getattr(Limits(), name)]
-    says_so = isinstance(bound, QueryProblem) and WORDS[reached] in str(bound)
+    says_so = isinstance(bound, QueryError) and WORDS[reached] in str(bound)
     assert says_so or is_alike(bound, whole)
 
 
@@ -189,7 +190,7 @@ class Troubled:
 def test_an_answer_that_lacks_a_shard_is_no_answer(text: str, good: int, workers: int) -> None:
     source = Troubled(SOURCE, good, OSError("the segment is gone"))
     whole = outcome(Engine(SOURCE, EVERY), text, 0, 10 * MINUTES, 60_000)
-    found: Answer | QueryProblem | None = None
+    found: Answer | QueryError | None = None
     with suppress(OSError):
         found = outcome(Engine(source, EVERY, workers=workers), text, 0, 10 * MINUTES, 60_000)
 
@@ -211,7 +212,7 @@ def test_a_query_stopped_on_the_way_has_the_whole_answer_or_none(
     whole = outcome(Engine(SOURCE, EVERY), text, 0, 10 * MINUTES, 60_000)
     found = outcome(engine, text, 0, 10 * MINUTES, 60_000, stop)
 
-    if isinstance(found, QueryProblem) and found.kind == "canceled":
+    if isinstance(found, QueryError) and found.kind == "canceled":
         assert stop.is_set()
     else:
         assert is_alike(found, whole)
@@ -237,13 +238,13 @@ def test_a_leaf_looks_up_more_often_the_more_its_windows_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(SOURCE, EVERY)
-    monkeypatch.setattr(computing, "_WORK", 5000)
+    monkeypatch.setattr(window_computation, "_WORK", 5000)
     asked = []
     for text in ("sum_over_time(n[15s])", "sum_over_time(n[10m])", "mad_over_time(n[10m])"):
         plan = engine.explained(text, Steps(0, 10 * MINUTES, 1000), 1000)
         guard = Counting()
         for shard in range(SOURCE.shards):
-            leaves.execute(plan.leaves[0], SOURCE, shard, guard)
+            leaf.execute(plan.leaves[0], SOURCE, shard, guard)
         asked.append(guard.asked)
 
     assert asked[0] < asked[1] < asked[2]
@@ -259,9 +260,9 @@ def test_a_leaf_looks_up_also_within_the_windows_of_one_series(
         'stddev_over_time({__name__!=""}[10m])', Steps(0, 10 * MINUTES, 1000), 1000
     )
     whole, sliced = Counting(), Counting()
-    leaves.execute(plan.leaves[0], ONE_SERIES, 0, whole)
-    monkeypatch.setattr(computing, "_WORK", 500)
-    leaves.execute(plan.leaves[0], ONE_SERIES, 0, sliced)
+    leaf.execute(plan.leaves[0], ONE_SERIES, 0, whole)
+    monkeypatch.setattr(window_computation, "_WORK", 500)
+    leaf.execute(plan.leaves[0], ONE_SERIES, 0, sliced)
 
     assert sliced.asked > whole.asked + 10
 
@@ -276,9 +277,9 @@ def test_a_leaf_looks_up_also_within_the_windows_of_one_series(
 def test_a_query_can_be_stopped_within_a_single_series(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(computing, "_WORK", 1000)
+    monkeypatch.setattr(window_computation, "_WORK", 1000)
     stop = threading.Event()
-    kernel = ordering.quantiles_across if "by" in text else ordering.ranks
+    kernel = order_statistics.quantiles_across if "by" in text else order_statistics.ranks
     calls = []
 
     def stopping(*arguments: object) -> object:
@@ -286,11 +287,11 @@ def test_a_query_can_be_stopped_within_a_single_series(
         stop.set()
         return kernel(*arguments)
 
-    monkeypatch.setattr(ordering, kernel.__name__, stopping)
+    monkeypatch.setattr(order_statistics, kernel.__name__, stopping)
     engine = Engine(SOURCE, EVERY, width=lambda _: 7)
     found = outcome(engine, text, 0, 10 * MINUTES, 10_000, stop)
 
-    assert isinstance(found, QueryProblem)
+    assert isinstance(found, QueryError)
     assert found.kind == "canceled"
     assert len(calls) == 1
 
@@ -301,14 +302,14 @@ def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -
     engine = Engine(SOURCE, replace(EVERY, counted=counted))
     whole = outcome(engine, text, 0, 10 * MINUTES, 20_000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(computing, "_WORK", work)
+        patch.setattr(window_computation, "_WORK", work)
         found = outcome(engine, text, 0, 10 * MINUTES, 20_000)
 
     assert is_alike(found, whole)
     if isinstance(found, Answer) and isinstance(whole, Answer):
         assert found.warnings == whole.warnings
         assert found.infos == whole.infos
-        assert found.stats.seen == whole.stats.seen
+        assert found.stats.samples_by_step == whole.stats.samples_by_step
         assert found.stats.samples_held == whole.stats.samples_held
 
 
@@ -335,7 +336,7 @@ def test_the_answer_in_slices_is_the_same(text: str, work: int, counted: bool) -
 def test_every_function_is_the_same_in_slices(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(SOURCE, EVERY)
     whole = outcome(engine, text, 0, 10 * MINUTES, 7_000)
-    monkeypatch.setattr(computing, "_WORK", 30)
+    monkeypatch.setattr(window_computation, "_WORK", 30)
 
     assert isinstance(whole, Answer)
     assert len(whole.series) > 0

@@ -9,7 +9,15 @@ from itertools import product
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from kalla.reconcile.model import Cardinality, Equal, Recipe, Rule, Source, Sources, Tolerance
+from kalla.reconcile.recipe.model import (
+    Cardinality,
+    Equal,
+    Recipe,
+    Rule,
+    Source,
+    Sources,
+    Tolerance,
+)
 from tests.reference import matcher, through_kernel
 from tests.reference.cases import CASES, Case
 from tests.reference.evidence import Table

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import kernel, plan
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import buckets
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.run import check_conservation
-from kalla.reconcile.sources import origins
+from kalla.reconcile.partitioned import partitioned_match
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Recipe
+from kalla.reconcile.runs.execute import check_conservation
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import source_planning
 
 WHEN = "2026-01-01 00:00:00Z"
 BY_REF = {"left": "ref", "op": "eq", "right": "ref"}
@@ -46,12 +47,14 @@ def match(
     sources["left"] |= options
     rules = [{"name": "only", "conditions": conditions}]
     recipe = Recipe.model_validate({"name": "test", "sources": sources, "rules": rules})
-    made = plan.make(recipe, {side: origins.look(recipe.sources[side], side) for side in SIDES})
+    made = plan.make(
+        recipe, {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+    )
     resources, evidence = Resources("500MB", 1, folder / "temp"), folder / "evidence"
     if count == 1:
         facts = kernel.match(made, evidence, resources, WHEN)
     else:
-        facts = buckets.match(
+        facts = partitioned_match.match(
             made, count, evidence, resources, WHEN, lambda run, tasks: [run(each) for each in tasks]
         )
     check_conservation(facts.sides)

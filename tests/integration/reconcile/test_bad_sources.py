@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, KallaError
-from kalla.reconcile import kernel, plan
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import buckets
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Filter, Recipe, Source
-from kalla.reconcile.run import check_conservation
-from kalla.reconcile.sources import origins
+from kalla.reconcile.partitioned import partitioned_match
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Filter, Recipe, Source
+from kalla.reconcile.runs.execute import check_conservation
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import source_planning
 
 GOOD = "id,ref,amount\nR1,a,10.00\nR2,b,20.00\n"
 
@@ -49,7 +50,9 @@ def match(folder: Path, left: str | bytes, **options: Any) -> Facts:
     (folder / "left.csv").write_bytes(left.encode() if isinstance(left, str) else left)
     (folder / "right.csv").write_text(GOOD)
     wanted = recipe(folder, options)
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     check_conservation(facts.sides)
@@ -133,7 +136,9 @@ def test_what_one_rule_cannot_read_is_counted_though_another_can(
             ],
         }
     )
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
     ((column, kind, rows, _),) = facts.sides["left"].loaded.unreadable
@@ -170,13 +175,15 @@ def test_what_a_filter_cannot_read_is_counted_and_named_though_its_row_is_left_o
         ],
     }
     wanted = recipe(tmp_path, options)
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, tmp_path / "temp")
     work, when = tmp_path / "evidence", "2026-01-01 00:00:00Z"
     if count == 1:
         facts = kernel.match(made, work, resources, when)
     else:
-        facts = buckets.match(
+        facts = partitioned_match.match(
             made, count, work, resources, when, lambda run, tasks: [*map(run, tasks)]
         )
     check_conservation(facts.sides)
@@ -215,7 +222,9 @@ def test_a_text_too_long_for_similarity_is_counted_and_named(
     wanted = Recipe.model_validate(
         {"name": "long", "sources": {"left": left, "right": right}, "rules": [rule]}
     )
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
     for side in SIDES:
@@ -229,7 +238,9 @@ def matched(folder: Path, left: Source, right: Source, **rule: Any) -> list[dict
     wanted = Recipe.model_validate(
         {"name": "100%", "sources": {"left": left, "right": right}, "rules": [{"name": "r"} | rule]}
     )
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, folder / "temp")
     kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
     return list(pq.read_table(folder / "evidence" / "matched" / "rule-0.parquet").to_pylist())
@@ -291,7 +302,9 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
             "rules": [{"name": "r", "conditions": [BY_ID]}],
         }
     )
-    made = plan.make(wanted, {side: origins.look(wanted.sources[side], side) for side in SIDES})
+    made = plan.make(
+        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
     assert facts.sides["left"].states["filtered"].rows == 1
@@ -301,7 +314,9 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
 def test_a_column_that_comes_late_in_json_lines_is_there(tmp_path: Path) -> None:
     lines = ['{"id": "1"}'] * 30_000 + ['{"id": "2", "note": "x", "amount": 0.1}']
     (tmp_path / "left.jsonl").write_text("\n".join(lines) + "\n")
-    seen = origins.look(Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left")
+    seen = source_planning.look(
+        Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left"
+    )
     assert seen.types == {"id": "VARCHAR", "note": "VARCHAR", "amount": "VARCHAR"}
 
 

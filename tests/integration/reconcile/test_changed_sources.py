@@ -14,14 +14,15 @@ import pytest
 from deltalake import write_deltalake
 
 from kalla.errors import Unavailable
-from kalla.reconcile import kernel, run
-from kalla.reconcile.bounds import Bounds
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe, Source
-from kalla.reconcile.plan import Input, Plan
-from kalla.reconcile.sources import native, origins
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.plan.plan import Input, Plan
+from kalla.reconcile.recipe.model import SIDES, Recipe, Source
+from kalla.reconcile.runs import execute
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import native_files, source_planning
+from kalla.reconcile.sources.source_planning import Limits
+from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage, join
 from tests.servers import S3Server
 
@@ -38,7 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Storage]
 
 def look(uri: str, storage: Storage) -> Input:
     source = Source.model_validate({"uri": uri, "primary_key": ["id"]})
-    return origins.look(source, "left", storage=storage)
+    return source_planning.look(source, "left", storage=storage)
 
 
 def test_a_file_that_has_changed_since_it_was_looked_at_is_told(place: tuple[str, Storage]) -> None:
@@ -46,13 +47,13 @@ def test_a_file_that_has_changed_since_it_was_looked_at_is_told(place: tuple[str
     for name in ("a.csv", "b.csv"):
         storage.write_text(join(folder, "rows", name), "id\n1\n2\n")
     seen = look(join(folder, "rows"), storage)
-    native.demand_unchanged(seen, storage)
+    native_files.demand_unchanged(seen, storage)
     storage.write_text(join(folder, "rows", "b.csv"), "id\n1\n2\n3\n")
     with pytest.raises(Unavailable, match=r"b\.csv has changed while it was read: start again"):
-        native.demand_unchanged(seen, storage)
+        native_files.demand_unchanged(seen, storage)
     storage.remove(join(folder, "rows", "b.csv"))
     with pytest.raises(Unavailable, match=r"b\.csv has changed"):
-        native.demand_unchanged(seen, storage)
+        native_files.demand_unchanged(seen, storage)
 
 
 def test_a_file_of_the_same_size_has_changed_if_it_is_another_one(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_file_of_the_same_size_has_changed_if_it_is_another_one(tmp_path: Path
     seen = look(str(file), LOCAL)
     LOCAL.write_text(str(file), "id\n2\n")
     with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
-        native.demand_unchanged(seen)
+        native_files.demand_unchanged(seen)
 
 
 def test_an_object_of_the_same_size_and_second_has_changed_too(s3_server: S3Server) -> None:
@@ -71,18 +72,20 @@ def test_an_object_of_the_same_size_and_second_has_changed_too(s3_server: S3Serv
     (mark,) = seen.marks
     content = hashlib.md5(b"id\n1\n", usedforsecurity=False)
     assert mark["etag"] == content.hexdigest(), "as S3 has it of a small object"
-    native.demand_unchanged(seen, storage)
+    native_files.demand_unchanged(seen, storage)
     storage.write_text(url, "id\n2\n")
     modified = storage.info(url).mark["modified"]
     with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
-        native.demand_unchanged(replace(seen, marks=({**mark, "modified": modified},)), storage)
+        native_files.demand_unchanged(
+            replace(seen, marks=({**mark, "modified": modified},)), storage
+        )
 
 
 def test_a_look_within_bounds_asks_no_object_by_itself(s3_server: S3Server) -> None:
     storage, url = s3_server.storage, f"s3://{s3_server.create()}/rows.csv"
     storage.write_text(url, "id\n1\n")
     source = Source.model_validate({"uri": url, "primary_key": ["id"]})
-    (mark,) = native.look(source, storage=storage, bounds=Bounds()).marks
+    (mark,) = native_files.look(source, storage=storage, bounds=Bounds()).marks
     assert set(mark) == {"file", "bytes", "modified"}
 
 
@@ -97,7 +100,7 @@ def test_a_file_of_the_same_size_and_time_has_changed_too(tmp_path: Path, replac
         other.rename(file)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(Unavailable, match=r"rows\.csv has changed"):
-        native.demand_unchanged(seen)
+        native_files.demand_unchanged(seen)
 
 
 def test_a_delta_table_that_has_a_new_version_still_has_the_one_that_was_looked_at(
@@ -107,10 +110,10 @@ def test_a_delta_table_that_has_a_new_version_still_has_the_one_that_was_looked_
     write_deltalake(table, pa.table({"id": [1, 2]}))
     seen = look(table, LOCAL)
     write_deltalake(table, pa.table({"id": [3]}), mode="overwrite")
-    native.demand_unchanged(seen)
+    native_files.demand_unchanged(seen)
     Path(seen.files[0]).unlink()
     with pytest.raises(Unavailable, match="has changed"):
-        native.demand_unchanged(seen)
+        native_files.demand_unchanged(seen)
 
 
 @pytest.mark.parametrize("changes", [True, False])
@@ -127,7 +130,7 @@ def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
         "rules": [{"name": "r", "conditions": [condition]}],
     }
     recipe = Recipe.model_validate(document)
-    inputs = {side: origins.look(recipe.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
 
     def match(_: object, __: object, made: Plan, work: Path, *___: object) -> Facts:
         found = kernel.match(made, work / "evidence", Resources("200MB", 1, work / "t"), str(WHEN))
@@ -135,12 +138,12 @@ def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
             file.touch()
         return found
 
-    monkeypatch.setattr(run, "_match", match)
+    monkeypatch.setattr(execute, "_match", match)
     folder = tmp_path / "out"
 
     def carry_out() -> None:
         nobody = cast(Any, None)
-        run.match(nobody, recipe, inputs, folder, Limits(), lambda *_: None, WHEN)
+        execute.match(nobody, recipe, inputs, folder, Limits(), lambda *_: None, WHEN)
 
     if not changes:
         carry_out()

@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence import leftovers_in_hand
-from kalla.reconcile.evidence.writing import DATASETS
-from kalla.reconcile.matching import closest_in_hand, hand
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.sources import native
-from kalla.storage_files import File
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Recipe
+from kalla.reconcile.session import column_arrays
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.unmatched import nearest_in_arrays
+from kalla.storage.files import File
 
 Rows = list[dict[str, Any]]
 
@@ -45,27 +46,20 @@ RULES: dict[str, list[dict[str, Any]]] = {
 def test_the_evidence_is_that_of_sql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, keys: int
 ) -> None:
-    monkeypatch.setattr(hand, "MANY", 1)
+    monkeypatch.setattr(column_arrays, "MANY", 1)
     rows = {side: made_up(random.Random(f"{side} {keys}"), keys) for side in SIDES}
     seen: list[bool] = []
 
-    def search(*given: Any, **options: Any) -> list[closest_in_hand.Seen] | None:
+    def search(*given: Any, **options: Any) -> list[nearest_in_arrays.Seen] | None:
         found = in_hand(*given, **options)
         seen.append(found is not None)
         return found
 
-    def tell(*given: Any) -> list[leftovers_in_hand.Leftovers] | None:
-        told.append(found := without_sql(*given))
-        return found
-
-    told: list[list[leftovers_in_hand.Leftovers] | None] = []
-    in_hand, without_sql = closest_in_hand.search, leftovers_in_hand.tell
-    monkeypatch.setattr(closest_in_hand, "search", search)
-    monkeypatch.setattr(leftovers_in_hand, "tell", tell)
+    in_hand = nearest_in_arrays.search
+    monkeypatch.setattr(nearest_in_arrays, "search", search)
     found = evidence(tmp_path / "hand", RULES[named], rows)
     assert all(seen) or keys == 10  # crowded keys are for SQL
-    assert all(told) or named == "one to many"  # and so are sums
-    monkeypatch.setattr(closest_in_hand, "search", lambda *_, **__: None)
+    monkeypatch.setattr(nearest_in_arrays, "search", lambda *_, **__: None)
     by_sql = evidence(tmp_path / "sql", RULES[named], rows)
     assert len(by_sql["unmatched_left"]) > 20 or keys == 10
     assert found == by_sql
@@ -74,16 +68,16 @@ def test_the_evidence_is_that_of_sql(
 def test_what_lacks_a_value_or_has_a_filter_is_left_to_sql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand, "MANY", 1)
+    monkeypatch.setattr(column_arrays, "MANY", 1)
     chance = random.Random(7)
     rows = {side: made_up(chance, 60) for side in SIDES}
     rows["right"][5]["amount"] = None
     left_out = {"column": "day", "op": "gt", "value": "2026-01-05"}
     filtered = [{"conditions": [BY_KEY, AMOUNT, DAY], "right_filters": [left_out]}]
     seen = []
-    searched = closest_in_hand.search
+    searched = nearest_in_arrays.search
     monkeypatch.setattr(
-        closest_in_hand,
+        nearest_in_arrays,
         "search",
         lambda *given, **options: seen.append(searched(*given, **options)),
     )
@@ -95,9 +89,9 @@ def test_what_lacks_a_value_or_has_a_filter_is_left_to_sql(
 
 def test_rows_that_nobody_counted_do_not_take_the_room_of_others() -> None:
     batches = pa.table({"p0": range(1_000), "n": range(1_000)}).to_batches(max_chunksize=100)
-    room = hand.size(1_000, ["p0", "n"])
-    assert hand.gather(10, ["p0", "n"], batches, room - 1) is None
-    read = hand.gather(10, ["p0", "n"], batches, room)
+    room = column_arrays.size(1_000, ["p0", "n"])
+    assert column_arrays.gather(10, ["p0", "n"], batches, room - 1) is None
+    read = column_arrays.gather(10, ["p0", "n"], batches, room)
     assert read is not None
     count, columns = read
     assert count == 1_000
@@ -138,7 +132,7 @@ def evidence(folder: Path, rules: list[dict[str, Any]], rows: dict[Any, Rows]) -
     for each in SIDES:
         path = folder / f"{each}.parquet"
         pq.write_table(pa.Table.from_pylist(rows[each], schema), path)
-        inputs[each] = native.seen("parquet", [File(str(path), path.stat().st_size)])
+        inputs[each] = native_files.seen("parquet", [File(str(path), path.stat().st_size)])
     made = plan.make(Recipe.model_validate(document), inputs)
     resources = Resources("500MB", 2, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")

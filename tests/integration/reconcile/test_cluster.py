@@ -18,14 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
 
-from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence.claim import WORK
-from kalla.reconcile.evidence.writing import DATASETS, combined
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import direct, origins
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.evidence.writing.digests import combined
+from kalla.reconcile.evidence.writing.output_lock import WORK
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Recipe
+from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import direct_reads, source_planning
+from kalla.reconcile.sources.source_planning import Limits
 from kalla.spark import datasource, functions
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.spark.placing import place
@@ -207,10 +209,10 @@ def in_one_bucket(recipe: Recipe, folder: Path) -> dict[str, str]:
     """The digests of the same recipe, matched in this process."""
     source = recipe.sources.right
     with (
-        origins.connector(source, "right", "UTC") as connector,
-        direct.open_input(connector, recipe, "right", Limits()) as right,
+        source_planning.connector(source, "right", "UTC") as connector,
+        direct_reads.open_input(connector, recipe, "right", Limits()) as right,
     ):
-        inputs = {"left": origins.look(recipe.sources.left, "left"), "right": right}
+        inputs = {"left": source_planning.look(recipe.sources.left, "left"), "right": right}
         made = plan.make(recipe, {side: inputs[side] for side in SIDES})
         resources = Resources("500MB", 1, folder / "temp")
         facts = kernel.match(made, folder / "one", resources, "2026-01-01 00:00:00Z")

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.reconcile.evidence import browsing, report
-from kalla.reconcile.evidence.archive import Damaged
-from kalla.reconcile.evidence.comparing import compare
-from kalla.reconcile.evidence.exporting import FORMATS, Format, export
+from kalla.reconcile.evidence.reading import evidence_pages, run_report
+from kalla.reconcile.evidence.reading.evidence_export import FORMATS, Format, export
+from kalla.reconcile.evidence.reading.evidence_reader import Damaged
+from kalla.reconcile.evidence.reading.run_comparison import compare
 from kalla.storage import LOCAL
 from tests.evidence_kit import invoices_and_payments, make_evidence
 
@@ -95,14 +95,14 @@ def test_damaged_evidence_is_told_by_its_place_whatever_is_asked_of_it(
     url = str(folder)
 
     def exported(style: Format) -> None:
-        export(url, PART, browsing.Query(), style, tmp_path / f"out.{style}", LOCAL)
+        export(url, PART, evidence_pages.Query(), style, tmp_path / f"out.{style}", LOCAL)
 
     asked: list[Callable[[], Any]] = [
-        lambda: browsing.page(url, PART, browsing.Query(), LOCAL),
+        lambda: evidence_pages.page(url, PART, evidence_pages.Query(), LOCAL),
         *(lambda style=style: exported(style) for style in FORMATS),
         lambda: compare(whole, url, LOCAL),
         lambda: compare(url, whole, LOCAL),
-        lambda: report.of_evidence(url),
+        lambda: run_report.of_evidence(url),
     ]
     for ask in asked:
         with pytest.raises(Damaged, match=rf"^the evidence at .*{url}.* is damaged: .+") as told:

@@ -14,17 +14,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput, Permanent
-from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence.writing import DATASETS, combined
-from kalla.reconcile.headway import OF_TEXTS, STAGES
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts, SideFacts, Tally
-from kalla.reconcile.matching import crowds, subsets
-from kalla.reconcile.matching.conditions import Bound
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.matching.loading import Loaded
-from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.plan import Input
-from kalla.reconcile.run import check_conservation
+from kalla.reconcile.matching import contested_keys, subset_sum
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.runs.execute import check_conservation
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.session.match_progress import OF_TEXTS, STAGES
+from kalla.reconcile.session.side_loading import Loaded
+from kalla.reconcile.sql.conditions import Bound
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ref", pa.string()), ("amount", pa.decimal128(12, 2))])
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)"}
@@ -195,7 +197,7 @@ def test_a_key_is_matched_alike_whether_it_is_hot_or_not(
         for factors in ([Decimal(1)], around)
     )  # fmt: skip
     cool = match(tmp_path / "cool", left, right, wanted=within(**bounds))
-    monkeypatch.setattr(crowds, "_HOT_PAIRS", 0)
+    monkeypatch.setattr(contested_keys, "_HOT_PAIRS", 0)
     hot = match(tmp_path / "hot", left, right, wanted=within(**bounds))
     assert digests(hot) == digests(cool)
     assert cool.sides["left"].states["matched"].rows > 0
@@ -239,8 +241,8 @@ def test_groups_that_are_too_large_are_known_by_counting(
     def never(*_: object) -> None:
         raise AssertionError("a key that is too large was looked into")
 
-    monkeypatch.setattr(subsets, "for_one", never)
-    monkeypatch.setattr(subsets, "for_several", never)
+    monkeypatch.setattr(subset_sum, "for_one", never)
+    monkeypatch.setattr(subset_sum, "for_several", never)
     (rule,) = recipe().model_dump(exclude_unset=True, mode="json")["rules"]
     left = [(number, f"R{number % 3}", Decimal(7)) for number in range(3 * ones)]
     right = [(number, f"R{number % 3}", Decimal(number)) for number in range(78)]
@@ -344,7 +346,7 @@ def test_an_empty_side_leaves_the_other_unmatched(tmp_path: Path) -> None:
 
 
 def test_columns_may_have_the_names_the_kernel_uses_itself(tmp_path: Path) -> None:
-    names = ("rid", "p0", "v0")
+    names = ("row_id", "p0", "v0")
     schema = pa.schema([(name, field.type) for name, field in zip(names, SCHEMA, strict=True)])
     table = pa.Table.from_arrays(
         [
@@ -358,7 +360,7 @@ def test_columns_may_have_the_names_the_kernel_uses_itself(tmp_path: Path) -> No
     pq.write_table(table, path)
     types = dict(zip(names, TYPES.values(), strict=True))
     given = Input("parquet", (str(path),), types)
-    side = {"uri": "-", "primary_key": ["rid"]}
+    side = {"uri": "-", "primary_key": ["row_id"]}
     wanted = recipe(
         sources={"left": side, "right": side},
         rules=[{"name": "r", "conditions": [{"left": "p0", "op": "eq", "right": "p0"}]}],

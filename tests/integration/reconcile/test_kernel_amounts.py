@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import Permanent
-from kalla.reconcile import complaints, kernel, plan
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import pairs, values
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.plan import Input
+from kalla.reconcile.matching import one_to_one
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sql import column_values, duckdb_errors
+from kalla.reconcile.sql.column_values import Columns
 
 
 def match(folder: Path, types: dict[Side, str], rows: dict[Side, list[str]], **how: Any) -> Facts:
@@ -132,7 +134,7 @@ def test_keys_of_many_digits_are_found_whatever_places_each_side_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str
 ) -> None:
     """Also where they share a bucket with keys that are not joined row by row."""
-    monkeypatch.setattr(pairs, "_BUCKET_PAIRS", 0)
+    monkeypatch.setattr(one_to_one, "_BUCKET_PAIRS", 0)
     chance = random.Random(1)
     keys = [str(chance.randrange(10**19, 10**20)) for _ in range(3_000)]
     facts = match(tmp_path, {"left": left, "right": right}, {"left": keys, "right": keys})
@@ -150,7 +152,7 @@ def test_a_sum_of_too_many_digits_is_told_in_one_sentence(tmp_path: Path) -> Non
 def test_what_duckdb_says_is_told_without_its_sql() -> None:
     with duckdb.connect() as connection, pytest.raises(duckdb.Error, match="LINE 1") as failed:
         connection.execute("SELECT a_name_of_ours FROM range(1)")
-    told = str(complaints.of_matching(failed.value))
+    told = str(duckdb_errors.of_matching(failed.value))
     assert "LINE" not in told
     assert "SELECT" not in told
 
@@ -209,8 +211,10 @@ def test_a_group_whose_sum_no_number_holds_is_no_match(tmp_path: Path, cardinali
 )
 @pytest.mark.parametrize("kind", ["DECIMAL(38,38)", "DECIMAL(5,5)", "DECIMAL(9,5)"])
 def test_a_number_has_a_digit_before_its_point(kind: str, number: str, shown: str) -> None:
-    column = values.value(Columns({"x": kind}), "x")
-    given = f"SELECT {number}::{kind} AS {values.held('x')}"
+    column = column_values.value(Columns({"x": kind}), "x")
+    given = f"SELECT {number}::{kind} AS {column_values.held('x')}"
     with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT {values.shown(column)} FROM ({given})").fetchall()
+        found = connection.execute(
+            f"SELECT {column_values.shown(column)} FROM ({given})"
+        ).fetchall()
     assert found == [(shown,)]

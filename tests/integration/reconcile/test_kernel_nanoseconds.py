@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.reconcile import kernel, plan
+from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import SIDES, Recipe
-from kalla.reconcile.sources import origins
+from kalla.reconcile.plan import plan
+from kalla.reconcile.recipe.model import SIDES, Recipe
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import source_planning
 
 SECOND = 1_700_000_000_000_000_000  # 2023-11-14T22:13:20Z
 NAIVE, ZONED = pa.timestamp("ns"), pa.timestamp("ns", "UTC")
@@ -37,7 +38,9 @@ def match(folder: Path, left: list[Any], right: list[Any], **how: Any) -> Facts:
     recipe = Recipe.model_validate(
         {"name": "t", "sources": sources, "rules": [rule], "time_zone": zone}
     )
-    made = plan.make(recipe, {side: origins.look(recipe.sources[side], side) for side in SIDES})
+    made = plan.make(
+        recipe, {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+    )
     resources = Resources("500MB", 1, folder / "temp")
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -19,19 +21,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import Permanent
-from kalla.reconcile import kernel, plan
-from kalla.reconcile.evidence import spelling, writing
-from kalla.reconcile.evidence.writing import DATASETS, combined
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing import datasets, differences_json
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import closest, closest_in_hand, pairs, steps, values
-from kalla.reconcile.matching.engine import Resources, streamed
-from kalla.reconcile.matching.fates import Fates, as_decimal, halves, numbers
-from kalla.reconcile.matching.values import Columns
-from kalla.reconcile.matching.workbench import Workbench
-from kalla.reconcile.model import SIDES, Recipe, Side
-from kalla.reconcile.plan import Input
-from kalla.reconcile.run import check_conservation, check_evidence
+from kalla.reconcile.matching import one_to_one
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.runs.execute import check_conservation, check_evidence
+from kalla.reconcile.session.duckdb_engine import Resources, streamed
+from kalla.reconcile.session.match_session import MatchSession
+from kalla.reconcile.session.row_status import RowStatus, as_decimal, halves, numbers
+from kalla.reconcile.sql import column_values
+from kalla.reconcile.sql.column_values import Columns
+from kalla.reconcile.unmatched import nearest_candidates, nearest_in_arrays, nearest_values
 
+DOCS = Path(__file__).parents[3] / "docs" / "evidence.md"
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)", "currency": "VARCHAR"}
 SCHEMA = pa.schema(
     [
@@ -116,7 +123,7 @@ def test_keys_joined_row_by_row_or_set_aside_give_the_same_evidence(
 ) -> None:
     joined = match(tmp_path / "joined")
     assert joined.sides["left"].states["matched"].rows > 20
-    monkeypatch.setattr(pairs, "_BUCKET_PAIRS", 0)
+    monkeypatch.setattr(one_to_one, "_BUCKET_PAIRS", 0)
     assert digests(match(tmp_path / "aside")) == digests(joined)
 
 
@@ -142,8 +149,8 @@ def test_candidates_found_by_value_or_by_rank_are_the_same(
     by_value = match(tmp_path / "value")
     near = pq.read_table(tmp_path / "value" / "evidence" / "unmatched_left")
     assert near.column("closest_candidate").null_count < near.num_rows
-    monkeypatch.setattr(steps, "comparable", lambda *_: False)
-    monkeypatch.setattr(steps, "MOST_CURRENCIES", currencies)
+    monkeypatch.setattr(nearest_values, "comparable", lambda *_: False)
+    monkeypatch.setattr(nearest_values, "MOST_CURRENCIES", currencies)
     assert digests(match(tmp_path / "rank")) == digests(by_value)
 
 
@@ -189,15 +196,15 @@ def test_rows_alike_find_together_what_each_finds_by_itself(
         )
     made = plan.make(wanted, inputs)
     found = {}
-    run, asked = Workbench.run, Counter[str]()
+    run, asked = MatchSession.run, Counter[str]()
 
-    def counted(bench: Workbench, sql: str) -> None:
+    def counted(session: MatchSession, sql: str) -> None:
         asked[few] += " TABLE alike " in sql
-        run(bench, sql)
+        run(session, sql)
 
-    monkeypatch.setattr(Workbench, "run", counted)
+    monkeypatch.setattr(MatchSession, "run", counted)
     for few, most in (("all are alone", 10**9), ("some are alike", 0)):
-        monkeypatch.setattr(closest, "_FEW", most)
+        monkeypatch.setattr(nearest_candidates, "_FEW", most)
         resources = Resources("500MB", 1, tmp_path / "temp")
         found[few] = digests(kernel.match(made, tmp_path / few, resources, "2026-01-01 00:00:00Z"))
     assert not asked["all are alone"]
@@ -223,14 +230,16 @@ def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path
 def test_a_side_that_cannot_be_explained_fails_the_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    search = closest_in_hand.search
+    search = nearest_in_arrays.search
 
-    def fail(bench: Workbench, side: Side) -> list[closest_in_hand.Seen] | None:
+    def fail(
+        session: MatchSession, side: Side, **options: bool
+    ) -> list[nearest_in_arrays.Seen] | None:
         if side == failing:
-            bench.run("SELECT * FROM nowhere")
-        return search(bench, side)
+            session.run("SELECT * FROM nowhere")
+        return search(session, side, **options)
 
-    monkeypatch.setattr(closest_in_hand, "search", fail)
+    monkeypatch.setattr(nearest_in_arrays, "search", fail)
     with pytest.raises(Permanent, match="nowhere"):
         match(tmp_path / "run")
 
@@ -271,7 +280,7 @@ def test_differences_spelled_once_or_row_by_row_are_the_same(
     once = match(tmp_path / "once")
     found = pq.read_table(tmp_path / "once" / "evidence" / "matched").column("differences")
     assert 1 < len(set(found.to_pylist())) < len(found)
-    monkeypatch.setattr(spelling, "FEW", 1)
+    monkeypatch.setattr(differences_json, "FEW", 1)
     assert digests(match(tmp_path / "by-row")) == digests(once)
 
 
@@ -279,23 +288,23 @@ def test_pairs_written_by_several_hands_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = match(tmp_path / "alone")
-    monkeypatch.setattr(writing, "_LARGE", 5)
+    monkeypatch.setattr(datasets, "_LARGE", 5)
     together = match(tmp_path / "together", threads=3)
     assert [each.dataset for each in together.written].count("matched") == 3
     assert digests(together) == digests(alone)
 
 
-def test_an_id_is_made_of_the_keys_whether_they_came_as_numbers_or_as_text(tmp_path: Path) -> None:
+def test_an_id_is_the_one_that_the_docs_compute_whatever_type_keys_have(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(code.strip().splitlines()) == 5
+    documented: dict[str, Any] = {"hashlib": hashlib, "uuid": uuid}
+    exec(code, documented)  # noqa: S102 -- it is ours
     whole = [(1, 2), (2, 1), (0, -7), (2**63 - 1, -(2**63))]
-    other = [("1", "2"), ("01", "3"), ("A-1", "4"), ("-0", "5"), (str(2**63), "6")]
-    expected = [mixed("test", "together", left, right) for left, right in whole]
-    assert len(set(expected)) == len(whole)
     as_text = [(str(left), str(right)) for left, right in whole]
-    for name, keys in (("numbers", whole), ("texts", as_text)):
-        assert ids(tmp_path / name, keys) == expected
-    assert ids(tmp_path / "others", other) == expected[:1] + [
-        md5("test", "together", left, right) for left, right in other[1:]
-    ]
+    other = [("1", "2"), ("01", "3"), ("A-1", "4"), ("-0", "5"), (str(2**63), "6")]
+    for name, keys in (("numbers", whole), ("texts", as_text), ("others", other)):
+        due = [documented["match_id"]("test", "together", [a], [b]) for a, b in keys]
+        assert ids(tmp_path / name, keys) == [each.int for each in due]
 
 
 def ids(folder: Path, keys: Sequence[tuple[int | str, int | str]]) -> list[int]:
@@ -328,25 +337,13 @@ def ids(folder: Path, keys: Sequence[tuple[int | str, int | str]]) -> list[int]:
     return [found[str(left), str(right)] for left, right in keys]
 
 
-def mixed(recipe: str, rule: str, left: int, right: int) -> int:
-    """As docs/reconcile.md says it."""
-    digest = hashlib.sha256(f"{recipe}\x1f{rule}\x1f".encode()).digest()
-    words = [left + 2**63, right + 2**63]
-    for turn in range(4):
-        seed = int.from_bytes(digest[8 * turn : 8 * turn + 8], "little")
-        word = words[1 - turn % 2] ^ seed
-        product = (word ^ word >> 29) * 0x9E3779B97F4A7C15 % 2**64
-        words[turn % 2] ^= product ^ product >> 32
-    return (words[0] << 64) + words[1]
-
-
 def test_texts_are_trimmed_of_all_white_whatever_stands_at_their_ends() -> None:
     white = ["", " ", "\t", "\x1f", "\x85", "\xa0", "\u2003", "\u3000"]
     inner = ["", "a", "~!", "a b", "é", "e\u0301", "\u0301", "\u200b", "\x00", "a\xa0b", "😀"]
     texts = [before + text + after for before in white for text in inner for after in white]
-    trimmed = values.value(Columns({"x": "VARCHAR"}), "x", ("trim",))
+    trimmed = column_values.value(Columns({"x": "VARCHAR"}), "x", ("trim",))
     with duckdb.connect() as database:
-        given = f"SELECT unnest(?::VARCHAR[]) AS {values.held('x')}"
+        given = f"SELECT unnest(?::VARCHAR[]) AS {column_values.held('x')}"
         found = database.execute(
             f"SELECT {trimmed.sql} FROM ({given})", [[*texts, None]]
         ).fetchall()
@@ -354,21 +351,21 @@ def test_texts_are_trimmed_of_all_white_whatever_stands_at_their_ends() -> None:
 
 
 def test_a_row_settled_twice_fails_the_match() -> None:
-    fates = Fates("left", 5)
+    fates = RowStatus("left", 5)
     fates.settle([np.array([1, 2])], "matched", 0)
     with pytest.raises(Permanent, match="1 left rows were matched more than once"):
         fates.settle([np.array([2, 3])], "suggested", 1)
     with pytest.raises(Permanent, match="more than once"):
-        Fates("left", 5).settle([np.array([4, 4])], "matched", 0)
+        RowStatus("left", 5).settle([np.array([4, 4])], "matched", 0)
 
 
 def test_amounts_of_many_digits_are_counted_exactly() -> None:
     amounts = [Decimal("-99999999999999999999999999999.999999999"), Decimal("0.000000001")] * 3
-    fates = Fates("left", len(amounts))
+    fates = RowStatus("left", len(amounts))
     fates.settle([np.array([0, 2, 4])], "matched", 3)
     table = pa.table(
         {
-            "rid": pa.array(range(len(amounts)), pa.int64()),
+            "row_id": pa.array(range(len(amounts)), pa.int64()),
             "amount": pa.array(amounts, pa.decimal128(38, 9)),
         }
     )

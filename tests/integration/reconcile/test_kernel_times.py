@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kalla.reconcile import kernel, plan
-from kalla.reconcile.matching import hand
-from kalla.reconcile.matching.engine import Resources
-from kalla.reconcile.model import Recipe, Side
-from kalla.reconcile.plan import Input
+from kalla.reconcile import kernel
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import Recipe, Side
+from kalla.reconcile.session import column_arrays
+from kalla.reconcile.session.duckdb_engine import Resources
 
 FOREVER = {"DATE": 2**31 - 1, "TIMESTAMP WITH TIME ZONE": 2**63 - 1}
 DAYS = {"DATE": 1, "TIMESTAMP WITH TIME ZONE": 86_400_000_000}
@@ -63,7 +64,7 @@ SAME = {"left": "id", "op": "eq", "right": "id"}
 def test_infinity_is_itself_and_further_than_any_window_from_all_else(
     tmp_path: Path, kind: str, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hand, "MANY", many)
+    monkeypatch.setattr(column_arrays, "MANY", many)
     endless = FOREVER[kind]
     rows: dict[Side, list[int]] = {
         "left": [endless, -endless, endless, 5, endless],

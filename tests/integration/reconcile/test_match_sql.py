@@ -15,10 +15,10 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Permanent
-from kalla.reconcile.matching import statement
-from kalla.reconcile.model import Recipe
-from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources.origins import Limits
+from kalla.reconcile.recipe.model import Recipe
+from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.sources.source_planning import Limits
+from kalla.reconcile.user_sql import match_sql
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from tests.servers import SparkServer
@@ -288,7 +288,7 @@ def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
 ) -> None:
     hot = desk.parquet("hot", [(str(number), "HOT", "1") for number in range(40)])
     assert len(desk.run(hot, hot, BY_REFERENCE).matched()) == 80  # as one group, each of its keys
-    monkeypatch.setattr(statement, "_MOST_PAIRS", 1_000)
+    monkeypatch.setattr(match_sql, "_MOST_PAIRS", 1_000)
     with pytest.raises(Permanent, match=r"more than 1,000 pairs .* tells them apart"):
         desk.run(hot, hot, BY_REFERENCE)
 

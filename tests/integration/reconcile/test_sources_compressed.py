@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Source
-from kalla.reconcile.sources import inspection, origins
+from kalla.reconcile.recipe.model import Source
+from kalla.reconcile.sources import inspection, source_planning
 from kalla.storage import LOCAL, Storage, join
 from tests.servers import S3Server
 
@@ -35,7 +35,7 @@ def flipped(content: bytes) -> bytes:
 
 def look(uri: Path | str, storage: Storage = LOCAL, **fields: Any) -> None:
     given = Source.model_validate({"uri": str(uri), "primary_key": ["id"]} | fields)
-    origins.look(given, "left", storage=storage)
+    source_planning.look(given, "left", storage=storage)
 
 
 CSV = b"id,amount\n" + LINES

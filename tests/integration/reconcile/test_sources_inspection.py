@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.recipe import app
 from kalla.errors import InvalidInput, NotFound
-from kalla.reconcile.model import Source
+from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Column
 from kalla.storage import join

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.model import Csv
-from kalla.reconcile.plan import Input
-from kalla.reconcile.sources import origins, quotes
-from kalla.reconcile.sources.scans import scan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import Csv
+from kalla.reconcile.sources import csv_quotes, source_planning
+from kalla.reconcile.sources.scan_sql import scan
 from tests.integration.reconcile.test_sources import read, source
 
 VALUES = ("", "a", '5"', '5" pipe', 'a""b', '"a"', '"b, c"', '"x\n y"', '"say ""x"""', ' "a"',
@@ -28,7 +28,7 @@ def test_lines_in_quotes_are_no_rows_beside_a_quote_in_a_value(
     lines = "1,2,3\n" * 2_000
     file = tmp_path / "rows.csv"
     file.write_text('id,note,amount\n0,5" pipe,3\n' + f'1,"{lines}",5\n' * 750, encoding)
-    found = read(origins.look(source(file, csv={"encoding": encoding}), "left"))
+    found = read(source_planning.look(source(file, csv={"encoding": encoding}), "left"))
     assert found == [("0", '5" pipe', "3")] + [("1", lines, "5")] * 750
 
 
@@ -55,7 +55,7 @@ def test_what_a_quote_means_is_what_duckdb_takes_it_for(
 
 def _is_closed(*content: bytes) -> bool:
     try:
-        quotes._in(Csv(), content, "rows.csv")
+        csv_quotes._in(Csv(), content, "rows.csv")
     except InvalidInput:
         return False
     return True

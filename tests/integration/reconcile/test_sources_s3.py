@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.errors import InvalidInput, Unavailable
-from kalla.reconcile.complaints import of_reading
-from kalla.reconcile.model import Recipe, Source
-from kalla.reconcile.plan import Input
-from kalla.reconcile.recipes import checking
-from kalla.reconcile.run import carry_out
-from kalla.reconcile.sources import origins
-from kalla.reconcile.sources.files import opened
-from kalla.reconcile.sources.native import demand_unchanged
-from kalla.reconcile.sources.origins import Limits
-from kalla.reconcile.sources.scans import scan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe import validation
+from kalla.reconcile.recipe.model import Recipe, Source
+from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources.duckdb_files import opened
+from kalla.reconcile.sources.native_files import demand_unchanged
+from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.source_planning import Limits
+from kalla.reconcile.sql.duckdb_errors import of_reading
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from kalla.storage import Storage, join
@@ -66,16 +66,16 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
         ("what [1]?.parquet", [("4", "d")]),
         ("*.parquet", [("4", "d")]),
     ):
-        seen = origins.look(source(join(bucket, pattern)), "left", storage=storage)
+        seen = source_planning.look(source(join(bucket, pattern)), "left", storage=storage)
         assert read(seen, storage) == wanted, pattern
         assert all(file.startswith(bucket) for file in seen.files)
         assert [mark["file"] for mark in seen.marks] == list(seen.files)
         given = source(join(bucket, pattern))
-        assert checking.columns_of(given, storage=storage) == {"id": "text", "ref": "text"}
+        assert validation.columns_of(given, storage=storage) == {"id": "text", "ref": "text"}
     with pytest.raises(
         InvalidInput, match=r"sources\.left\.uri: there is no bucket nowhere-at-all"
     ):
-        origins.look(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
+        source_planning.look(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
 
 
 def test_the_command_line_reads_s3_by_its_settings(
@@ -147,7 +147,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_that_may_pass(
 ) -> None:
     url = join(bucket, "rows.csv")
     storage.write_text(url, "id\n1\n")
-    seen = origins.look(source(url), "left", storage=storage)
+    seen = source_planning.look(source(url), "left", storage=storage)
     with opened(storage) as connection:
         assert connection.execute(f"SELECT count(*) FROM {scan(seen)}").fetchall() == [(1,)]
         storage.write_text(url, "id\n1\n2\n")
@@ -165,10 +165,10 @@ def test_of_a_bucket_that_keeps_versions_a_mark_tells_which_was_read(
     keep_versions(bucket, s3_server.settings)
     url, storage = join(bucket, "rows.csv"), s3_server.storage
     storage.write_text(url, "id\n1\n")
-    first = origins.look(source(bucket), "left", storage=storage)
+    first = source_planning.look(source(bucket), "left", storage=storage)
     demand_unchanged(first, storage)
     storage.write_text(url, "id\n1\n")
-    second = origins.look(source(bucket), "left", storage=storage)
+    second = source_planning.look(source(bucket), "left", storage=storage)
     ((one,), (other,)) = first.marks, second.marks
     assert one["etag"] == other["etag"]
     assert None not in {one["version"], other["version"]}
@@ -177,4 +177,4 @@ def test_of_a_bucket_that_keeps_versions_a_mark_tells_which_was_read(
         demand_unchanged(first, storage)
     storage.remove(url)
     with pytest.raises(InvalidInput, match="holds no file"):
-        origins.look(source(bucket), "left", storage=storage)
+        source_planning.look(source(bucket), "left", storage=storage)

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile import plan
-from kalla.reconcile.model import SIDES, Recipe, Side, Source
-from kalla.reconcile.plan import Input
-from kalla.reconcile.recipes import checking
-from kalla.reconcile.recipes.checking import columns_of
-from kalla.reconcile.recipes.fitting import Columns
-from kalla.reconcile.sources import inspection, origins
-from kalla.reconcile.sources.files import opened
-from kalla.reconcile.sources.scans import reader
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe import validation
+from kalla.reconcile.recipe.column_checks import Columns
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side, Source
+from kalla.reconcile.recipe.validation import columns_of
+from kalla.reconcile.sources import inspection, source_planning
+from kalla.reconcile.sources.duckdb_files import opened
+from kalla.reconcile.sources.scan_sql import reader
 from kalla.storage import LOCAL
 
 
@@ -33,7 +33,7 @@ def write(path: Path, **columns: Any) -> Path:
 
 
 def look(uri: Path) -> Input:
-    return origins.look(Source(uri=str(uri), primary_key=("id",)), "left")
+    return source_planning.look(Source(uri=str(uri), primary_key=("id",)), "left")
 
 
 def amounts(seen: Input) -> list[Any]:
@@ -137,8 +137,8 @@ def test_what_is_left_out_is_refused_where_it_is_needed_and_only_there(tmp_path:
     with pytest.raises(InvalidInput, match=rf"sources\.left: {wrong}"):
         plan.make(needed, inputs)
     columns: dict[Side, Columns] = {"left": columns_of(needed.sources.left)}
-    assert not checking.check(unneeded, columns)
-    (problem,) = checking.check(needed, columns)
+    assert not validation.check(unneeded, columns)
+    (problem,) = validation.check(needed, columns)
     assert re.match(rf"sources\.left\.amount: is not read: {wrong}", str(problem))
     assert problem.suggestion == "or name another column"
 
@@ -189,8 +189,8 @@ def test_what_folders_alone_tell_is_left_out_and_refused_where_it_is_needed(
     (reason,) = look(tmp_path).unread.values()
     assert look(tmp_path).notes == (f"left out: {reason}",)
     columns: dict[Side, Columns] = {"left": columns_of(recipe(tmp_path).sources.left)}
-    assert not checking.check(recipe(tmp_path), columns)
-    (problem,) = checking.check(recipe(tmp_path, amount="day"), columns)
+    assert not validation.check(recipe(tmp_path), columns)
+    (problem,) = validation.check(recipe(tmp_path, amount="day"), columns)
     assert "day is told by the names of folders (day=…)" in str(problem)
     assert not look(tmp_path / "day=1").notes
     for day in (1, 2):

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from kalla.reconcile import store
-from kalla.reconcile.conclusion import Conclusions
+from kalla.database import Connection
+from kalla.reconcile.runs import store
+from kalla.reconcile.runs.run_completion import Conclusions
 from tests.runs_kit import ROWS, SIGNING_KEY, RunsSite, recipe
 from tests.web_kit import Bell
 from tests.worker_kit import eventually
@@ -190,15 +191,15 @@ async def test_an_ending_is_concluded_once_by_however_many_look(site: RunsSite, 
     body = {"recipe": recipe(site), "callback_url": hook.url}
     run_id = (await site.post("/api/runs", body))["run_id"]
     await site.post(f"/api/runs/{run_id}/cancel", status=200)
-    duties = [Conclusions(site.database, site.kinds, Bell()) for _ in range(4)]
-    await asyncio.gather(*(duty.tick() for duty in duties))
-    for duty in duties:
-        await duty.tick()
+    services = [Conclusions(site.database, site.job_types, Bell()) for _ in range(4)]
+    await asyncio.gather(*(service.tick() for service in services))
+    for service in services:
+        await service.tick()
     calls = "SELECT payload FROM kalla.jobs WHERE type = 'callback'"
     assert len(await site.rows(calls)) == 1
     await site.post(f"/api/runs/{run_id}/retry", status=200)
     await site.post(f"/api/runs/{run_id}/cancel", status=200)
-    await asyncio.gather(*(duty.tick() for duty in duties))
+    await asyncio.gather(*(service.tick() for service in services))
     deliveries = {row["payload"]["delivery"] for row in await site.rows(calls)}
     assert len(deliveries) == 2, "a second ending is told too"
     await site.rows("DELETE FROM kalla.runs RETURNING run_id")
@@ -215,7 +216,7 @@ async def test_an_error_that_looks_like_a_secret_stops_no_conclusion(
         "UPDATE kalla.runs SET status = 'failed', finished_at = kalla.clock(),"
         " error = 'line 3: Bearer abcdefgh12345678 https://x:y@z' RETURNING run_id"
     )
-    await Conclusions(site.database, site.kinds, Bell()).tick()
+    await Conclusions(site.database, site.job_types, Bell()).tick()
     assert (await site.get(f"/api/runs/{run_id}"))["status"] == "failed"
     (call,) = await site.rows("SELECT payload FROM kalla.jobs WHERE type = 'callback'")
     assert call["payload"]["body"]["status"] == "failed"
@@ -231,9 +232,60 @@ async def test_what_a_run_is_made_of_is_not_submitted_past_it(site: RunsSite) ->
 async def test_a_run_whose_jobs_vanished_is_failed_not_running_for_ever(site: RunsSite) -> None:
     run_id = (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"]
     await site.rows("DELETE FROM kalla.runs RETURNING run_id")
-    await Conclusions(site.database, site.kinds, Bell()).tick()
+    await Conclusions(site.database, site.job_types, Bell()).tick()
     run = await site.get(f"/api/runs/{run_id}")
     assert (run["status"], run["finished_at"] is not None) == ("failed", True)
+
+
+@pytest.mark.parametrize("escaped", [True, False], ids=["in an escape", "as it is"])
+async def test_a_name_that_no_job_may_hold_is_refused_where_it_comes_in(
+    site: RunsSite, escaped: bool
+) -> None:
+    body = recipe(site) | {"name": f"bearer\t{'abc123' * 4}"}
+    given = json.dumps(body) if escaped else body
+    problem = await site.post("/api/runs", {"recipe": given}, status=422)
+    assert "secret in the clear" in str(problem)
+
+
+async def test_a_run_whose_call_no_job_may_hold_is_concluded_and_holds_up_no_other(
+    site: RunsSite, hook: Hook
+) -> None:
+    """Its name once ended the service in every process, also after restarts."""
+    await site.post("/api/destinations", {"name": "hook", "url": hook.url, "secret": "hook"})
+    body = {"recipe": recipe(site), "callback_url": f"{hook.url}/kalla"}
+    bad = (await site.post("/api/runs", body))["run_id"]
+    good = (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"]
+    await site.rows(
+        f"UPDATE kalla.reconciliations SET name = 'bearer abc123abc123abc1' WHERE run_id = {bad}"
+        " RETURNING run_id"
+    )
+    await site.rows("DELETE FROM kalla.runs RETURNING run_id")
+    await Conclusions(site.database, site.job_types, Bell()).tick()
+    for run_id in (bad, good):
+        assert (await site.get(f"/api/runs/{run_id}"))["finished_at"] is not None
+
+
+async def test_a_run_that_cannot_be_concluded_is_set_aside(
+    site: RunsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = [
+        (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"] for _ in range(2)
+    ]
+    await site.rows("DELETE FROM kalla.runs RETURNING run_id")
+    conclude, tried = store.conclude, list[int]()
+
+    async def breaking(connection: Connection, run: store.Ended) -> None:
+        tried.append(run.run_id)
+        if run.run_id == bad:
+            await connection.execute("SELECT 1 / 0")
+        await conclude(connection, run)
+
+    monkeypatch.setattr(store, "conclude", breaking)
+    conclusions = Conclusions(site.database, site.job_types, Bell())
+    await conclusions.tick()
+    await conclusions.tick()
+    assert tried == [bad, good]
+    assert (await site.get(f"/api/runs/{good}"))["finished_at"] is not None
 
 
 async def test_no_secret_is_in_a_job_a_row_or_the_evidence(

@@ -16,7 +16,7 @@ from kalla.local import ports
 from kalla.local.nats import Nats
 from kalla.local.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
-from kalla.work.duties.depth import Depth
+from kalla.work.services.depth import Depth
 from kalla.work.wake import NatsWake, PostgresWake, Wake
 from tests.servers import UNSAFE_BUT_FAST, started
 from tests.wake_kit import (

@@ -11,8 +11,8 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, RetentionPolicy, StorageType
 
 from kalla.work import jobs, queues
-from kalla.work.duties.depth import trusted
 from kalla.work.job import NewJob
+from kalla.work.services.depth import trusted
 from kalla.work.wake import NatsWake
 from kalla.work.wake.stream import TokenStream
 from tests.wake_kit import (

@@ -17,7 +17,7 @@ from tests.web_kit import Site
 
 OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/logout")}
 VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
-    "segment_id": "999",
+    "segment_id": "999", "decision_id": "999",
     "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
 }  # fmt: skip
 
@@ -26,6 +26,14 @@ def routes(app: FastAPI) -> Iterator[tuple[str, str]]:
     for route in iter_route_contexts(app.routes):
         for method in route.methods or {"GET"}:
             yield method, str(route.path)
+
+
+MAY: dict[Role, set[Role]] = {
+    "metrics-writer": {"metrics-writer", "operator", "admin"},
+    "viewer": {"viewer", "operator", "admin"},
+    "operator": {"operator", "admin"},
+    "admin": {"admin"},
+}
 
 
 def needed(method: str, path: str) -> Role | None:
@@ -39,6 +47,10 @@ def needed(method: str, path: str) -> Role | None:
         return "viewer"
     if path.startswith("/api/v1/") and not path.endswith(("/write", "/import")):
         return "viewer"  # a query may be asked by POST
+    if path in ("/api/v1/write", "/api/v1/metrics/import"):
+        return "metrics-writer"
+    if path in ("/api/pipelines", "/api/pipelines/{name}") and method in ("POST", "DELETE"):
+        return "admin"
     if path.startswith(("/api/sources", "/api/destinations")) and method != "GET":
         return "operator" if path.endswith("/test") else "admin"
     return "viewer" if method == "GET" else "operator"
@@ -56,7 +68,7 @@ async def breaches(site: Site) -> list[str]:
         for given in (None, *ROLES):
             async with site.client(given) as client:
                 status = (await client.request(method, filled(path))).status_code
-            if role is None or (given and ROLES.index(given) >= ROLES.index(role)):
+            if role is None or (given and given in MAY[role]):
                 right = status not in (401, 403)
                 right = right or (method, path) in {("POST", "/login"), ("POST", "/logout")}
             else:
@@ -160,3 +172,22 @@ async def test_pages_name_no_other_host_and_hold_no_inline_script(site: Site) ->
             text = (await client.get(path)).text
             assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
             assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", text), path
+
+
+async def test_a_token_may_come_as_the_password_of_basic_auth(site: Site) -> None:
+    async with site.client() as client:
+        right = await client.get("/api/jobs", auth=("prometheus", site.tokens["viewer"]))
+        wrong = await client.get("/api/jobs", auth=("prometheus", "kalla_x"))
+        broken = await client.get("/api/jobs", headers={"Authorization": "Basic kalla"})
+    assert [each.status_code for each in (right, wrong, broken)] == [200, 401, 401]
+
+
+async def test_who_writes_metrics_may_do_nothing_else(site: Site) -> None:
+    async with site.client("metrics-writer") as client:
+        written = await client.post("/api/v1/write", content=b"")
+        read = await client.get("/api/jobs")
+        submitted = await client.post("/api/jobs", json={"type": "probe"})
+    assert written.status_code not in (401, 403)
+    assert (read.status_code, submitted.status_code) == (403, 403)
+    async with site.client("viewer") as client:
+        assert (await client.post("/api/v1/write", content=b"")).status_code == 403

@@ -125,7 +125,7 @@ async def test_cancelling_a_running_job_alarms_the_workers(site: Site) -> None:
 async def test_cancelling_one_job_of_a_run_ends_the_run(site: Site) -> None:
     async with site.database.transaction() as connection:
         await runs.create(
-            connection, site.kinds, "test", [NewJob("probe"), NewJob("probe")], {}, 60
+            connection, site.job_types, "test", [NewJob("probe"), NewJob("probe")], {}, 60
         )
     async with site.client("operator") as client:
         first, second = (await client.get("/api/jobs")).json()["jobs"]
@@ -238,6 +238,7 @@ async def test_a_database_that_is_not_migrated_says_what_to_do(empty_database_ur
 
 
 WITHOUT_EFFECT = {
+    "/api/pipelines/{name}/audit",
     "/api/metrics/segments/check",
     "/api/recipes/validate",
     "/api/sources/{name}/test",

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.errors import Conflict, InvalidInput
-from kalla.reconcile import store
-from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.evidence import report
-from kalla.reconcile.evidence import routes as evidence_routes
-from kalla.reconcile.evidence.archive import reading
-from kalla.reconcile.evidence.writing import DATASETS
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.evidence.reading.evidence_reader import reading
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.runs import evidence_routes as evidence_routes
+from kalla.reconcile.runs import store
+from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.web_kit import Site
@@ -36,7 +36,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 async def adopted(site: Site, url: str) -> int:
     async with site.database.transaction() as connection:
-        return await store.adopt(connection, report.of_evidence(url), "x", "name: x", "ann")
+        return await store.adopt(connection, run_report.of_evidence(url), "x", "name: x", "ann")
 
 
 def cursor(text: str) -> str:

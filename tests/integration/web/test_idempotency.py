@@ -130,7 +130,7 @@ async def test_an_error_undoes_the_effect_and_is_not_remembered(site: Site) -> N
 
     @site.app.post("/api/test")
     async def submit_and_break(command: Commanded) -> dict[str, Any]:
-        inserted = await jobs.insert(command.connection, site.kinds, [NewJob("probe")])
+        inserted = await jobs.insert(command.connection, site.job_types, [NewJob("probe")])
         command.woken += inserted.woken
         if failing:
             raise RuntimeError("broken")
@@ -149,7 +149,7 @@ async def test_an_error_undoes_the_effect_and_is_not_remembered(site: Site) -> N
 async def test_a_refusal_undoes_what_was_done_before_it(site: Site) -> None:
     @site.app.post("/api/test")
     async def submit_and_refuse(command: Commanded) -> None:
-        inserted = await jobs.insert(command.connection, site.kinds, [NewJob("probe")])
+        inserted = await jobs.insert(command.connection, site.job_types, [NewJob("probe")])
         command.woken += inserted.woken
         command.alarm = True
         raise Conflict("on second thoughts, no")
@@ -167,7 +167,7 @@ async def test_a_crash_before_the_commit_leaves_neither_effect_nor_memory(site: 
 
     @site.app.post("/api/test")
     async def submit_and_crash(command: Commanded) -> dict[str, Any]:
-        await jobs.insert(command.connection, site.kinds, [NewJob("probe")])
+        await jobs.insert(command.connection, site.job_types, [NewJob("probe")])
         if crashing:
             pid = command.connection.info.backend_pid
             await site.one("SELECT pg_terminate_backend(%s)", pid)
@@ -219,6 +219,11 @@ BODIES = {
 }
 
 
+# These succeed only with ClickHouse or Spark beside Postgres. That they take a key is held by
+# test_the_description_is_complete.
+NEED_OTHER_SERVERS = ("/api/pipelines", "/api/tables")
+
+
 async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: Path) -> None:
     """Taken from the app: a new POST is covered by being there."""
     folder = await asyncio.to_thread(make_evidence, tmp_path / "made", *invoices_and_payments(10))
@@ -229,6 +234,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
         if "POST" in (route.methods or ())
         and route.path not in ("/login", "/logout")
         and not is_harmless(route.endpoint)
+        and not str(route.path).startswith(NEED_OTHER_SERVERS)
     ]
     assert len(posts) >= 6
     async with site.client("admin") as client:

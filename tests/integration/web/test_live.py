@@ -123,7 +123,7 @@ async def test_viewers_are_shown_no_buttons(site: Site) -> None:
 
 
 async def test_the_poller_runs_only_while_somebody_looks_and_looks_once_for_all(site: Site) -> None:
-    hub = site.app.state.parts.live
+    hub = site.app.state.kalla.live
     assert not hub.polling
     async with site.served() as address:
         async with (

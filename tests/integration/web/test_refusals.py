@@ -187,5 +187,16 @@ async def test_people_see_a_page_instead(site: Site) -> None:
         assert answer.status_code == status
         assert answer.headers["Content-Type"].startswith("text/html")
         assert "<script>alert" not in answer.text
+        assert "<nav" in answer.text  # who is logged in keeps the menu
     assert "there is no job 999" in missing.text
     assert "before" in broken.text
+
+
+async def test_a_body_without_a_json_content_type_is_told_so(site: Site) -> None:
+    async with site.client("operator") as client:
+        bare = await client.post("/api/jobs", content=b'{"type": "probe"}')
+        form = await client.post("/api/jobs", data={"type": "probe"})
+        text = await client.post("/api/jobs", json="probe")
+    assert (bare.status_code, form.status_code, text.status_code) == (415, 415, 422)
+    assert "send `Content-Type: application/json`" in bare.json()["detail"]
+    assert "is application/x-www-form-urlencoded" in form.json()["detail"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kalla.local import ports
-from kalla.reconcile.library import entries, looking
-from kalla.reconcile.library.looking import Look, Seen
+from kalla.reconcile.registry import entries, timed_inspection
+from kalla.reconcile.registry.timed_inspection import Look, Seen
 from kalla.work import jobs
 from tests.web_kit import Site
 
@@ -109,7 +109,7 @@ async def test_a_recipe_that_no_job_carries_is_refused_wherever_it_is_judged(sit
 async def test_while_others_are_looked_at_a_recipe_is_saved_and_run_without(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "_MOST_PATIENT", 0)
+    monkeypatch.setattr(timed_inspection, "_MOST_PATIENT", 0)
     async with site.client("operator") as client:
         saved = await client.post("/api/recipes", json=recipe())
         submitted = await client.post("/api/runs", json={"recipe": recipe()})
@@ -227,7 +227,7 @@ async def test_a_run_whose_job_is_put_off_tells_the_reason(site: Site) -> None:
     async with site.client("operator") as client:
         run = (await client.post("/api/runs", json={"recipe": recipe()})).json()
         assert run["progress"]["put_off"] is None
-        async with site.app.state.parts.database.transaction() as connection:
+        async with site.app.state.kalla.database.transaction() as connection:
             (job,) = await jobs.claim(connection, "exec", ["exec"], "w", 1)
             await jobs.put_off(connection, job, "Spark at sc://x does not answer", "", 300)
         shown = (await client.get(f"/api/runs/{run['run_id']}")).json()["progress"]

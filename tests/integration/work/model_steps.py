@@ -9,13 +9,13 @@ from kalla.errors import Conflict
 from kalla.work.intake import Woken
 from kalla.work.job import NewJob
 from tests.integration.work.model_rows import AttemptRow, GateRow, JobRow, View
-from tests.work_kit import KINDS
+from tests.work_kit import JOB_TYPES
 
 
 def new_row(
     job_id: int, job: NewJob, now: float, run_id: int | None, opened_by: str | None
 ) -> JobRow:
-    (filled,) = KINDS.rows([job])
+    (filled,) = JOB_TYPES.rows([job])
     return JobRow(
         job_id,
         job.type,

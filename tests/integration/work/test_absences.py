@@ -10,7 +10,7 @@ from kalla.settings import JobPolicy
 from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.kinds import Kind, Kinds
+from kalla.work.job_type import JobType, JobTypes
 from tests.work_kit import (
     ATTEMPTS,
     BACKOFF,
@@ -85,9 +85,9 @@ async def test_what_stays_away_fails_the_job_with_its_last_sentence(database_url
 
 
 def test_a_type_whose_attempts_are_its_patience_has_no_other() -> None:
-    known = Kinds(
+    known = JobTypes(
         SETTINGS,
-        [Kind("task", "exec", NOTHING), Kind("call", "exec", NOTHING, patient=False)],
+        [JobType("task", "exec", NOTHING), JobType("call", "exec", NOTHING, patient=False)],
     )
     assert known.patience("task") == SETTINGS.policy("task").unavailable_seconds
     assert known.patience("call") == 0

@@ -14,14 +14,14 @@ from kalla.settings import Limits, Settings
 from kalla.work import jobs
 from kalla.work.handler import Context
 from kalla.work.job import NewJob, Outcome
-from kalla.work.kinds import Kind, Kinds
-from tests.work_kit import KINDS, NOTHING, SETTINGS, beats, put, take
+from kalla.work.job_type import JobType, JobTypes
+from tests.work_kit import JOB_TYPES, NOTHING, SETTINGS, beats, put, take
 
 
-def problems(job: NewJob, kinds: Kinds = KINDS, in_run: bool = False) -> dict[str, str]:
+def problems(job: NewJob, job_types: JobTypes = JOB_TYPES, in_run: bool = False) -> dict[str, str]:
     """What is wrong with a job, by field."""
     with pytest.raises(InvalidInput) as raised:
-        kinds.rows([job], in_run)
+        job_types.rows([job], in_run)
     return {problem.field: problem.message for problem in raised.value.problems}
 
 
@@ -122,13 +122,13 @@ async def test_what_only_looks_like_a_problem_is_kept_as_it_is(
 
 
 def test_the_limit_of_a_payload_counts_the_bytes_that_are_kept() -> None:
-    kinds = Kinds(
+    job_types = JobTypes(
         SETTINGS.model_copy(update={"limits": Limits(payload_bytes=1024)}),
-        [Kind("task", "exec", NOTHING)],
+        [JobType("task", "exec", NOTHING)],
     )
     fits = {"x": "ä" * ((1024 - len('{"x": ""}')) // 2)}
-    assert len(kinds.rows([NewJob("task", payload=fits)])) == 1
-    found = problems(NewJob("task", payload={"x": fits["x"] + "ä"}), kinds)
+    assert len(job_types.rows([NewJob("task", payload=fits)])) == 1
+    found = problems(NewJob("task", payload={"x": fits["x"] + "ä"}), job_types)
     assert "the limit is 1024" in found["payload"]
 
 
@@ -136,15 +136,15 @@ def test_a_payload_is_held_against_the_model_of_its_type() -> None:
     class Payload(BaseModel):
         rows: int = Field(ge=0)
 
-    kinds = Kinds(Settings(), [Kind("task", "exec", NOTHING, Payload)])
-    assert "payload.rows" in problems(NewJob("task", payload={"rows": -1}), kinds)
-    assert "payload.rows" in problems(NewJob("task"), kinds)
-    assert len(kinds.rows([NewJob("task", payload={"rows": 1})])) == 1
+    job_types = JobTypes(Settings(), [JobType("task", "exec", NOTHING, Payload)])
+    assert "payload.rows" in problems(NewJob("task", payload={"rows": -1}), job_types)
+    assert "payload.rows" in problems(NewJob("task"), job_types)
+    assert len(job_types.rows([NewJob("task", payload={"rows": 1})])) == 1
 
 
 def test_all_problems_are_named_at_once_with_the_place_of_their_job() -> None:
     with pytest.raises(InvalidInput) as raised:
-        KINDS.rows(
+        JOB_TYPES.rows(
             [NewJob("task"), NewJob("taks", priority=40_000), NewJob("task", max_attempts=0)]
         )
     assert [problem.field for problem in raised.value.problems] == [
@@ -161,9 +161,9 @@ def test_a_job_of_a_run_has_no_dedupe_key() -> None:
 
 async def test_one_bad_job_keeps_its_whole_batch_out(a: Connection) -> None:
     with pytest.raises(InvalidInput):
-        await jobs.insert(a, KINDS, [NewJob("task"), NewJob("taks")])
+        await jobs.insert(a, JOB_TYPES, [NewJob("task"), NewJob("taks")])
     with pytest.raises(Conflict, match="only a run has gates"):
-        await jobs.insert(a, KINDS, [NewJob("task"), NewJob("task", gate="staged")])
+        await jobs.insert(a, JOB_TYPES, [NewJob("task"), NewJob("task", gate="staged")])
     assert await jobs.listing(a) == []
 
 

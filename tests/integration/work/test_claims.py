@@ -10,11 +10,11 @@ import pytest
 
 from kalla.database import Connection, Database
 from kalla.work import jobs, queues
-from kalla.work.duties.scheduler import Scheduler
 from kalla.work.job import Job, NewJob
+from kalla.work.services.scheduler import Scheduler
 from kalla.work.wake.postgres import PostgresWake
 from tests.work_kit import (
-    KINDS,
+    JOB_TYPES,
     Clock,
     Waiting,
     complete,
@@ -117,7 +117,7 @@ async def test_a_worker_takes_only_types_it_knows_and_queues_it_serves(a: Connec
 
 
 async def test_a_delayed_job_waits_for_its_time(a: Connection, clock: Clock) -> None:
-    inserted = await jobs.insert(a, KINDS, [NewJob("task", delay_seconds=100)])
+    inserted = await jobs.insert(a, JOB_TYPES, [NewJob("task", delay_seconds=100)])
     assert inserted.woken == {}
     assert await take(a) == []
     assert await jobs.promote(a) == {}
@@ -177,7 +177,7 @@ async def test_a_paused_queue_gives_nothing_and_its_running_jobs_go_on(
 
 async def test_a_job_whose_dedupe_key_waits_is_not_inserted_again(a: Connection) -> None:
     (first,) = await put(a, NewJob("refresh", dedupe_key="orders"))
-    again = await jobs.insert(a, KINDS, [NewJob("refresh", dedupe_key="orders")])
+    again = await jobs.insert(a, JOB_TYPES, [NewJob("refresh", dedupe_key="orders")])
     assert (again.job_ids, again.repeated) == ((first,), (True,))
     assert len(await jobs.listing(a)) == 1
 
@@ -186,7 +186,7 @@ async def test_one_batch_may_repeat_its_own_dedupe_key(a: Connection) -> None:
     (waits,) = await put(a, NewJob("refresh", dedupe_key="old"))
     inserted = await jobs.insert(
         a,
-        KINDS,
+        JOB_TYPES,
         [
             NewJob("refresh", dedupe_key="new"),
             NewJob("refresh", dedupe_key="old"),
@@ -204,7 +204,7 @@ async def test_a_dedupe_key_is_free_again_once_its_job_is_claimed(a: Connection)
     """A table that changes while it is refreshed gets its next refresh."""
     (first,) = await put(a, NewJob("refresh", dedupe_key="orders"))
     await take_one(a, "refresh")
-    again = await jobs.insert(a, KINDS, [NewJob("refresh", dedupe_key="orders")])
+    again = await jobs.insert(a, JOB_TYPES, [NewJob("refresh", dedupe_key="orders")])
     assert again.repeated == (False,)
     assert again.job_ids != (first,)
 
@@ -215,7 +215,7 @@ async def test_a_repeated_job_starts_only_after_the_transaction_that_asked_for_i
     """Else it would not see what that transaction wrote, and nobody would come back for it."""
     (first,) = await put(a, NewJob("refresh", dedupe_key="orders"))
     async with b.transaction():
-        again = await jobs.insert(b, KINDS, [NewJob("refresh", dedupe_key="orders")])
+        again = await jobs.insert(b, JOB_TYPES, [NewJob("refresh", dedupe_key="orders")])
         assert again.job_ids == (first,)
         assert await take(a, queue="refresh") == []
     # Whoever was woken for it meanwhile found it locked: somebody must be woken once more.
@@ -229,7 +229,7 @@ async def test_two_inserts_of_one_key_at_once_give_one_job(
     new = NewJob("refresh", dedupe_key="orders")
     async with a.transaction():
         (first,) = await put(a, new)
-        second = await waiting(jobs.insert(b, KINDS, [new]))
+        second = await waiting(jobs.insert(b, JOB_TYPES, [new]))
     again = await second
     assert (again.job_ids, again.repeated) == ((first,), (True,))
 
@@ -241,7 +241,7 @@ async def test_an_insert_that_meets_a_claim_under_way_inserts_anew(
     (first,) = await put(a, new)
     async with a.transaction():
         await take_one(a, "refresh")
-        second = await waiting(jobs.insert(b, KINDS, [new]))
+        second = await waiting(jobs.insert(b, JOB_TYPES, [new]))
     again = await second
     assert again.repeated == (False,)
     assert again.job_ids != (first,)
@@ -272,7 +272,7 @@ async def test_a_job_that_comes_back_alone_keeps_its_key(
     if way == "retry":
         await fail(a, job, permanent=True)
     await _come_back(a, clock, job, way)
-    assert (await jobs.insert(a, KINDS, [new])).job_ids == (first,)
+    assert (await jobs.insert(a, JOB_TYPES, [new])).job_ids == (first,)
 
 
 @pytest.mark.parametrize("way", ["hand back", "reap"])

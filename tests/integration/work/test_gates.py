@@ -15,7 +15,7 @@ from kalla.work import jobs, runs
 from kalla.work.intake import Woken
 from kalla.work.job import Job, NewJob, Outcome
 from tests.work_kit import (
-    KINDS,
+    JOB_TYPES,
     NOTHING,
     TIMEOUT,
     Clock,
@@ -166,7 +166,7 @@ async def test_a_crash_before_the_commit_of_the_last_chunk_leaves_it_to_be_done_
     await complete(a, await take_one(a, "stage"), CHUNK)
     chunk = await take_one(a, "stage")
     async with a.transaction(force_rollback=True):
-        woken = await jobs.complete(a, KINDS, NOTHING, chunk, Outcome())
+        woken = await jobs.complete(a, JOB_TYPES, NOTHING, chunk, Outcome())
         assert woken == {"exec": 1}
         assert await gate(b, run_id) == (1, 2, False)
         assert await matches(b, run_id) == []
@@ -183,7 +183,7 @@ async def test_nobody_sees_the_gate_open_before_its_jobs_wait(a: Connection, b: 
     run_id = await staging(a)
     plan = await take_one(a, "stage")
     async with a.transaction():
-        await jobs.complete(a, KINDS, NOTHING, plan, Outcome())
+        await jobs.complete(a, JOB_TYPES, NOTHING, plan, Outcome())
         assert (await gate(b, run_id), await matches(b, run_id)) == ((0, 1, False), [])
     assert (await gate(b, run_id), await matches(b, run_id)) == ((1, 1, True), ["pending"])
 
@@ -196,7 +196,7 @@ async def test_two_last_chunks_that_finish_at_the_same_instant_open_the_gate_onc
     await complete(a, await take_one(a, "stage"), CHUNK, CHUNK)
     first, second = await take(a, limit=2, queue="stage")
     async with a.transaction():
-        assert await jobs.complete(a, KINDS, NOTHING, first, Outcome()) == {}
+        assert await jobs.complete(a, JOB_TYPES, NOTHING, first, Outcome()) == {}
         later = await waiting(complete(b, second))
     assert await later == {"exec": 1}
     assert await gate(a, run_id) == (3, 3, True)
@@ -210,7 +210,7 @@ async def test_two_last_chunks_at_once_when_the_first_one_rolls_back(
     await complete(a, await take_one(a, "stage"), CHUNK, CHUNK)
     first, second = await take(a, limit=2, queue="stage")
     async with a.transaction(force_rollback=True):
-        await jobs.complete(a, KINDS, NOTHING, first, Outcome())
+        await jobs.complete(a, JOB_TYPES, NOTHING, first, Outcome())
         later = await waiting(complete(b, second))
     assert await later == {}
     assert await gate(a, run_id) == (2, 3, False)
@@ -229,7 +229,7 @@ async def test_many_chunks_that_finish_together_open_the_gate_once(
         async def finish(chunk: Job, barrier: asyncio.Barrier = barrier) -> Woken:
             async with pool.transaction() as connection:
                 await barrier.wait()
-                return await jobs.complete(connection, KINDS, NOTHING, chunk, Outcome())
+                return await jobs.complete(connection, JOB_TYPES, NOTHING, chunk, Outcome())
 
         chunks = await take(a, limit=8, queue="stage")
         woken = await asyncio.gather(*[finish(chunk) for chunk in chunks])
@@ -293,7 +293,7 @@ async def test_an_opened_job_gets_the_results_that_came_through_its_gate(a: Conn
     await complete(a, await take_one(a, "stage"), CHUNK, CHUNK)
     for number, chunk in enumerate(await take(a, limit=2, queue="stage")):
         async with a.transaction():
-            await jobs.complete(a, KINDS, NOTHING, chunk, Outcome({"path": f"part-{number}"}))
+            await jobs.complete(a, JOB_TYPES, NOTHING, chunk, Outcome({"path": f"part-{number}"}))
     match = await take_one(a)
     assert await jobs.inputs(a, match) == ({"by": 1}, {"path": "part-0"}, {"path": "part-1"})
 
@@ -383,7 +383,7 @@ async def _complete_and(
     act: Callable[[Connection], Awaitable[None]], connection: Connection, job: Job, outcome: Outcome
 ) -> None:
     async with connection.transaction():
-        await jobs.complete(connection, KINDS, NOTHING, job, outcome)
+        await jobs.complete(connection, JOB_TYPES, NOTHING, job, outcome)
         await act(connection)
         await connection.execute("SELECT 1")
 

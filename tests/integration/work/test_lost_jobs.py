@@ -12,7 +12,7 @@ from tests.work_kit import (
     ATTEMPTS,
     BACKOFF,
     BACKOFF_LIMIT,
-    KINDS,
+    JOB_TYPES,
     MAX_RUNTIME,
     TIMEOUT,
     Clock,
@@ -163,7 +163,7 @@ async def test_the_reaper_leaves_a_completion_under_way_alone(
     job = await take_one(a)
     await clock.jump(TIMEOUT + 1)
     async with a.transaction():
-        await jobs.complete(a, KINDS, KINDS.handler("task"), job, Outcome())
+        await jobs.complete(a, JOB_TYPES, JOB_TYPES.handler("task"), job, Outcome())
         assert await reap(b) == []
     assert (await jobs.get(b, job.job_id)).status == "completed"
 

@@ -15,7 +15,7 @@ from kalla.work.leases import Lease
 from tests.integration.work import model, model_leases
 from tests.integration.work.mirror import LEAVE, Mirrored, Stage
 from tests.integration.work.model_rows import Claim, JobRow, RunRow, View
-from tests.work_kit import KINDS, NOTHING, PATIENCE, effort, rows
+from tests.work_kit import JOB_TYPES, NOTHING, PATIENCE, effort, rows
 
 Leave = tuple[int, bool]
 
@@ -71,7 +71,7 @@ class Jobs(Mirrored):
     @rule(leave=LEAVE, new=st.lists(NEW_JOBS, min_size=1, max_size=3))
     def insert(self, leave: Leave, new: list[NewJob]) -> None:
         async def act(connection: Connection) -> Any:
-            inserted = await jobs.insert(connection, KINDS, new)
+            inserted = await jobs.insert(connection, JOB_TYPES, new)
             return list(inserted.job_ids), inserted.woken
 
         self.both(leave, act, lambda view: model.insert(view, new))
@@ -82,7 +82,7 @@ class Jobs(Mirrored):
         taken: list[Job] = []
 
         async def act(connection: Connection) -> Any:
-            taken[:] = await jobs.claim(connection, queue, KINDS.types, "anna", limit)
+            taken[:] = await jobs.claim(connection, queue, JOB_TYPES.types, "anna", limit)
             return named(taken)
 
         def keep() -> None:
@@ -110,7 +110,7 @@ class Jobs(Mirrored):
         outcome = Outcome({"fence": job.fence}, tuple(follow_ups))
 
         async def act(connection: Connection) -> Any:
-            return await jobs.complete(connection, KINDS, NOTHING, job, outcome)
+            return await jobs.complete(connection, JOB_TYPES, NOTHING, job, outcome)
 
         self.both(leave, act, lambda view: model.complete(view, name(job), follow_ups))
 
@@ -223,7 +223,7 @@ class Jobs(Mirrored):
 
         async def act(connection: Connection) -> Any:
             made[0], woken = await runs.create(
-                connection, KINDS, "reconcile", first, gates, TOTAL_TIMEOUT
+                connection, JOB_TYPES, "reconcile", first, gates, TOTAL_TIMEOUT
             )
             return woken
 

@@ -12,7 +12,7 @@ from kalla.work import jobs, runs
 from kalla.work.job import NewJob, Outcome
 from tests.work_kit import (
     ATTEMPTS,
-    KINDS,
+    JOB_TYPES,
     NOTHING,
     TIMEOUT,
     TOTAL_TIMEOUT,
@@ -54,7 +54,7 @@ async def test_a_run_completes_once_though_its_last_jobs_end_together(
     run_id = await start_run(a, [TASK, TASK])
     first, second = await take(a, limit=5)
     async with a.transaction():
-        await jobs.complete(a, KINDS, NOTHING, first, Outcome())
+        await jobs.complete(a, JOB_TYPES, NOTHING, first, Outcome())
         later = await waiting(complete(b, second))
     await later
     record = await runs.get(a, run_id)
@@ -161,7 +161,7 @@ async def test_a_cancel_that_meets_the_completion_of_its_job_leaves_the_run_alon
     run_id = await start_run(a, [TASK, TASK])
     job = await take_one(a)
     async with a.transaction():
-        await jobs.complete(a, KINDS, NOTHING, job, Outcome())
+        await jobs.complete(a, JOB_TYPES, NOTHING, job, Outcome())
         cancel = await waiting(jobs.cancel(b, job.job_id, "olga"))
     with pytest.raises(Conflict, match="is completed already"):
         await cancel
@@ -246,7 +246,7 @@ async def test_a_run_that_completed_in_the_meantime_is_not_late(
     await clock.jump(101)
     assert await runs.late(b) == [run_id]
     async with a.transaction():
-        await jobs.complete(a, KINDS, NOTHING, job, Outcome())
+        await jobs.complete(a, JOB_TYPES, NOTHING, job, Outcome())
         ending = await waiting(_end_late(b, run_id))
     assert not await ending
     assert (await runs.get(a, run_id)).status == "completed"
@@ -398,7 +398,9 @@ async def test_a_process_frozen_inside_a_transaction_loses_its_locks(
         async with pool.transaction() as frozen:
             await runs.lock(frozen, run_id)
             # Waits until Postgres has ended the frozen transaction.
-            await pool.retrying(lambda each: jobs.complete(each, KINDS, NOTHING, job, Outcome()))
+            await pool.retrying(
+                lambda each: jobs.complete(each, JOB_TYPES, NOTHING, job, Outcome())
+            )
 
     with pytest.raises(AWAY):
         await freeze()

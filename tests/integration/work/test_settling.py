@@ -140,7 +140,7 @@ async def test_a_run_goes_through_its_gate_and_the_opened_job_sees_what_came(sit
         async def start(connection: Connection) -> int:
             run_id, woken = await runs.create(
                 connection,
-                site.kinds,
+                site.job_types,
                 "reconcile",
                 [NewJob("plan", gate="staged")],
                 {"staged": [NewJob("match")]},

@@ -149,7 +149,7 @@ async def test_a_drain_hands_the_job_back_without_counting_a_failure(site: Site)
         async with site.worker() as worker:
             (job_id,) = await client.submit(NewJob("long"))
             await client.until(job_id, "claimed")
-        assert not len(worker.hand), "its thread has ended: nothing is left behind"
+        assert not len(worker.slots), "its thread has ended: nothing is left behind"
         record = await client.get(job_id)
         assert (record.status, record.failures, record.fence) == ("pending", 0, 1)
         assert [attempt.ending for attempt in record.attempts] == ["handed back"]

@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.store.plan import HOUR, Bounds, Merge, keeps_order, plan, span, together
-from kalla.query.store.rows import BLOCK_MS
+from kalla.query.store.maintenance.compaction_plan import (
+    HOUR,
+    Bounds,
+    Merge,
+    keeps_order,
+    plan,
+    span,
+    together,
+)
+from kalla.query.store.maintenance.upkeep import chosen
+from kalla.query.store.segment_rows import BLOCK_MS
 from kalla.query.store.segments import Segment
-from kalla.query.store.upkeep import chosen
 
 Sample = tuple[int, int]  # series and time
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kalla.query.notation import parsed_float
+from kalla.query.promql.number_format import parsed_float
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.frames import Whole
-from kalla.query.interned import (
+from kalla.query.array_types import Whole
+from kalla.query.labels.interned import (
     Interned,
     are_distinct,
     group,
@@ -23,9 +23,9 @@ from kalla.query.interned import (
     taken,
     values_of,
 )
-from kalla.query.labels import Labels, labels_of, unnamed, value_of
-from kalla.query.matchers import readable
-from kalla.query.store.series import SeriesTable, text_of
+from kalla.query.labels.label_sets import Labels, labels_of, unnamed, value_of
+from kalla.query.promql.matchers import readable
+from kalla.query.store.series_table import SeriesTable, text_of
 
 # Values that need quoting, that are not ASCII, and a byte that is no text.
 VALUES = ("a", "b", '"\\\n', "ä\U0001f600", "x\udcff")

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.frames import Whole
-from kalla.query.store import keys
-from kalla.query.store.keys import FRESH, Keys
+from kalla.query.array_types import Whole
+from kalla.query.store.ingest import label_keys
+from kalla.query.store.ingest.label_keys import FRESH, LabelKeys
 
 # Some alike but for their last bytes, some longer than the words that are compared at once.
 texts = st.one_of(
@@ -17,7 +17,7 @@ texts = st.one_of(
 )
 
 
-def laid_out(held: list[bytes]) -> tuple[keys.Bytes, Whole]:
+def laid_out(held: list[bytes]) -> tuple[label_keys.Bytes, Whole]:
     """One after another, with something between them; and where each lies."""
     data = np.frombuffer(b"#".join(held) + b"#", np.uint8)
     starts = np.cumsum([0, *(len(text) + 1 for text in held)])[:-1]
@@ -28,7 +28,7 @@ def laid_out(held: list[bytes]) -> tuple[keys.Bytes, Whole]:
 @settings(deadline=None)
 @given(st.lists(st.lists(texts, max_size=30), max_size=4))
 def test_bytes_lead_to_the_number_they_were_given_first(turns: list[list[bytes]]) -> None:
-    table = Keys()
+    table = LabelKeys()
     known: dict[bytes, int] = {}
     for turn in turns:
         data, spans = laid_out(turn)
@@ -41,7 +41,7 @@ def test_bytes_lead_to_the_number_they_were_given_first(turns: list[list[bytes]]
 
 
 def test_a_table_grows_and_forgets_nothing() -> None:
-    table = Keys()
+    table = LabelKeys()
     before = table.nbytes
     everything = [str(place).encode() * (1 + place % 50) for place in range(20_000)]
     for first in range(0, len(everything), 3000):
@@ -53,14 +53,14 @@ def test_a_table_grows_and_forgets_nothing() -> None:
 
 
 def test_a_span_before_the_data_is_of_nobody() -> None:
-    table = Keys()
+    table = LabelKeys()
     data = np.frombuffer(b"abc", np.uint8)
     table.add(data, np.array([[0, 3]]), np.array([7]))
     assert table.find(data, np.array([[0, 3], [-1, 3], [0, 0]])).tolist() == [7, FRESH, FRESH]
 
 
 def test_texts_of_the_same_hash_are_told_apart() -> None:
-    table = Keys()
+    table = LabelKeys()
     alike = [_of_one_hash(table._seed, first) for first in range(3)]
     data, spans = laid_out(alike)
     table.add(data, spans[:2], np.array([5, 6]))
@@ -73,6 +73,6 @@ def test_texts_of_the_same_hash_are_told_apart() -> None:
 
 def _of_one_hash(seed: int, first: int) -> bytes:
     """Two words: the second takes back what the first has changed."""
-    mask, mix = (1 << 64) - 1, int(keys._MIX)
+    mask, mix = (1 << 64) - 1, int(label_keys._MIX)
     value = ((seed ^ 16) * mix & mask ^ first) * mix & mask
     return first.to_bytes(8, "little") + (value ^ value >> 32).to_bytes(8, "little")

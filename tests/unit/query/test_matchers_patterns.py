@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.labelling import naturally_before
-from kalla.query.matchers import Matcher, anchored, regex_problem, replaced
+from kalla.query.operators.label_functions import naturally_before
+from kalla.query.promql.matchers import Matcher, anchored, regex_problem, replaced
 
 PIECES = [
     "a", "b", ".", "", "()", "^", "-", "(?i)", "[[:alpha:](]", "[^](]", "[](]", "[]-a(]", "[(-]",

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput
-from kalla.query.labels import Labels, labels_of
-from kalla.query.store import openmetrics
+from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store.catalogue import Metadata
+from kalla.query.store.ingest import openmetrics
 from tests.metrics_kit import named
 
 Points = list[tuple[int, float]]

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kalla.query.array_types import Floats
 from kalla.query.engine import Answer
-from kalla.query.frames import Floats, Frame, Steps
-from kalla.query.labels import Labels, labels_of
-from kalla.query.lines import Series, lines
-from kalla.query.problems import BadRequest
-from kalla.query.prometheus import answers, times
-from kalla.query.prometheus.answers import number, numbers, pieces, stamp, stamps
-from kalla.query.prometheus.names import unescaped
+from kalla.query.evaluate.frames import Frame, Steps
+from kalla.query.evaluate.result_series import Series, lines
+from kalla.query.http import request_times, response_json
+from kalla.query.http.label_name_escapes import unescaped
+from kalla.query.http.response_json import number, numbers, pieces, stamp, stamps
+from kalla.query.labels.label_sets import Labels, labels_of
+from kalla.query.promql.query_errors import BadRequest
 
 GO = {
     0.0: "0",
@@ -117,7 +118,7 @@ def test_an_answer_in_pieces_is_the_plain_document(
 ) -> None:
     answer = Answer("matrix", tuple(series), warnings=("w",))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "_PIECE", piece)
+        patch.setattr(response_json, "_PIECE", piece)
         document = json.loads(b"".join(pieces(answer, 0, limit, {"explain": {"a": 1}})))
     shown = series[:limit] if limit else series
     truncated = ["results truncated due to limit"] if len(shown) < len(series) else []
@@ -152,14 +153,14 @@ def test_rows_of_a_frame_are_written_as_each_line_alone(
     frame = Frame.of(labels, values.reshape(rows, -1), present.reshape(rows, -1))
     found = lines(frame, Steps(1500, 1500 + 500 * (columns - 1), 500))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "_PIECE", piece)
+        patch.setattr(response_json, "_PIECE", piece)
         written = b"".join(pieces(Answer("matrix", found), 0, 0))
     assert written == b"".join(pieces(Answer("matrix", tuple(found)), 0, 0))
     assert len(json.loads(written)["data"]["result"]) == frame.present.any(axis=1).sum()
 
 
 def test_a_vector_in_pieces_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_PIECE", 3)
+    monkeypatch.setattr(response_json, "_PIECE", 3)
     series = tuple(
         Series(labels_of({"i": str(at)}), np.array([1500]), np.array([at / 2])) for at in range(10)
     )
@@ -168,7 +169,7 @@ def test_a_vector_in_pieces_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         {"metric": {"i": str(at)}, "value": [1.5, number(at / 2)]} for at in range(10)
     ]
     known: list[Labels] = [one.labels for one in series]
-    listed = json.loads(b"".join(answers.label_sets(known)))
+    listed = json.loads(b"".join(response_json.label_sets(known)))
     assert listed == {"status": "success", "data": [{"i": str(at)} for at in range(10)]}
 
 
@@ -215,7 +216,7 @@ def test_an_escaped_name_is_read(escaped: str, name: str) -> None:
     ],
 )
 def test_a_time_is_read(text: str, milliseconds: int) -> None:
-    assert times.time_of(text, "time") == milliseconds
+    assert request_times.time_of(text, "time") == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_a_time_is_read(text: str, milliseconds: int) -> None:
 )  # fmt: skip
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="to a valid timestamp") as refused:
-        times.time_of(text, "start")
+        request_times.time_of(text, "start")
     assert refused.value.parameter == "start"
 
 
@@ -233,9 +234,9 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     ("text", "milliseconds"), [("15", 15_000), ("0.5", 500), ("1m30s", 90_000), ("1d", 86_400_000)]
 )
 def test_a_duration_is_read(text: str, milliseconds: float) -> None:
-    assert times.duration_of(text, "step") == milliseconds
+    assert request_times.duration_of(text, "step") == milliseconds
 
 
 def test_the_usual_step_gives_some_250_points() -> None:
-    assert times.usual_step(0, 3_600_000) == 14_400
-    assert times.usual_step(0, 1000) == 1000
+    assert request_times.usual_step(0, 3_600_000) == 14_400
+    assert request_times.usual_step(0, 1000) == 1000

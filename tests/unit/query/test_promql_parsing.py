@@ -7,13 +7,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kalla.query.checking import checked, type_of
-from kalla.query.features import Features
-from kalla.query.parsing import HIGHEST, LONGEST, parse
-from kalla.query.printing import formatted, printed
-from kalla.query.problems import NativeHistograms, ParseFailed
-from kalla.query.reading import DEEPEST
-from kalla.query.syntax import Binary, Call, MatrixSelector, NumberLiteral, VectorSelector
+from kalla.query.promql.features import Features
+from kalla.query.promql.parser import HIGHEST, LONGEST, parse
+from kalla.query.promql.printer import formatted, printed
+from kalla.query.promql.query_errors import NativeHistograms, ParseFailed
+from kalla.query.promql.syntax_tree import (
+    Binary,
+    Call,
+    MatrixSelector,
+    NumberLiteral,
+    VectorSelector,
+)
+from kalla.query.promql.token_reader import DEEPEST
+from kalla.query.promql.type_checker import checked, type_of
 from tests.unit.query.expressions import expressions
 
 EVERY = Features.every()

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from kalla.query import ranking
-from kalla.query.frames import Frame
-from kalla.query.ranking import best_rows
+from kalla.query.evaluate import top_k
+from kalla.query.evaluate.frames import Frame
+from kalla.query.evaluate.top_k import best_rows
 
 VALUES = (0.0, -0.0, 1.0, 1.0, 2.5, -3.0, math.inf, -math.inf, math.nan)
 
@@ -20,7 +20,7 @@ VALUES = (0.0, -0.0, 1.0, 1.0, 2.5, -3.0, math.inf, -math.inf, math.nan)
 def test_the_best_are_the_first_of_all_sorted(
     operator: str, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranking, "_CELLS", cells)
+    monkeypatch.setattr(top_k, "_CELLS", cells)
     random = np.random.default_rng(7)
     for _ in range(60):
         rows, steps = int(random.integers(1, 25)), int(random.integers(1, 6))

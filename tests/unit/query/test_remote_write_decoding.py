@@ -12,19 +12,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kalla.query.labels import Labels, labels_of
-from kalla.query.samples import shard_of
-from kalla.query.store import remote_write, wire
+from kalla.query.evaluate.samples import shard_of
+from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store.catalogue import Metadata
-from kalla.query.store.known import (
+from kalla.query.store.ingest import remote_write, remote_write_kernels
+from kalla.query.store.ingest.remote_write import WriteRequest
+from kalla.query.store.ingest.series_index import (
     REFUSED,
-    Known,
     MalformedWrite,
     Refusals,
+    SeriesIndex,
     WriteTooLarge,
     label_pairs,
 )
-from kalla.query.store.remote_write import WriteRequest
 from tests.remote_write_kit import MESSAGES, Pairs, body, packed, request_1, request_2, symbol
 
 MOST = 1 << 20
@@ -62,10 +62,10 @@ def guarded() -> Guarded:
 
 
 def decoded(
-    request: WriteRequest, known: Known | None = None
+    request: WriteRequest, known: SeriesIndex | None = None
 ) -> list[tuple[Labels | None, list[tuple[int, int]]]]:
     """Each series' labels, None if they are refused, and its times and the bits of its values."""
-    known = known or Known(4, 1 << 30)
+    known = known or SeriesIndex(4, 1 << 30)
     numbers = known.numbers(request.text, request.spans, request.split, Refusals())
     bits = request.values.view(np.int64)
     return [
@@ -161,15 +161,15 @@ def test_a_walk_reads_nothing_behind_the_message_and_writes_nothing_behind_its_c
     del message[data.draw(st.integers(0, len(message))) :]
     held = guarded.at_the_end(bytes(message))
     rooms = data.draw(st.tuples(*[st.integers(0, 5)] * 3))
-    series = np.full((rooms[0] + 1, wire.SERIES_COLUMNS), -7)
+    series = np.full((rooms[0] + 1, remote_write_kernels.SERIES_COLUMNS), -7)
     samples = np.full((4, rooms[1]), -7)
     third = np.full((rooms[2] + 1, 2), -7)
-    counts = np.zeros(wire.COUNTS, np.int64)
+    counts = np.zeros(remote_write_kernels.COUNTS, np.int64)
     if version == 1:
-        wire.walk_1(held, series[:-1], samples[:3], third[:-1], counts)
+        remote_write_kernels.walk_1(held, series[:-1], samples[:3], third[:-1], counts)
     else:
         refs = np.full(len(held) + 1, -7)
-        wire.walk_2(held, series[:-1], samples[:3], third[:-1], refs[:-1], counts)
+        remote_write_kernels.walk_2(held, series[:-1], samples[:3], third[:-1], refs[:-1], counts)
         assert refs[-1] == -7
     assert (series[-1] == -7).all()
     assert (samples[3] == -7).all()
@@ -198,7 +198,7 @@ def test_labels_with_something_between_them_are_still_one_series() -> None:
     # Protobuf joins messages that are written one after another.
     inner = b"".join(one.SerializeToString() for one in request.timeseries)
     found = remote_write.decode(packed(b"\x0a" + bytes([len(inner)]) + inner), 1, MOST)
-    known = Known(4, 1 << 30)
+    known = SeriesIndex(4, 1 << 30)
     assert [labels for labels, _ in decoded(found, known)] == [(("__name__", "m"), ("a", "b"))]
     assert found.split.tolist() == [True]
     assert len(decoded(found, known)[0][1]) == 2
@@ -256,7 +256,7 @@ def test_metadata_of_version_2_goes_to_the_family() -> None:
 def test_series_stand_in_the_order_of_rows_however_they_come(
     sets: list[Pairs], cuts: list[int]
 ) -> None:
-    known = Known(3, 1 << 30)
+    known = SeriesIndex(3, 1 << 30)
     for first, last in pairwise([0, *sorted(cuts), len(sets)]):
         added = [
             (labels_of(dict(pairs)), known.add(labels_of(dict(pairs))))
@@ -295,7 +295,7 @@ near_plain = st.text('ab~ "\\\x1f\x7fé,:{}', max_size=130)
 def test_labels_get_the_text_and_shard_of_their_set_however_they_are_read(
     sets: list[list[tuple[str, str]]], in_order: bool
 ) -> None:
-    known = Known(7, 1 << 30)
+    known = SeriesIndex(7, 1 << 30)
     given_sets = [sorted(pairs) if in_order else pairs for pairs in sets]
     request = remote_write.decode(body(request_1([(pairs, []) for pairs in given_sets])), 1, MOST)
     for _ in range(2):  # as new ones, then as known ones
@@ -316,7 +316,7 @@ def test_labels_get_the_text_and_shard_of_their_set_however_they_are_read(
 
 
 def test_a_full_table_of_series_says_so() -> None:
-    known = Known(1, 10_000)
+    known = SeriesIndex(1, 10_000)
     for place in range(1000):
         known.add((("__name__", f"m{place}"),))
         if known.is_full:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kalla.query.labels import labels_of
-from kalla.query.matchers import Matcher
-from kalla.query.store.series import SeriesTable, text_of
+from kalla.query.labels.label_sets import labels_of
+from kalla.query.promql.matchers import Matcher
+from kalla.query.store.series_table import SeriesTable, text_of
 
 
 def grown(table: SeriesTable, *zones: str) -> None:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.computing import compute
-from kalla.query.exact import ExactSums
-from kalla.query.frames import Steps
-from kalla.query.leaves import BaseExpr
-from kalla.query.samples import SeriesBatch
+from kalla.query.evaluate.frames import Steps
+from kalla.query.evaluate.leaf import BaseExpr
+from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.window_computation import compute
+from kalla.query.kernels.exact_sums import ExactSums
 
 Window = list[tuple[int, float]]
 

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.query.labels import Labels
-from kalla.query.samples import SeriesBatch, shard_of
-from kalla.query.store import intake as intake_module
+from kalla.query.evaluate.samples import SeriesBatch, shard_of
+from kalla.query.labels.label_sets import Labels
 from kalla.query.store.catalogue import Metadata
-from kalla.query.store.intake import Batch, Intake, merged
-from kalla.query.store.known import Known
+from kalla.query.store.ingest import intake as intake_module
+from kalla.query.store.ingest.intake import Batch, Intake, merged
+from kalla.query.store.ingest.series_index import SeriesIndex
 from kalla.settings import Metrics
 from tests.metrics_kit import contents, named
 
@@ -51,16 +51,16 @@ class Slow:
 
 
 @asynccontextmanager
-async def an_intake(kind: type[Slow] = Slow) -> AsyncIterator[tuple[Intake, Slow, Known]]:
+async def an_intake(kind: type[Slow] = Slow) -> AsyncIterator[tuple[Intake, Slow, SeriesIndex]]:
     store = kind()
     intake = Intake(store, Metrics(commit_seconds=0.001))
     try:
-        yield intake, store, Known(SHARDS, 1 << 30)
+        yield intake, store, SeriesIndex(SHARDS, 1 << 30)
     finally:
         await intake.close()
 
 
-def a_batch(known: Known, name: str, times: list[int], **told: Any) -> Batch:
+def a_batch(known: SeriesIndex, name: str, times: list[int], **told: Any) -> Batch:
     number = known.add(named(name))
     values = np.array(times, np.float64)
     return Batch(known, np.full(len(times), number), np.array(times, np.int64), values, **told)
@@ -92,7 +92,7 @@ async def test_writes_during_a_commit_travel_in_the_next_one_together() -> None:
 async def test_a_commit_waits_for_bodies_that_are_on_their_way() -> None:
     store = Slow()
     store.go.set()
-    known = Known(SHARDS, 1 << 30)
+    known = SeriesIndex(SHARDS, 1 << 30)
     # So long that it would be noticed: what ends the wait is that nobody is on the way any more.
     intake = Intake(store, Metrics(commit_seconds=60))
     try:
@@ -221,7 +221,7 @@ async def test_whoever_waits_when_it_closes_is_told_to_come_back() -> None:
 
 async def test_batches_of_two_tables_of_series_are_not_mixed() -> None:
     async with an_intake() as (intake, store, known):
-        other = Known(SHARDS, 1 << 30)
+        other = SeriesIndex(SHARDS, 1 << 30)
         other.add(named("z"))
         first = asyncio.create_task(intake.write(a_batch(known, "a", [1])))
         await until(lambda: store.begun == 1)
@@ -248,7 +248,7 @@ samples = st.lists(
 def test_merging_keeps_the_first_of_each_series_and_time(
     parts: list[list[tuple[str, int, int]]], started: bool
 ) -> None:
-    known = Known(SHARDS, 1 << 30)
+    known = SeriesIndex(SHARDS, 1 << 30)
     batches = []
     expected: dict[Labels, dict[int, float]] = {}
     for part in parts:

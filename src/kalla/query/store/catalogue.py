@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
 from kalla.errors import Conflict, NotFound
-from kalla.query.matchers import readable
+from kalla.query.promql.matchers import readable
 from kalla.query.store.segments import NewSegment, Segment
 from kalla.statements import load
 
@@ -140,19 +140,19 @@ async def note_metadata(connection: Connection, metadata: Mapping[str, Metadata]
     """The last word on a metric counts. What Postgres cannot keep must not keep samples away:
     bytes that are no text are replaced, and a name of thousands of letters is left out."""
     given = {
-        _storable(metric): {name: _storable(text) for name, text in vars(told).items()}
-        for metric, told in metadata.items()
+        _storable(metric): {name: _storable(text) for name, text in vars(entry).items()}
+        for metric, entry in metadata.items()
         if len(metric) <= _LONGEST_NAME
     }
     if given:
-        rows = [{"metric": metric, **told} for metric, told in given.items()]
+        rows = [{"metric": metric, **entry} for metric, entry in given.items()]
         await connection.execute(sql.note_metadata, {"metadata": Jsonb(rows)})
 
 
-async def told_at(connection: Connection) -> datetime | None:
+async def metadata_changed_at(connection: Connection) -> datetime | None:
     """When anything was last told of a metric that was not there already."""
-    (row,) = await (await connection.execute(sql.told_at)).fetchall()
-    found: datetime | None = row["told_at"]
+    (row,) = await (await connection.execute(sql.metadata_changed_at)).fetchall()
+    found: datetime | None = row["metadata_changed_at"]
     return found
 
 

@@ -82,8 +82,8 @@ SET type = excluded.type, help = excluded.help, unit = excluded.unit, updated_at
 WHERE (metric_metadata.type, metric_metadata.help, metric_metadata.unit)
       IS DISTINCT FROM (excluded.type, excluded.help, excluded.unit);
 
--- name: told_at
-SELECT max(updated_at) AS told_at FROM kalla.metric_metadata;
+-- name: metadata_changed_at
+SELECT max(updated_at) AS metadata_changed_at FROM kalla.metric_metadata;
 
 -- name: metadata
 SELECT metric, type, help, unit FROM kalla.metric_metadata

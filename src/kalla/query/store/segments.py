@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import NotFound
-from kalla.query.problems import ExecutionFailed
-from kalla.query.samples import SeriesBatch
-from kalla.query.store import rows
+from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.promql.query_errors import ExecutionFailed
+from kalla.query.store import segment_rows
 from kalla.storage import Storage, join
 
 SHARDS = "kalla.shards"
@@ -81,12 +81,12 @@ def write(
     shard_of_groups: list[int] = []
     with pq.ParquetWriter(
         buffer,
-        rows.SCHEMA,
+        segment_rows.SCHEMA,
         **(_FRESH if level == 0 else _LASTING),
-        column_encoding=rows.ENCODINGS,
+        column_encoding=segment_rows.ENCODINGS,
         write_statistics=["metric", "block", "min_time", "max_time"],
     ) as writer:
-        for place, table in rows.tables([shards[shard] for shard in given]):
+        for place, table in segment_rows.tables([shards[shard] for shard in given]):
             writer.write_table(table, row_group_size=table.num_rows)
             shard_of_groups.append(given[place])
         # So that an object tells by itself what the catalogue knows of it.

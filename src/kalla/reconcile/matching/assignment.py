@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kalla.reconcile.matching.cycles import on_cycles
+from kalla.reconcile.matching.graph_cycles import on_cycles
 
 Distance = tuple[int, ...]
 Verdict = Literal["matched", "unmatched", "ambiguous"]

@@ -16,16 +16,21 @@ import duckdb
 import pyarrow as pa
 
 from kalla.errors import InvalidInput, KallaError, Problem
-from kalla.reconcile.bounds import Bounds
-from kalla.reconcile.matching.values import quote
-from kalla.reconcile.model import COMPRESSIONS, Source
-from kalla.reconcile.plan import Input
-from kalla.reconcile.recipes.checking import columns_of, word_of
-from kalla.reconcile.sources import native
-from kalla.reconcile.sources.columns import demand_names
-from kalla.reconcile.sources.files import opened, readable
-from kalla.reconcile.sources.origins import Resolve, from_environment, is_staged, password_of
-from kalla.reconcile.sources.scans import scan
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import COMPRESSIONS, Source
+from kalla.reconcile.recipe.validation import columns_of, word_of
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.sources.column_names import demand_names
+from kalla.reconcile.sources.duckdb_files import opened, readable
+from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.source_planning import (
+    Resolve,
+    from_environment,
+    is_staged,
+    password_of,
+)
+from kalla.reconcile.sql.column_values import quote
+from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.spark.connectors.connector import ColumnType, Slice
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.storage import LOCAL, Storage
@@ -87,7 +92,7 @@ def inspect(
     """Columns, size and a primary key; reads a table's catalogue, and of files a bounded sample."""
     if is_staged(source):
         return _inspect_table(_table(source, resolve, bounds))
-    seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     rows, exact = estimate(seen, storage), seen.rows is not None
     with _sampled(seen, storage, bounds) as connection:
         key, note = _guess(connection, seen)
@@ -124,7 +129,7 @@ def preview(
     """The first rows as they come; reads no more than it needs."""
     if is_staged(source):
         return _first_of_table(_table(source, resolve, bounds), rows)
-    seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     columns = ", ".join(f"CAST({quote(name)} AS {kind})" for name, kind in seen.types.items())
     with opened(storage, bounds) as connection, readable(seen.files):
         found = connection.execute(f"SELECT {columns} FROM {scan(seen)} LIMIT {int(rows)}")
@@ -143,7 +148,7 @@ def reach(
         if is_staged(source):
             columns = _schema(_table(source, resolve, bounds))
             return Reach(True, f"{source.table} can be read: it has {len(columns)} columns")
-        seen = native.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+        seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
         files = f"{len(seen.files)} files" if len(seen.files) != 1 else "one file"
         return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:
@@ -173,14 +178,14 @@ def estimate(seen: Input, storage: Storage) -> int | None:
 def _table(source: Source, resolve: Resolve, bounds: Bounds) -> PostgresConnector:
     if not source.table:
         raise InvalidInput(Problem("table", "is missing: a database holds many"))
-    with native.problems_at("", "password"):
+    with native_files.problems_at("", "password"):
         password = password_of(source.password, resolve)
     return PostgresConnector(source.uri, source.table, password, seconds=bounds.seconds)
 
 
 def _schema(table: PostgresConnector) -> tuple[ColumnType, ...]:
     found = table.schema()
-    with native.problems_at("", "table"):
+    with native_files.problems_at("", "table"):
         demand_names([each.name for each in found], table.table)
     return found
 

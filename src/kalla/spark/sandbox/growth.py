@@ -155,10 +155,12 @@ class _Growth:
         except patterns.Unreadable:
             self._report.add(
                 f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
-                "repeats or chooses, is not closed, or has what only Java would read",
+                "repeats or chooses, is not closed, or has what only Java would read; or "
+                "it repeats more than a class by * or +, where an emoji may stand",
                 pattern.parent,
                 value=pattern.name,
-                suggestion="repeat a class of characters instead, such as [A-Z0-9]+",
+                suggestion="repeat a class of characters instead, such as [A-Z0-9]+, or add a + "
+                "behind the repetition, (…)*+, so that nothing is given back",
             )
         else:
             if name == "regexp_replace" and patterns.looks_around_for_a_group(found):

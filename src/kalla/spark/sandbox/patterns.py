@@ -14,8 +14,8 @@ from typing import Final
 Signs = int
 """A set of characters: a bit for each of the first 128, and one for all the others together."""
 
-_OTHERS: Final[Signs] = 1 << 128
-EVERY: Final[Signs] = (_OTHERS << 1) - 1
+OTHERS: Final[Signs] = 1 << 128
+EVERY: Final[Signs] = (OTHERS << 1) - 1
 
 
 class Unreadable(Exception):
@@ -94,21 +94,21 @@ def _captures(node: Node) -> bool:
 def _of(text: str) -> Signs:
     signs = 0
     for each in text:
-        signs |= 1 << ord(each) if ord(each) < 128 else _OTHERS
+        signs |= 1 << ord(each) if ord(each) < 128 else OTHERS
     return signs
 
 
 def _between(first: str, last: str) -> Signs:
     if first > last:
         raise Unreadable
-    signs = _OTHERS if ord(last) > 127 else 0
+    signs = OTHERS if ord(last) > 127 else 0
     for code in range(ord(first), min(ord(last), 127) + 1):
         signs |= 1 << code
     return signs
 
 
 def _but(signs: Signs) -> Signs:
-    return (EVERY & ~signs) | _OTHERS
+    return (EVERY & ~signs) | OTHERS
 
 
 _DIGIT: Final = _between("0", "9")

@@ -6,11 +6,13 @@ a match begins. One that the next character decides is none: `[0-9]+-` never giv
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from kalla.spark.sandbox.patterns import (
     EVERY,
+    OTHERS,
     Group,
     Node,
     Place,
@@ -23,12 +25,15 @@ from kalla.spark.sandbox.patterns import (
 
 MOST: Final = 5_000_000_000
 _ENOUGH: Final = 10**18  # further, nobody needs to count
+_MOST_CALLS: Final = 1_000  # of Java within itself
 _MOST_COPIES: Final = 50  # of a group that is not always of one width
 
 
 def of_pattern(pattern: Group, length: int) -> int:
     """Raises Unreadable for a group that is repeated without a bound, or often, and may be of
     several widths: tries would double with every character, and Java recur for each."""
+    if any(map(_recurs, _repeats(pattern))):
+        raise Unreadable
     starts = 1 if all(map(_is_anchored, pattern.branches)) else length
     steps, _ = _group(_trimmed(pattern), 0, length)
     return min(starts * steps, _ENOUGH)
@@ -127,6 +132,39 @@ def _repeat(node: Repeat, after: Signs, length: int) -> tuple[int, int]:
         steps, left = _bounded(steps + left * each, left * choices)
         ways = max(ways, left) if decided else ways + left * (number >= least)
     return _bounded(steps, 1 if node.possessive else ways)
+
+
+def _repeats(node: Node) -> Iterator[Repeat]:
+    if isinstance(node, Repeat):
+        yield node
+        yield from _repeats(node.body)
+    elif isinstance(node, Group):
+        for branch in node.branches:
+            for each in branch:
+                yield from _repeats(each)
+
+
+def _recurs(node: Repeat) -> bool:
+    """Whether Java calls itself anew each time that the repeated part is of another width.
+
+    An emoji is two of its characters, so that a part may be of two widths wherever it takes more
+    than ASCII. The stack of a task, and Spark with it, ends after some ten thousand such calls,
+    however long a text the sources have. A class before `*` or `+` is read in a loop.
+    """
+    if node.possessive or (node.most is not None and node.most <= _MOST_CALLS):
+        return False
+    is_loop = isinstance(node.body, Sign) and node.most is None and node.least <= 1
+    return not is_loop and _takes_others(node.body)
+
+
+def _takes_others(node: Node) -> bool:
+    if isinstance(node, Sign):
+        return bool(node.signs & OTHERS)
+    if isinstance(node, Repeat):
+        return _takes_others(node.body)
+    if isinstance(node, Place):
+        return False
+    return any(_takes_others(each) for branch in node.branches for each in branch)
 
 
 def _width(node: Node) -> int | None:

@@ -21,8 +21,8 @@ from nats.js import api
 
 from kalla import logs
 from kalla.settings import Wake as WakeSettings
-from kalla.work.duty import end
-from kalla.work.wake.line import AWAY, PATIENCE, Line
+from kalla.work.service import end
+from kalla.work.wake.nats_connection import AWAY, PATIENCE, NatsConnection
 from kalla.work.wake.stream import STREAM, TokenStream, consumer, subject
 
 ALARM = "kalla.alarm"
@@ -40,8 +40,8 @@ class NatsWake:
     """Idle workers ask for a token of each queue; while all are busy, tokens stay in the stream."""
 
     def __init__(self, settings: WakeSettings, queues: Iterable[str] = ()) -> None:
-        self._line = Line(settings.nats_url.get_secret_value(), self._prepare)
-        self._stream = TokenStream(self._line, queues)
+        self._connection = NatsConnection(settings.nats_url.get_secret_value(), self._prepare)
+        self._stream = TokenStream(self._connection, queues)
         self._tokens: Subscription | None = None
         self._inbox = ""
         self._waiters: list[_Waiter] = []
@@ -59,7 +59,7 @@ class NatsWake:
 
     async def start(self) -> None:
         self._redeemer = asyncio.create_task(self._redeem())
-        await self._line.open()
+        await self._connection.open()
 
     async def stop(self) -> None:
         self._stopping = True
@@ -68,12 +68,12 @@ class NatsWake:
         self._waiters.clear()  # from here on every token that still comes is given back
         with suppress(*AWAY):
             async with asyncio.timeout(PATIENCE):
-                await self._withdraw(self._line.ready())
-        await self._line.close()
+                await self._withdraw(self._connection.ready())
+        await self._connection.close()
 
     @property
     def trouble(self) -> str | None:
-        return self._line.trouble or self._refusal
+        return self._connection.trouble or self._refusal
 
     async def nudge(self, waiting: Mapping[str, int]) -> None:
         with self._guarded():
@@ -122,7 +122,7 @@ class NatsWake:
 
     async def alarm(self) -> None:
         with self._guarded():
-            client = self._line.ready()
+            client = self._connection.ready()
             await client.publish(ALARM)
             await client.flush(timeout=PATIENCE)
 
@@ -163,7 +163,7 @@ class NatsWake:
         await client.subscribe(ALARM, cb=self._receive_alarm)
         # Its requests queue up behind the subscriptions; the ping of a flush would overtake them.
         await self._stream.ensure(client)
-        if self._line.lost_before:
+        if self._connection.lost_before:
             self._missed = True
             self._alarm.set()
         self._stir()
@@ -183,7 +183,7 @@ class NatsWake:
 
     async def _pull(self, queues: Iterable[str]) -> float:
         """Ask for a token of each queue; returns in how many seconds to ask again."""
-        client, now, again = self._line.client, time.monotonic(), float(_PULL_SECONDS)
+        client, now, again = self._connection.client, time.monotonic(), float(_PULL_SECONDS)
         if client is None:
             return again
         request = json.dumps({"batch": 1, "expires": _PULL_SECONDS * 1_000_000_000}).encode()
@@ -228,9 +228,9 @@ class NatsWake:
             await token.ack()
 
     async def _give_back(self, queue: str) -> None:
-        if self._line.client is not None:
+        if self._connection.client is not None:
             with suppress(*AWAY):
-                await self._line.client.publish(subject(queue))
+                await self._connection.client.publish(subject(queue))
 
     async def _lay_down_unused(self) -> None:
         """Deal with tokens that led to no claim.
@@ -266,7 +266,7 @@ class NatsWake:
 
     async def _redeem_all(self) -> None:
         owed, self._owed = self._owed, Counter()
-        if self._line.client is None:
+        if self._connection.client is None:
             return
         for queue, count in owed.items():
             left = await self._stream.take_out(queue, count)
@@ -280,11 +280,11 @@ class NatsWake:
         try:
             yield
         except TimeoutError as error:
-            self._line.drop(error)
+            self._connection.drop(error)
         except AWAY as error:
             # Without a line there is nothing new to tell.
-            if self._line.client is not None and not self._line.client.is_closed:
-                self._refuse(f"NATS refuses wake-ups: {self._line.describe(error)}")
+            if self._connection.client is not None and not self._connection.client.is_closed:
+                self._refuse(f"NATS refuses wake-ups: {self._connection.describe(error)}")
         else:
             self._refusal = None
 

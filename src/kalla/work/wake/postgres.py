@@ -9,7 +9,7 @@ from contextlib import suppress
 from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.redaction import scrub
-from kalla.work.duty import end
+from kalla.work.service import end
 
 JOBS = "kalla_jobs"
 ALARM = "kalla_alarm"
@@ -25,7 +25,7 @@ class PostgresWake:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._keeper: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
         self._trouble: str | None = "Postgres has not been asked for wake-ups yet"
         self._lost_before = False
@@ -35,13 +35,13 @@ class PostgresWake:
         self._alarm = asyncio.Event()
 
     async def start(self) -> None:
-        self._keeper = asyncio.create_task(self._keep())
+        self._reconnecting = asyncio.create_task(self._keep())
         with suppress(TimeoutError):
             await asyncio.wait_for(self._tried.wait(), _PATIENCE)
 
     async def stop(self) -> None:
-        if self._keeper is not None:
-            await end(self._keeper)
+        if self._reconnecting is not None:
+            await end(self._reconnecting)
 
     @property
     def trouble(self) -> str | None:

@@ -11,7 +11,7 @@ from nats.js import api
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from kalla.errors import Unavailable
-from kalla.work.wake.line import PATIENCE, Line
+from kalla.work.wake.nats_connection import PATIENCE, NatsConnection
 
 STREAM = "kalla-jobs"
 
@@ -30,8 +30,8 @@ def consumer(queue: str) -> str:
 class TokenStream:
     """Puts tokens in and takes them out; makes the stream and its consumers when they are gone."""
 
-    def __init__(self, line: Line, queues: Iterable[str]) -> None:
-        self._line = line
+    def __init__(self, connection: NatsConnection, queues: Iterable[str]) -> None:
+        self._connection = connection
         self._queues = set(queues)
 
     async def ensure(self, client: Client) -> None:
@@ -66,7 +66,7 @@ class TokenStream:
     async def consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
         """Every queue's consumer, by queue; made again if it was deleted under us."""
         self._queues.update(needed)
-        client = self._line.ready()
+        client = self._connection.ready()
         for ensured in (False, True):
             with suppress(NotFoundError):
                 infos = await client.jetstream(timeout=PATIENCE).consumers_info(STREAM)
@@ -80,7 +80,7 @@ class TokenStream:
     async def put(self, queue: str, count: int) -> None:
         if count <= 0:
             return
-        client = self._line.ready()
+        client = self._connection.ready()
         if queue not in self._queues:
             self._queues.add(queue)
             await self.ensure(client)
@@ -104,7 +104,7 @@ class TokenStream:
         A purge up to a sequence number costs the same for one and for thousands. Tokens of other
         queues lie between, and other workers do the same: so it may take some rounds.
         """
-        stream = self._line.ready().jetstream(timeout=PATIENCE)
+        stream = self._connection.ready().jetstream(timeout=PATIENCE)
         for _ in range(10):
             try:
                 oldest = await stream.get_msg(STREAM, seq=1, subject=subject(queue), next=True)
@@ -118,7 +118,7 @@ class TokenStream:
     async def purge(self, queue: str, **limit: int) -> int:
         """Take tokens out of the stream, the oldest first; returns how many."""
         request = {"filter": subject(queue)} | {key: value for key, value in limit.items() if value}
-        message = await self._line.ready().request(
+        message = await self._connection.ready().request(
             f"$JS.API.STREAM.PURGE.{STREAM}", json.dumps(request).encode(), timeout=PATIENCE
         )
         answer = json.loads(message.data)

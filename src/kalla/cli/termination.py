@@ -1,0 +1,64 @@
+"""A command that is told to end, by SIGTERM, Ctrl-C or its terminal, clears up after itself first.
+
+An exception in the middle of starting a thread or a process would leave it running: there, the
+signal only leaves word. State of the module, as signals are of the process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_told: int | None = None  # the signal
+_deferring = False
+
+
+@contextmanager
+def clearing_up() -> Iterator[None]:
+    """While this holds, what is running is ended by an exception, once."""
+    global _told
+    _told = None
+    before = {
+        number: signal.signal(number, _hear)
+        for number in _SIGNALS
+        # Under nohup the end of the terminal is nothing to hear of.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deferring() -> Iterator[None]:
+    """While this holds, there is no exception; who takes long asks whether it is `asked_to_end`."""
+    global _deferring
+    _deferring = True
+    try:
+        yield
+    finally:
+        _deferring = False
+        _end()
+
+
+def asked_to_end() -> bool:
+    return _told is not None
+
+
+def _hear(number: int, _frame: FrameType | None) -> None:
+    global _told
+    if _told is None:  # who clears up is not disturbed
+        _told = number
+        if not _deferring:
+            _end()
+
+
+def _end() -> None:
+    if _told is not None:
+        raise SystemExit(128 + _told)

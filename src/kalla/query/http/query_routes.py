@@ -1,0 +1,346 @@
+"""Prometheus' HTTP API for reading, by GET or by a form; answers and refusals in its shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
+from typing import Annotated, Any, TypeVar, cast
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+
+from kalla.query.http import query_service, request_times, response_json
+from kalla.query.http.error_responses import PrometheusRoute
+from kalla.query.http.explain import explained, stats
+from kalla.query.http.label_name_escapes import unescaped
+from kalla.query.http.query_service import QueryOptions, QueryRequest, QueryService, Store
+from kalla.query.http.tree_json import tree
+from kalla.query.labels.label_sets import Labels
+from kalla.query.promql.features import Features
+from kalla.query.promql.lexer import go_quote, is_label_name
+from kalla.query.promql.matchers import Matcher, readable
+from kalla.query.promql.parser import parse
+from kalla.query.promql.printer import formatted
+from kalla.query.promql.query_errors import BadRequest, ParseFailed
+from kalla.query.promql.syntax_tree import VectorSelector
+from kalla.query.promql.type_checker import checked
+from kalla.web.access import Endpoint, harmless, needs
+
+router = APIRouter(prefix="/api/v1", route_class=PrometheusRoute, tags=["query"])
+
+# The language we speak; what answers it is told as its revision.
+PROMETHEUS_VERSION = "3.14.0"
+# Answers up to this size are sent as one, larger ones piece by piece.
+_WHOLE_BYTES = 1 << 20
+_JSON = "application/json"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class RequestParameters:
+    """The parameters of a request, from its form and its address; a form's come first."""
+
+    fields: Mapping[str, Sequence[str]]
+
+    def one(self, name: str) -> str:
+        return next(iter(self.fields.get(name, ())), "")
+
+    def all(self, name: str) -> Sequence[str]:
+        return self.fields.get(name, ())
+
+    def time(self, name: str, otherwise: int) -> int:
+        text = self.one(name)
+        context = f"invalid time value for '{name}': "
+        return request_times.time_of(text, name, context) if text else otherwise
+
+    @property
+    def limit(self) -> int:
+        return request_times.limit_of(self.one("limit"))
+
+    def options(self, features: Features) -> QueryOptions:
+        timeout, lookback = self.one("timeout"), self.one("lookback_delta")
+        return QueryOptions(
+            seconds=request_times.duration_of(timeout, "timeout") / 1000 if timeout else None,
+            lookback_ms=request_times.lookback_of(lookback) if lookback else 0,
+            counted=bool(self.one("stats")),
+            features=features,
+        )
+
+
+async def given(request: Request) -> RequestParameters:
+    fields: dict[str, list[str]] = {}
+    texts = [request.scope["query_string"]]
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and kind == "application/x-www-form-urlencoded":
+        texts.insert(0, await request.body())
+    for text in texts:
+        found = parse_qs(
+            text.decode(errors="surrogateescape"), keep_blank_values=True, errors="surrogateescape"
+        )
+        for name, values in found.items():
+            fields.setdefault(name, []).extend(values)
+    return RequestParameters(fields)
+
+
+def queries_of(request: Request) -> QueryService:
+    return cast(QueryService, request.app.state.queries)
+
+
+def store_of(request: Request) -> Store:
+    return cast(Store, request.app.state.metric_store)
+
+
+Asked = Annotated[RequestParameters, Depends(given)]
+Asking = Annotated[QueryService, Depends(queries_of)]
+Stored = Annotated[Store, Depends(store_of)]
+
+
+def _reading(path: str, *parameters: str, form: bool = True) -> Callable[[Endpoint], Endpoint]:
+    """A route for viewers, by GET and, where Prometheus has it, by a form that changes nothing."""
+    described = {
+        "parameters": [
+            {
+                "name": name,
+                "in": "query",
+                "required": name in ("query", "start", "end", "step") and "query" in parameters,
+                "schema": {"type": "array", "items": {"type": "string"}}
+                if name.endswith("[]")
+                else {"type": "string"},
+            }
+            for name in parameters
+        ]
+    }
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        endpoint = harmless(needs("viewer")(endpoint))
+        router.get(path, openapi_extra=described)(endpoint)
+        if form:
+            router.post(path, openapi_extra=described)(endpoint)
+        return endpoint
+
+    return add
+
+
+_OF_QUERIES = ("timeout", "lookback_delta", "limit", "stats", "explain")
+
+
+@_reading("/query", "query", "time", *_OF_QUERIES)
+async def query(request: Request, asked: Asked, queries: Asking) -> Response:
+    """The value of an expression at one time."""
+    limit = asked.limit
+    when = asked.time("time", int(time.time() * 1000))
+    question = await asyncio.to_thread(
+        query_service.instant, asked.one("query"), when, asked.options(queries.features)
+    )
+    return await _answered(request, asked, queries, question, limit)
+
+
+@_reading("/query_range", "query", "start", "end", "step", *_OF_QUERIES)
+async def query_range(request: Request, asked: Asked, queries: Asking) -> Response:
+    """The values of an expression over a time, one per step."""
+    limit = asked.limit
+    start = request_times.time_of(asked.one("start"), "start")
+    end = request_times.time_of(asked.one("end"), "end")
+    step = int(request_times.duration_of(asked.one("step"), "step"))
+    question = await asyncio.to_thread(
+        query_service.ranged, asked.one("query"), start, end, step, asked.options(queries.features)
+    )
+    return await _answered(request, asked, queries, question, limit)
+
+
+@_reading("/series", "match[]", "start", "end", "limit")
+async def series(request: Request, asked: Asked, queries: Asking) -> Response:
+    """The label sets of the series that match one of the selectors."""
+    if not asked.all("match[]"):
+        raise BadRequest("no match[] parameter provided")
+    limit = asked.limit
+    found = await _search(request, asked, queries, sorted, "match[]")
+    return await _sent(response_json.label_sets(*_limited(found, limit)))
+
+
+@_reading("/labels", "match[]", "start", "end", "limit")
+async def labels(request: Request, asked: Asked, queries: Asking) -> Response:
+    """The names of labels, of all series or of those that match."""
+    limit = asked.limit
+
+    def names(found: set[Labels]) -> list[str]:
+        return sorted({name for one in found for name, _ in one})
+
+    return _json_response(*_limited(await _search(request, asked, queries, names), limit))
+
+
+@_reading("/label/{name}/values", "match[]", "start", "end", "limit", form=False)
+async def label_values(name: str, request: Request, asked: Asked, queries: Asking) -> Response:
+    """The values of a label, of all series or of those that match."""
+    name = unescaped(name)
+    if not is_label_name(name):
+        raise BadRequest(f"invalid label name: {go_quote(name)}")
+    limit = asked.limit
+
+    def values(found: set[Labels]) -> list[str]:
+        return sorted({value for one in found for key, value in one if key == name})
+
+    kept, warnings = _limited(await _search(request, asked, queries, values), limit)
+    return await asyncio.to_thread(_json_response, kept, warnings)
+
+
+@_reading("/metadata", "metric", "limit", "limit_per_metric", form=False)
+async def metadata(asked: Asked, store: Stored) -> Response:
+    """Type, help and unit of metrics, as far as they were told."""
+    limit = request_times.count_of(asked.one("limit"), "limit")
+    request_times.count_of(
+        asked.one("limit_per_metric"), "limit_per_metric"
+    )  # there is never a second
+    metric = readable(asked.one("metric"))
+    if "\x00" in metric:
+        return _json_response({})  # Postgres has no such text, so no metric is called so
+    found = await store.metadata(metric or None, limit if limit >= 0 else None)
+    return _json_response(
+        {
+            metric: [{"type": entry.type, "help": entry.help, "unit": entry.unit}]
+            for metric, entry in found.items()
+        }
+    )
+
+
+@_reading("/format_query", "query")
+async def format_query(asked: Asked, queries: Asking) -> Response:
+    """The expression, laid out."""
+    return _json_response(
+        await asyncio.to_thread(lambda: formatted(checked(asked.one("query"), queries.features)))
+    )
+
+
+@_reading("/parse_query", "query")
+async def parse_query(asked: Asked, queries: Asking) -> Response:
+    """The expression as a tree."""
+    return _json_response(
+        await asyncio.to_thread(lambda: tree(checked(asked.one("query"), queries.features)))
+    )
+
+
+@_reading("/status/buildinfo", form=False)
+async def buildinfo() -> Response:
+    """The version of Prometheus whose language this is; Kalla's own is the revision."""
+    return _json_response(
+        {
+            "version": PROMETHEUS_VERSION,
+            "revision": f"kalla {version('kalla')}",
+            "branch": "kalla",
+            "buildUser": "",
+            "buildDate": "",
+            "goVersion": "",
+        }
+    )
+
+
+@_reading("/rules", form=False)
+async def rules() -> Response:
+    """Kalla evaluates no rules: there are none."""
+    return _json_response({"groups": []})
+
+
+@_reading("/alerts", form=False)
+async def alerts() -> Response:
+    """Kalla evaluates no rules: there are no alerts."""
+    return _json_response({"alerts": []})
+
+
+@_reading("/query_exemplars", "query", "start", "end")
+async def query_exemplars(asked: Asked, queries: Asking) -> Response:
+    """Kalla keeps no exemplars: there are none for any expression."""
+    await asyncio.to_thread(checked, asked.one("query"), queries.features)
+    return _json_response([])
+
+
+async def left(request: Request) -> None:
+    """Returns when the caller has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answered(
+    request: Request,
+    asked: RequestParameters,
+    queries: QueryService,
+    question: QueryRequest,
+    limit: int,
+) -> Response:
+    reply = await queries.ask(question, left(request))
+    beside: dict[str, Any] = {}
+    if asked.one("stats"):
+        beside["stats"] = stats(reply, per_step=asked.one("stats") == "all")
+    if asked.one("explain").lower() in ("1", "true"):
+        beside["explain"] = explained(reply)
+    return await _sent(response_json.pieces(reply.answer, question.steps.start, limit, beside))
+
+
+async def _sent(parts: Iterator[response_json.Piece]) -> Response:
+    """Encoded off the event loop; a long answer is sent while the rest of it is encoded."""
+    begun, whole = await asyncio.to_thread(_begun, parts)
+    if whole:
+        return Response(b"".join(begun), media_type=_JSON)
+    return StreamingResponse(chain(begun, parts), media_type=_JSON)
+
+
+def _begun(parts: Iterator[response_json.Piece]) -> tuple[list[response_json.Piece], bool]:
+    begun: list[response_json.Piece] = []
+    size = 0
+    for part in parts:
+        begun.append(part)
+        size += len(part)
+        if size > _WHOLE_BYTES:
+            return begun, False
+    return begun, True
+
+
+def _json_response(data: Any, warnings: Sequence[str] = ()) -> Response:
+    return Response(response_json.success(data, warnings), media_type=_JSON)
+
+
+def _limited(found: Sequence[Any], limit: int) -> tuple[Sequence[Any], Sequence[str]]:
+    if limit and len(found) > limit:
+        return found[:limit], [response_json.TRUNCATED]
+    return found, []
+
+
+async def _search(
+    request: Request,
+    asked: RequestParameters,
+    queries: QueryService,
+    taken: Callable[[set[Labels]], list[Found]],
+    parameter: str = "",
+) -> list[Found]:
+    """Of the series of the time asked for that one of the selectors matches; without any, all.
+
+    As Prometheus has it, only /series names the refused parameter.
+    """
+    after = asked.time("start", request_times.EARLIEST) - 1
+    until = asked.time("end", request_times.LATEST)
+    selectors = await asyncio.to_thread(
+        lambda: [_matchers(text, parameter) for text in asked.all("match[]")] or [()]
+    )
+    bounds = (request_times.within(after), request_times.within(until))
+    return await queries.look(selectors, bounds, taken, left(request))
+
+
+def _matchers(text: str, parameter: str) -> tuple[Matcher, ...]:
+    try:
+        selector = parse(text)
+        if not isinstance(selector, VectorSelector) or (
+            selector.offset or selector.at is not None or selector.extension
+        ):
+            raise BadRequest("a series selector is expected, without modifiers", parameter)
+        matchers = tuple(Matcher.of(one) for one in selector.matchers)
+        if all(matcher.matches("") for matcher in matchers):
+            raise BadRequest("match[] must contain at least one non-empty matcher", parameter)
+        checked(text)
+    except ParseFailed as problem:
+        raise BadRequest(str(problem), parameter) from None
+    return matchers

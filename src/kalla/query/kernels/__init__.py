@@ -1,0 +1,1 @@
+"""Compiled loops over columns of samples: windows, quantiles, exact sums, digits of floats."""

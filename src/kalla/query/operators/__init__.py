@@ -1,0 +1,1 @@
+"""Nodes of the evaluation tree: binary operators, aggregations and functions."""

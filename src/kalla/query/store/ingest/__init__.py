@@ -1,0 +1,1 @@
+"""How samples come in: remote write, OpenMetrics text and Parquet files."""

@@ -1,0 +1,1 @@
+"""Jobs that keep the metric store small: compaction and retention."""

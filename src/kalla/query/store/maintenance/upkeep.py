@@ -1,0 +1,143 @@
+"""Looks after the metric store: has small segments merged, and what is no longer wanted removed.
+
+Runs in every worker and in the API. Whoever looks first submits the job; there is one of a kind at
+a time, and none when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kalla.database import Connection, Database
+from kalla.query.store import catalogue
+from kalla.query.store.maintenance import retention
+from kalla.query.store.maintenance.compaction import Compaction
+from kalla.query.store.maintenance.compaction_plan import Bounds, Merge, plan, together
+from kalla.query.store.maintenance.retention import RetentionTask
+from kalla.settings import Settings
+from kalla.statements import load
+from kalla.work import jobs
+from kalla.work.job_type import JobTypes
+from kalla.work.service import Periodic
+from kalla.work.wake.channel import Wake
+
+sql = load("kalla.query.store.maintenance", "upkeep.sql")
+
+# Segments of a merge that failed are left alone for so long; or when a server was away.
+PAUSE_SECONDS = 600.0
+_SHORT_SECONDS = 60.0
+# With so many segments and files in one look the next one comes sooner: there may be more.
+_MUCH = 100
+_SOON_SECONDS = 5.0
+# Between two searches for objects that nobody lists: they are rare, and all names are read.
+_SWEEP_SECONDS = 3600.0
+_MOST_FILES = 2000
+_MOST_TASKS = 64
+# What a segment takes of a job's payload, and a file's path.
+_SEGMENT_BYTES, _PATH_BYTES = 400, 120
+
+_FOR_EVER = 1 << 62
+
+Tasks = tuple[tuple[Merge, ...], ...]
+
+
+class Upkeep(Periodic):
+    def __init__(
+        self, settings: Settings, database: Database, job_types: JobTypes, wake: Wake
+    ) -> None:
+        super().__init__("upkeep", settings.metrics.compact_seconds)
+        self._metrics = settings.metrics
+        self._payload_bytes = settings.limits.payload_bytes
+        self._database = database
+        self._job_types = job_types
+        self._wake = wake
+
+    async def tick(self) -> float | None:
+        async with self._database.transaction() as connection:
+            row = await (await connection.execute(sql.take_the_look)).fetchone()
+            if row is None or not row["ours"]:
+                return None
+            state = await _state(connection)
+            tasks = await self._tasks(connection, state)
+            leftovers = await self._leftovers(connection, state)
+            wanted = [Compaction(tasks=tasks).job()] if tasks else []
+            wanted += [leftovers.job()] if leftovers else []
+            woken = (
+                (await jobs.insert(connection, self._job_types, wanted)).woken if wanted else None
+            )
+        if woken:
+            await self._wake.nudge(woken)
+        much = (
+            state.at_work + sum(map(_segments, tasks)) + len(leftovers.files if leftovers else ())
+        )
+        return _SOON_SECONDS if much >= _MUCH else None
+
+    async def _tasks(self, connection: Connection, state: _State) -> Tasks:
+        if state.compacting:
+            return ()
+        live = await catalogue.live(connection, -_FOR_EVER, _FOR_EVER)
+        most = max(2, self._payload_bytes // _SEGMENT_BYTES)
+        # All shards' parts of the same objects should be in one job, for they are read once there.
+        share = max(Bounds().many, most // max(1, len({each.shard for each in live})))
+        bounds = Bounds(segments=min(Bounds().segments, share, most))
+        return chosen(together(plan(live, state.busy, bounds), bounds), most)
+
+    async def _leftovers(self, connection: Connection, state: _State) -> RetentionTask | None:
+        if state.retaining:
+            return None
+        grace = retention.grace_seconds(self._metrics)
+        most = min(_MOST_FILES, self._payload_bytes // _PATH_BYTES)
+        cursor = await connection.execute(
+            retention.sql.removable, {"grace_seconds": grace, "limit": most}
+        )
+        files = tuple(row["path"] for row in await cursor.fetchall())
+        cursor = await connection.execute(
+            retention.sql.is_due,
+            {
+                "retention_ms": int(self._metrics.retention_seconds * 1000),
+                "sweep_seconds": max(grace, _SWEEP_SECONDS),
+            },
+        )
+        (due,) = await cursor.fetchall()
+        if not (files or due["expires"] or due["sweeps"]):
+            return None
+        return RetentionTask(files=files, sweep=due["sweeps"])
+
+
+def chosen(tasks: Iterable[tuple[Merge, ...]], most_segments: int) -> Tasks:
+    """As many tasks as a job takes, those that merge most first."""
+    found: list[tuple[Merge, ...]] = []
+    left = most_segments
+    for task in sorted(tasks, key=lambda task: -_segments(task)):
+        for part in [task] if _segments(task) <= most_segments else [(merge,) for merge in task]:
+            if _segments(part) <= left and len(found) < _MOST_TASKS:
+                found.append(part)
+                left -= _segments(part)
+    return tuple(found)
+
+
+def _segments(task: tuple[Merge, ...]) -> int:
+    return sum(len(merge.inputs) for merge in task)
+
+
+@dataclass(frozen=True)
+class _State:
+    compacting: bool  # by a job that took all there was
+    retaining: bool
+    at_work: int  # segments that jobs are merging
+    busy: frozenset[int]  # these, and those of jobs that failed lately
+
+
+async def _state(connection: Connection) -> _State:
+    cursor = await connection.execute(
+        sql.under_way, {"pause_seconds": PAUSE_SECONDS, "short_seconds": _SHORT_SECONDS}
+    )
+    rows = await cursor.fetchall()
+    active = [row for row in rows if row["status"] in ("pending", "claimed")]
+    return _State(
+        any(row["type"] == "compact" and not row["alone"] for row in active),
+        any(row["type"] == "retain" for row in active),
+        sum(len(row["segment_ids"]) for row in active),
+        frozenset(number for row in rows for number in row["segment_ids"]),
+    )

@@ -1,0 +1,1 @@
+"""Reads the evidence of finished runs: pages, filters, exports, comparisons, reports."""

@@ -1,0 +1,245 @@
+"""A part of the evidence as one file for other programs: CSV, Parquet or XLSX, filtered and sorted.
+
+Written to disk in passing: millions of rows take no more memory than thousands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from io import FileIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import duckdb
+
+from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.reconcile.evidence.reading.evidence_filters import Term, condition, sortable, total_order
+from kalla.reconcile.evidence.reading.evidence_pages import Query, as_json
+from kalla.reconcile.evidence.reading.evidence_reader import (
+    Column,
+    Dataset,
+    Reader,
+    column,
+    reading,
+    unwrapped,
+)
+from kalla.reconcile.sql.column_values import literal
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.storage import Storage
+
+if TYPE_CHECKING:
+    from xlsxwriter.workbook import Workbook
+    from xlsxwriter.worksheet import Worksheet
+
+Format = Literal["csv", "parquet", "xlsx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+MEDIA_TYPES: dict[Format, str] = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+
+SHEET_ROWS = 1_048_575  # below the header
+_SHEET_TEXT = 32_767
+_EXACT_DIGITS = 15  # of a spreadsheet's numbers
+_BATCH = 5_000
+_BOM = "\ufeff"
+EXPORT = Bounds(seconds=600)
+# What a spreadsheet would carry out instead of show, unless it is no more than a number.
+_FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
+_NUMBER = r"[+-]?[0-9]+(\.[0-9]+)?"
+# Behind two places: amounts of a text are held with nine, and shown without those that fill them.
+_ZEROS = r"(\.[0-9]{2}[0-9]*?)0+$"
+
+
+def export(
+    url: str,
+    part: str,
+    query: Query,
+    style: Format,
+    path: Path,
+    storage: Storage,
+    *,
+    bom: bool = False,
+    bounds: Bounds = EXPORT,
+) -> None:
+    """Write all rows of the filter to the path, in the order of the query's pages."""
+    with reading(storage, bounds) as reader:
+        dataset = reader.dataset(url, part)
+        where = condition(dataset, query.filters)
+        # By the table's columns: a name alone would be what is written under it, a text.
+        order = ", ".join(
+            f"{sortable(column(dataset.columns, each.column, 'sort'), 'kept')}"
+            f" {'DESC' if each.descending else 'ASC'} NULLS LAST"
+            for each in total_order(dataset, query.orders)
+        )
+        kept = f"{dataset.relation} AS kept"
+        rest = Term(f"FROM {kept} WHERE {where.sql} ORDER BY {order}", where.values)
+        with writing(path):
+            if style == "csv":
+                _csv(reader, dataset, rest, path, bom)
+            elif style == "parquet":
+                reader.execute(
+                    f"COPY (SELECT * {rest.sql}) TO {literal(str(path))}"
+                    " (FORMAT parquet, COMPRESSION zstd)",
+                    rest.values,
+                )
+            else:
+                _xlsx(reader, dataset, where, rest, path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong with the file that is made is no fault of the evidence."""
+    try:
+        yield
+    except (OSError, duckdb.IOException) as error:
+        if isinstance(error, OSError):
+            reason = f"{path}: {error.strerror or error}"
+        elif str(path) in str(error):
+            reason = unwrapped(error)
+        else:
+            raise
+        raise Unavailable(f"the export cannot be written: {reason}") from error
+
+
+def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) -> None:
+    """RFC 4180. Text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    columns = []
+    for number, each in enumerate(dataset.columns):
+        value = each.sql
+        if each.kind == "list":
+            value = f"to_json({each.sql})"
+        elif each.type == "VARCHAR":
+            value = (
+                f"CASE WHEN regexp_matches({each.sql}, {literal(_FORMULA)})"
+                f" AND NOT regexp_full_match({each.sql}, {literal(_NUMBER)})"
+                f" THEN '''' || {each.sql} ELSE {each.sql} END"
+            )
+        elif each.type.startswith("DECIMAL"):
+            value = f"regexp_replace(CAST({each.sql} AS VARCHAR), {literal(_ZEROS)}, '\\1')"
+        name = Column((_BOM if bom and not number else "") + each.name, each.type)
+        columns.append(f"{value} AS {name.sql}")
+    reader.execute(
+        f"COPY (SELECT {', '.join(columns)} {rest.sql}) TO {literal(str(path))}"
+        " (FORMAT csv, HEADER true, NEW_LINE '\\r\\n')",
+        rest.values,
+    )
+
+
+def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path) -> None:
+    ((rows,),) = reader.rows(
+        f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}", where.values
+    )
+    if rows > SHEET_ROWS:
+        raise InvalidInput(
+            Problem(
+                "format",
+                f"a sheet holds {SHEET_ROWS:,} rows and these are {rows:,}:"
+                " filter them, or export CSV or Parquet",
+            )
+        )
+    # What a book is made of lies in a folder that is removed however this ends.
+    with TemporaryDirectory(prefix="kalla-sheet-") as parts:
+        _make_book(reader, dataset, rest, path, parts)
+
+
+def _make_book(reader: Reader, dataset: Dataset, rest: Term, path: Path, parts: str) -> None:
+    import xlsxwriter  # here: the API would start later for it
+
+    with _Target(path, "w") as target:
+        book = xlsxwriter.Workbook(target, {"constant_memory": True, "tmpdir": parts})
+        _fill(book, reader, dataset, rest)
+        if target.failure is not None:
+            raise target.failure
+
+
+class _Target(FileIO):
+    """Remembers what went wrong and takes the rest for written, also when it is closed: a zip file
+    that is dropped tries to end itself, and its complaint would be printed as a traceback."""
+
+    failure: OSError | None = None
+
+    def write(self, content: Any, /) -> int:
+        rest = memoryview(content).cast("B")
+        size = len(rest)
+        try:
+            while rest and self.failure is None and not self.closed:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def seek(self, place: int, whence: int = 0, /) -> int:
+        return 0 if self.closed else super().seek(place, whence)
+
+    def tell(self) -> int:
+        return 0 if self.closed else super().tell()
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+def _fill(book: Workbook, reader: Reader, dataset: Dataset, rest: Term) -> None:
+    from xlsxwriter.exceptions import FileCreateError
+
+    try:
+        sheet = book.add_worksheet(dataset.part)
+        bold = book.add_format({"bold": True})
+        when = book.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"})
+        sheet.freeze_panes(1, 0)
+        sheet.set_column(0, len(dataset.columns) - 1, 18)
+        for place, each in enumerate(dataset.columns):
+            zone = " (UTC)" if each.kind == "time" else ""
+            sheet.write_string(0, place, each.name + zone, bold)
+        found = reader.execute(f"SELECT * {rest.sql}", rest.values)
+        number = 0
+        while batch := found.fetchmany(_BATCH):
+            reader.check()
+            for row in batch:
+                number += 1
+                _write(sheet, number, row, when)
+    finally:
+        try:
+            book.close()
+        except FileCreateError as error:
+            raise OSError(*error.args[0].args) from error
+
+
+def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None:
+    for place, value in enumerate(row):
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            sheet.write_boolean(number, place, value)
+        elif isinstance(value, Decimal | int):
+            if _fits(value):
+                sheet.write_number(number, place, value)
+            else:
+                sheet.write_string(number, place, str(as_json(value)))
+        elif isinstance(value, datetime):
+            moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+            sheet.write_datetime(number, place, moment, when)
+        else:
+            sheet.write_string(number, place, _text(as_json(value)))
+
+
+def _fits(value: Decimal | int) -> bool:
+    """Whether a double shows it exactly. The everyday context would round it at 28 digits."""
+    with localcontext(prec=100):
+        return len(Decimal(value).normalize().as_tuple().digits) <= _EXACT_DIGITS
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    cut = " … (cut: a cell holds no more)"
+    # As a spreadsheet counts: an emoji is two.
+    units = text.encode("utf-16-le")
+    if len(units) <= 2 * _SHEET_TEXT:
+        return text
+    return units[: 2 * (_SHEET_TEXT - len(cut))].decode("utf-16-le", "ignore") + cut

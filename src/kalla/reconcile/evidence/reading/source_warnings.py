@@ -1,0 +1,72 @@
+"""What was odd about a source, in sentences of a report: keys that are not unique, values that
+cannot be read, and what of a recipe may let them be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from kalla.reconcile.recipe.model import Side
+
+_WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
+_IN_GROUPS = re.compile(r"\s*[+-]?[0-9]{1,3}([.,'’ \u00a0\u202f][0-9]{3})+([.,][0-9]*)?\s*")
+
+
+class CsvTold(BaseModel, frozen=True):
+    """How a recipe says that a source is written."""
+
+    date_format: str | None = None
+    decimal: str = "."
+    thousands: str | None = None
+
+
+class Unreadable(BaseModel, frozen=True):
+    column: str
+    kind: str = Field(alias="as")
+    rows: int
+    examples: list[Any]
+    filtered: bool = False  # their rows were left out
+
+
+class Oddities(BaseModel, frozen=True):
+    format: str = ""
+    doubled: int = Field(alias="rows_with_doubled_or_null_keys")
+    unreadable: list[Unreadable]
+    filtered_unread: int = Field(0, alias="rows_that_filters_could_not_read")
+
+
+def of_source(side: Side, facts: Oddities, csv: CsvTold) -> list[str]:
+    """What was odd about a source, a sentence each."""
+    found = []
+    if facts.doubled:
+        found.append(f"{side}: {facts.doubled:,} rows have a key that is not unique, or null")
+    for each in facts.unreadable:
+        examples = ", ".join(map(repr, each.examples))
+        many = f"{each.rows:,} values of {each.column}"
+        where = " (in rows that filters left out)" if each.filtered else ""
+        advice = _advice(each, csv) if facts.format == "csv" else ""
+        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}{advice}")
+    if facts.filtered_unread:
+        found.append(
+            f"{side}: {facts.filtered_unread:,} rows were left out because a filter could not read"
+            " their values; each counts as an exception"
+        )
+    return found
+
+
+def _advice(each: Unreadable, csv: CsvTold) -> str:
+    """What of a recipe may let values be read that are not."""
+    if each.kind in ("date", "timestamp") and csv.date_format is None:
+        return ": csv.date_format tells how dates are written"
+    if each.kind == "number" and csv.thousands is None and _any(each, _IN_GROUPS):
+        return ": csv.thousands tells how digits are grouped, csv.decimal what comes behind them"
+    if each.kind == "number" and csv.decimal != "," and _any(each, _WITH_COMMA):
+        return ': csv.decimal is "," where that is the decimal sign'
+    return ""
+
+
+def _any(each: Unreadable, shape: re.Pattern[str]) -> bool:
+    return any(shape.fullmatch(str(example)) for example in each.examples)

@@ -1,0 +1,1 @@
+"""Recomputes what evidence claims, with code that shares nothing with the writer."""

@@ -1,0 +1,1 @@
+"""Writes the evidence of a match."""

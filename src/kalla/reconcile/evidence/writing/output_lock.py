@@ -1,0 +1,138 @@
+"""A place for the evidence of a run alone: claimed before anything starts, so that no two runs
+share it, and given back as it was if no evidence came of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.storage import LOCAL, Storage, is_s3, join
+
+WORK = ".work-"  # begins the names of folders that a run works in
+
+_MARK = ".claim"
+_MARK_ON_S3 = "claim-"
+_FIELD = "--output"
+_MISSES = 100
+
+
+@contextmanager
+def claimed(url: str, storage: Storage, work: Path) -> Iterator[Path]:
+    """The folder to make evidence in; for S3 one in `work`, from which it is sent at the end."""
+    if not is_s3(url):
+        _, path = storage.filesystem(url)
+        with _claimed_here(Path(path)) as folder:
+            yield folder
+        return
+    with _claimed_there(url, storage):
+        work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="kalla-", dir=work) as made:
+            yield Path(made)
+            storage.put(Path(made), url)
+
+
+def work_folder(folder: Path) -> Path:
+    """A name for a folder to work in, below that of the evidence, which no other run has."""
+    return folder / f"{WORK}{uuid4().hex}"
+
+
+@contextmanager
+def _claimed_here(folder: Path) -> Iterator[Path]:
+    """Who has the lock of the mark has the folder: a run that was killed has it no more."""
+    is_new = not folder.exists()
+    mark = folder / _MARK
+    descriptor = _lock(mark)
+    try:
+        _require_empty(folder)
+        try:
+            yield folder
+        except BaseException:
+            _clear(str(folder), LOCAL)
+            raise
+        finally:
+            _sweep(folder)
+    finally:
+        mark.unlink(missing_ok=True)  # before the lock goes: who gets it must see that it is gone
+        os.close(descriptor)
+        if is_new:
+            with suppress(OSError):  # it holds evidence
+                folder.rmdir()
+
+
+def _lock(mark: Path) -> int:
+    folder, missed = mark.parent, 0
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(mark, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            missed += 1
+            # A run may have given it back meanwhile; where it never is, no folder can be made.
+            if isinstance(error, FileNotFoundError) and missed < _MISSES:
+                continue
+            raise _refused(f"{folder} cannot be written to: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), mark.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _refused(f"another run is writing its evidence to {folder}") from None
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)  # of a run that has just ended, and that removed it
+
+
+def _require_empty(folder: Path) -> None:
+    if any(each.name != _MARK and not each.name.startswith(WORK) for each in folder.iterdir()):
+        raise _refused(f"{folder} is not empty; evidence is never written over")
+
+
+def _sweep(folder: Path) -> None:
+    """What runs have left that were killed; under the lock, there is no other."""
+    for each in folder.glob(f"{WORK}*"):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+@contextmanager
+def _claimed_there(url: str, storage: Storage) -> Iterator[None]:
+    """S3 has no locks. Each run leaves a mark first and looks then, so that of two runs at least
+    one sees the other; both may."""
+    mark = f"{_MARK_ON_S3}{uuid4().hex}"
+    storage.write_text(join(url, mark), "")
+    try:
+        others = [name for name in storage.names(url) if name != mark]
+        for name in others:
+            if name.startswith(_MARK_ON_S3):
+                raise _refused(
+                    f"another run is writing its evidence to {url}; if it was killed, remove"
+                    f" {join(url, name)}"
+                )
+        if others:
+            raise _refused(f"{url} is not empty; evidence is never written over")
+        try:
+            yield
+        except BaseException:
+            _clear(url, storage)
+            raise
+    finally:
+        storage.remove(join(url, mark))
+
+
+def _clear(url: str, storage: Storage) -> None:
+    """Evidence of which nobody knows whether it is whole."""
+    for name in ("metadata.json", ".metadata.json", *DATASETS):
+        storage.remove(join(url, name))
+
+
+def _refused(why: str) -> InvalidInput:
+    return InvalidInput(Problem(_FIELD, why))

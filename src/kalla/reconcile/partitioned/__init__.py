@@ -1,0 +1,1 @@
+"""A match in several partitions: rows shuffled by key, one Spark task each."""

@@ -1,0 +1,31 @@
+"""Whether a CSV can be written as a recipe says: signs that mean two things cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kalla.reconcile.recipe.model import Csv
+from kalla.reconcile.recipe.recipe_problems import Finding, Path
+
+_LINE_ENDS = ("\n", "\r")
+
+
+def findings(csv: Csv, path: Path) -> Iterator[Finding]:
+    """What is wrong with the signs by themselves; of what they are in a file, nothing is known."""
+    signs = {"delimiter": csv.delimiter, "quote": csv.quote}
+    for name, sign in signs.items():
+        if sign in _LINE_ENDS:
+            yield Finding((*path, name), "ends a line, and can be nothing else", sign,
+                          "such as ;" if name == "delimiter" else 'such as "')  # fmt: skip
+    if csv.quote not in _LINE_ENDS:
+        if csv.quote == csv.delimiter:
+            yield Finding((*path, "quote"), "is the delimiter too", csv.quote, 'such as "')
+        elif not csv.quote.isascii():
+            yield Finding((*path, "quote"), "must be a sign of ASCII", csv.quote, 'such as "')
+    if held := [name for name, sign in signs.items() if sign in csv.null]:
+        yield Finding((*path, "null"), f"holds the {held[0]}: no value can be told by it",
+                      csv.null, "such as NULL")  # fmt: skip
+    if csv.thousands == csv.decimal:
+        other = "." if csv.decimal == "," else ","
+        yield Finding((*path, "thousands"), "is the decimal sign too", csv.thousands,
+                      f'write decimal: "{other}" beside it, or leave it out')  # fmt: skip

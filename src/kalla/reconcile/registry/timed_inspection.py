@@ -1,0 +1,224 @@
+"""Looking into sources while somebody waits for the answer: in threads, a few at once, in time.
+
+A check may be answered without what could not be looked at; it is then told in a note.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, TypeVar
+
+from kalla.database import Connection
+from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.column_checks import Columns
+from kalla.reconcile.recipe.model import Recipe, Side, Source
+from kalla.reconcile.registry import admission, entries, uri_coverage
+from kalla.reconcile.registry.admission import Known
+from kalla.reconcile.registry.drafts import Wanted
+from kalla.reconcile.registry.uri_coverage import Refused
+from kalla.reconcile.sources import inspection
+from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
+from kalla.reconcile.sources.source_planning import Resolve, is_staged, password_of
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.redaction import scrub
+from kalla.secrets import Vault
+from kalla.settings import Settings
+from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.storage import Storage
+
+Result = TypeVar("Result")
+
+# Of its own: sources that do not answer must not hold up what else runs in threads.
+_threads = ThreadPoolExecutor(4, thread_name_prefix="look")
+
+_PATIENCE = 50  # seconds, of which a look at columns takes 20; less than `be_patient` allows
+_MOST_PATIENT = 4  # each holds a connection of the pool
+_patient = 0
+
+
+class _Means(TypedDict):
+    storage: Storage
+    resolve: Resolve
+    bounds: Bounds
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The columns of the sides that could be looked at, and a note on each that could not."""
+
+    columns: dict[Side, Columns] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, *_: object) -> dict[Side, Columns]:
+        """What was seen, to whoever reads the recipe again."""
+        return self.columns
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be asked of a source, with the storage and the secrets of these settings."""
+
+    storage: Storage
+    resolve: Resolve
+    seconds: float = inspection.LOOK.seconds
+
+    @classmethod
+    def of(cls, settings: Settings) -> Look:
+        return cls(Storage.of(settings.storage), Vault(settings).resolve)
+
+    async def inspect(self, source: Source) -> Inspection:
+        """Columns with their types, size, and what the primary key may be."""
+        return await self._in_time(lambda: inspection.inspect(_one(source), **self._means()))
+
+    async def preview(self, source: Source, rows: int) -> Preview:
+        """The first rows."""
+        return await self._in_time(lambda: inspection.preview(_one(source), rows, **self._means()))
+
+    async def reach(self, source: Source) -> Reach:
+        """Whether it can be read, and if not, why."""
+        reach = _reach_database if _is_whole_database(source) else inspection.reach
+        try:
+            return await self._in_time(lambda: reach(_inside(source), **self._means()))
+        except (Unavailable, InvalidInput) as error:
+            return Reach(False, str(error))
+
+    async def wanted(self, judge: Callable[[parsing.Look], object], known: Known) -> Seen:
+        """The columns that a judgement asks for: it is made once to see which these are, and with
+        them by the caller.
+        """
+        wanted = Wanted()
+
+        def ask() -> None:
+            with suppress(InvalidInput):
+                judge(wanted)
+
+        await asyncio.to_thread(ask)
+        return (
+            await self._columns_of(wanted.recipe, wanted.sides, known) if wanted.recipe else Seen()
+        )
+
+    async def wanted_by(
+        self, connection: Connection, judge: Callable[[parsing.Look], object], known: Known
+    ) -> Seen:
+        """The same for a command, which holds a connection: where too many others are looked at it
+        goes on without.
+        """
+        try:
+            async with patiently(connection):
+                return await self.wanted(judge, known)
+        except Unavailable as error:
+            return Seen(notes=[f"the columns were not checked: {error}"])
+
+    async def _columns_of(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
+        """The columns of a recipe's registered sources; the others are not looked at."""
+        looks = await asyncio.gather(*(self._columns(recipe, side, known) for side in sides))
+        seen = Seen()
+        for side, found in zip(sides, looks, strict=True):
+            if isinstance(found, KallaError):
+                note = f"the {side} source's columns were not checked: {_reason(found)}"
+                seen.notes.append(scrub(note))
+            else:
+                seen.columns[side] = found
+        return seen
+
+    async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
+        def look() -> Columns:
+            source = admission.admit_source(recipe.sources[side], side, known)
+            return inspection.columns(source, **self._means())
+
+        try:
+            return await self._in_time(look)
+        except KallaError as error:
+            return error
+
+    def _means(self) -> _Means:
+        return {"storage": self.storage, "resolve": self.resolve, "bounds": self._bounds()}
+
+    def _bounds(self) -> Bounds:
+        """A thread cannot be ended: what it asks ends by itself, and makes room for the next."""
+        return replace(inspection.LOOK, seconds=self.seconds)
+
+    async def _in_time(self, look: Callable[[], Result]) -> Result:
+        waiting = asyncio.get_running_loop().run_in_executor(_threads, look)
+        try:
+            return await asyncio.wait_for(waiting, self.seconds)
+        except TimeoutError:
+            raise Unavailable(
+                f"the source did not answer within {self.seconds:g} seconds: see whether it can be "
+                "reached from the API's machine"
+            ) from None
+
+
+@asynccontextmanager
+async def patiently(connection: Connection) -> AsyncIterator[None]:
+    """While a command looks at files, which may be many; bounded in time, and few at once."""
+    global _patient
+    if _patient >= _MOST_PATIENT:
+        raise Unavailable("too many recipes are being looked at: try again in a moment")
+    _patient += 1
+    try:
+        async with in_patience(connection):
+            yield
+    finally:
+        _patient -= 1
+
+
+@asynccontextmanager
+async def in_patience(connection: Connection) -> AsyncIterator[None]:
+    """The same for what must be done, however many others are about it."""
+    await entries.be_patient(connection)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            yield
+    except TimeoutError:
+        raise InvalidInput(
+            Problem("sources", f"could not be looked at within {_PATIENCE} seconds")
+        ) from None
+
+
+def _reason(error: KallaError) -> str:
+    """Without the field: `password: …` would be taken for one."""
+    if isinstance(error, InvalidInput):
+        return "; ".join(str(replace(each, field="")) for each in error.problems)
+    return str(error)
+
+
+def _is_whole_database(source: Source) -> bool:
+    return is_staged(source) and not source.table
+
+
+def _one(source: Source) -> Source:
+    """The source itself, if it is one table or the files of one."""
+    if _is_whole_database(source):
+        raise InvalidInput(
+            Problem(
+                "table",
+                "is not said, for the source is a whole database",
+                suggestion="register the table to look into: `kalla sources add` with --table",
+            )
+        )
+    return _inside(source)
+
+
+def _reach_database(source: Source, *, resolve: Resolve, bounds: Bounds, **_: object) -> Reach:
+    """It has no table to look at before a recipe names one: that it lets us in must do."""
+    try:
+        password = password_of(source.password, resolve)
+        PostgresConnector(source.uri, "", password, seconds=bounds.seconds).clock()
+    except KallaError as error:
+        return Reach(False, str(error))
+    return Reach(True, f"{source.uri} can be reached: recipes say which table they read")
+
+
+def _inside(source: Source) -> Source:
+    """The source itself, unless a link in its folder leads out of it."""
+    try:
+        uri_coverage.covered(source.uri, source.uri)
+    except Refused as refusal:
+        raise InvalidInput(Problem("source.uri", str(refusal))) from None
+    return source

@@ -1,0 +1,1 @@
+"""Runs: submitted, carried out as jobs, followed, ended and shown."""

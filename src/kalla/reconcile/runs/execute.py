@@ -1,0 +1,399 @@
+"""Carries a recipe out: stages what is not a file, matches, checks conservation, writes metadata.
+
+Kernels run as Spark tasks; nothing here talks to Postgres for state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+
+from kalla.errors import Permanent
+from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.evidence.writing.digests import combined
+from kalla.reconcile.evidence.writing.output_lock import work_folder
+from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
+from kalla.reconcile.partitioned import partitioned_match
+from kalla.reconcile.partitioned.partitioned_match import Found, Task
+from kalla.reconcile.plan import plan
+from kalla.reconcile.plan.plan import Input, Plan
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.session import match_progress
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.session.side_loading import Loaded
+from kalla.reconcile.sources import checksums, direct_reads, native_files, source_planning
+from kalla.reconcile.sources.checksums import Marks
+from kalla.reconcile.sources.source_planning import Chunk, Limits, Resolve
+from kalla.reconcile.user_sql import match_sql
+from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_snapshot import Mark
+from kalla.spark.placing import place
+from kalla.spark.staging import Staged, stage
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+EVIDENCE_FORMAT = 2  # docs/evidence-format.md says what each was
+_PLACES = 2**33  # that Spark has for the rows of a partition, when it numbers them
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, how many of its parts are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of it. The evidence is in `folder`."""
+
+    folder: Path
+    plan: Plan
+    facts: Facts
+    seconds: float
+
+
+def carry_out(
+    session: SparkSession,
+    recipe: Recipe,
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    resolve: Resolve | None = None,
+) -> Run:
+    """One run from sources to evidence; raises if any row is unaccounted for."""
+    began = datetime.now(UTC)
+    staging = work_folder(folder)
+    try:
+        with ExitStack() as held:
+            inputs = dict(read(session, recipe, staging, limits, progress, resolve))
+            for side in SIDES:
+                source = recipe.sources[side]
+                if source_planning.is_staged(source) and source.read == "direct":
+                    opened = source_planning.connector(
+                        source, side, recipe.time_zone, resolve=resolve
+                    )
+                    connector = held.enter_context(opened)
+                    inputs[side] = held.enter_context(
+                        direct_reads.open_input(connector, recipe, side, limits)
+                    )
+            return match(session, recipe, inputs, folder, limits, progress, began)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def match(
+    session: SparkSession,
+    recipe: Recipe,
+    inputs: Mapping[Side, Input],
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    began: datetime,
+) -> Run:
+    """From inputs to evidence in the folder."""
+    work = work_folder(folder)
+    made = plan.make(recipe, inputs)
+    try:
+        with checksums.taken(inputs) as marks:
+            facts = _match(session, recipe, made, work, limits, progress, began)
+        check_conservation(facts.sides)
+        check_evidence(facts)
+        for side in SIDES:
+            native_files.demand_unchanged(inputs[side], limits.storage)
+        for each in facts.written:
+            path = Path(each.path)
+            (folder / each.dataset).mkdir(parents=True, exist_ok=True)
+            path.rename(folder / each.dataset / path.name)
+    finally:  # evidence of which nobody knows whether it is whole
+        shutil.rmtree(work, ignore_errors=True)
+    run = Run(folder, made, facts, (datetime.now(UTC) - began).total_seconds())
+    _write_metadata(run, recipe, began, marks)
+    return run
+
+
+def _match(
+    session: SparkSession,
+    recipe: Recipe,
+    made: Plan,
+    work: Path,
+    limits: Limits,
+    progress: Progress,
+    began: datetime,
+) -> Facts:
+    """The match by Spark tasks: one, or one for each bucket; evidence below the work folder."""
+    resources = Resources(limits.memory, limits.threads, work / "temp", limits.storage)
+    when = began.isoformat(timespec="seconds")
+    count = 1 if made.statement is not None else _buckets(session, made, limits)
+    mark, reached = work / "seen", work / "reached"
+    work.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    if count > 1:
+        told = _Told(session, progress, mark, partitioned_match.tasks_expected(made.rules, count))
+        # As many tasks as cores; on one machine they share its memory.
+        memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
+        narrow = dataclasses.replace(resources, threads=1, memory=memory)
+        return partitioned_match.match(made, count, work / "evidence", narrow, when, told)
+    parts = sum(match_progress.STAGES.values())
+    before, pairs = 0, None
+    if made.statement is not None:
+        before = parts
+        progress(match_progress.SQL, 0, before + parts)
+        pairs = match_sql.find_pairs(session, recipe, made, work, resources)
+    progress("match", before, before + parts)
+
+    def kernel_of(task: Plan) -> Facts:
+        own = uuid4().hex  # a task may run twice, even at once
+        temp = dataclasses.replace(resources, temp=resources.temp / own)
+        told = match_progress.told_in(reached)
+        return kernel.match(task, work / "evidence" / own, temp, when, pairs, told)
+
+    def tell(done: float) -> None:
+        progress("match", before + round(done), before + parts)
+
+    with match_progress.followed(reached, tell):
+        (facts,) = place(session, _seeing(mark, kernel_of), [made])
+    return facts
+
+
+def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
+    """Few on one machine, which has all its cores in one task."""
+    if limits.buckets is not None:
+        return limits.buckets
+    inputs = {side: made.sides[side].input for side in SIDES}
+    if plan.buckets(inputs, limits.memory, 2) == 1:
+        return 1
+    if _is_local(session):
+        return plan.buckets_alone(inputs, limits.memory, limits.threads)
+    # A partition a core, unless told otherwise: counted by the first row of each, unshuffled.
+    rows = session.range(100_000).selectExpr("monotonically_increasing_id() AS place")
+    cores = len(rows.where(f"place % {_PLACES} = 0").collect())
+    return plan.buckets(inputs, limits.memory, cores)
+
+
+def _is_local(session: SparkSession) -> bool:
+    return (session.conf.get("spark.master") or "").startswith("local")
+
+
+def _seeing(mark: Path, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """The kernel, where the work folder is the one that this process sees, and not one of the same
+    name: what is written there would be lost."""
+
+    def run(task: Task) -> Found:
+        if not mark.exists():
+            raise Permanent(
+                f"the Spark executor on {socket.gethostname()} does not see {mark.parent}: let"
+                " storage.evidence and storage.work be folders that workers and executors share"
+            )
+        return kernel(task)
+
+    return run
+
+
+class _Told:
+    """Places kernels, and tells how many of those that are expected are done."""
+
+    def __init__(
+        self, session: SparkSession, progress: Progress, mark: Path, expected: int
+    ) -> None:
+        self._session, self._progress, self._mark = session, progress, mark
+        self._expected = expected
+        self._done = 0
+
+    def __call__(
+        self, kernel: Callable[[Task], Found], tasks: Sequence[Task], /
+    ) -> Sequence[Found]:
+        self._expected = max(self._expected, self._done + len(tasks))
+        self._progress("match", self._done, self._expected)
+        found = place(self._session, _seeing(self._mark, kernel), tasks)
+        self._done += len(tasks)
+        self._progress("match", self._done, self._expected)
+        return found
+
+
+def read(
+    session: SparkSession,
+    recipe: Recipe,
+    folder: Path,
+    limits: Limits,
+    progress: Progress,
+    resolve: Resolve | None = None,
+) -> Mapping[Side, Input]:
+    """The sides that are files: native ones where they lie, staged ones, each at one moment."""
+    found: dict[Side, Input] = {}
+    hands: list[Sequence[Chunk]] = []
+    notes: dict[Side, list[str]] = {}
+    tables: dict[Side, PostgresConnector] = {}
+    marks: dict[Side, Mark] = {}
+    with ExitStack() as held:
+        pool = held.enter_context(ThreadPoolExecutor(len(SIDES)))
+        looks = {
+            side: pool.submit(
+                source_planning.look, recipe.sources[side], side, storage=limits.storage
+            )
+            for side in SIDES
+            if not source_planning.is_staged(recipe.sources[side])
+        }
+        found |= {side: look.result() for side, look in looks.items()}
+        for side in SIDES:
+            source = recipe.sources[side]
+            if side in found or source.read == "direct":
+                continue
+            opened = source_planning.connector(
+                source, side, recipe.time_zone, resolve=resolve, at_one_moment=True
+            )
+            tables[side] = connector = held.enter_context(opened)
+            marks[side] = connector.mark()
+            parts, notes[side] = source_planning.chunks(connector, recipe, side, folder, limits)
+            # As many tasks as chunks may be read at once: each stages its own one by one.
+            lanes = min(len(parts), source_planning.chunks_at_once(source, limits))
+            hands += [parts[lane::lanes] for lane in range(lanes)]
+        count = sum(map(len, hands))
+        progress("stage", 0, count)
+        written = place(session, _stage, hands)
+        for side, table in tables.items():
+            ends = [table.clock()] if table.snapshot is None else []
+            marks[side] = source_planning.marked(marks[side], ends)
+        progress("stage", count, count)
+    for side in notes:
+        files = [
+            each.path
+            for staged, hand in zip(written, hands, strict=True)
+            for each, chunk in zip(staged, hand, strict=True)
+            if chunk.side == side
+        ]
+        found[side] = source_planning.staged(
+            recipe.sources[side], side, files, notes[side], [marks[side]]
+        )
+    return found
+
+
+def _stage(hand: Sequence[Chunk]) -> list[Staged]:
+    return [stage(each.connector, each.part, each.columns, Path(each.path)) for each in hand]
+
+
+def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
+    """Every row of both sides is in exactly one place, in counts and in sums, or the run fails."""
+    for side, facts in sides.items():
+        rows = facts.loaded.rows + facts.loaded.filtered
+        placed = sum(tally.rows for tally in facts.states.values())
+        if rows != placed:
+            raise Permanent(
+                f"conservation failed: of {rows:,} {side} rows {placed:,} are accounted for,"
+                f" a difference of {placed - rows:,}"
+            )
+        amount = total([facts.loaded.amount, facts.loaded.filtered_amount]) or Decimal(0)
+        counted = total([tally.amount for tally in facts.states.values()]) or Decimal(0)
+        if amount != counted:
+            raise Permanent(
+                f"conservation failed: the {side} rows sum up to {amount}, those accounted for"
+                f" to {counted}, a difference of {counted - amount}"
+            )
+
+
+def check_evidence(facts: Facts) -> None:
+    """The files tell of as many rows of each side as there are in each state, or the run fails."""
+    for each in facts.written:
+        if (rows := pq.read_metadata(each.path).num_rows) != each.rows:
+            name = f"{each.dataset}/{Path(each.path).name}"
+            raise Permanent(f"conservation failed: {name} has {rows:,} rows of {each.rows:,}")
+    for side in SIDES:
+        states = facts.sides[side].states
+        due = {
+            "matched": states["matched"].rows + states["suggested"].rows,
+            "ambiguous": states["ambiguous"].rows,
+            f"unmatched_{side}": states["unmatched"].rows,
+        }
+        for dataset, rows in due.items():
+            files = [each for each in facts.written if each.dataset == dataset]
+            told = sum(each.left if side == "left" else each.right for each in files)
+            if told != rows:
+                raise Permanent(
+                    f"conservation failed: {dataset} tells of {told:,} {side} rows, where there are"
+                    f" {rows:,}, a difference of {told - rows:,}"
+                )
+
+
+def _write_metadata(run: Run, recipe: Recipe, began: datetime, marks: Mapping[Side, Marks]) -> None:
+    facts = run.facts
+    document = {
+        "format": EVIDENCE_FORMAT,
+        "kalla": metadata.version("kalla"),
+        "recipe": _described(recipe),
+        "recipe_text": parsing.write(recipe),
+        "recipe_hash": run.plan.recipe_hash,
+        "started_at": began.isoformat(timespec="seconds"),
+        "seconds": round(run.seconds, 3),
+        "stages": facts.seconds,
+        "sources": {
+            side: {
+                "format": run.plan.sides[side].input.format,
+                "rows": facts.sides[side].loaded.rows,
+                "rows_with_doubled_or_null_keys": facts.sides[side].loaded.doubled_keys,
+                "unreadable": _unreadable(facts.sides[side].loaded),
+                "rows_that_filters_could_not_read": facts.sides[side].loaded.filtered_unread,
+                "filters": [each.model_dump(mode="json") for each in recipe.sources[side].filters],
+                "notes": list(run.plan.sides[side].input.notes),
+                "marks": [dict(each) for each in marks[side]],
+                "states": {
+                    state: _tally(tally) for state, tally in facts.sides[side].states.items()
+                },
+            }
+            for side in SIDES
+        },
+        "rules": [
+            dataclasses.asdict(rule) | {"left": _tally(rule.left), "right": _tally(rule.right)}
+            for rule in facts.rules
+        ],
+        **({"match_sql": dataclasses.asdict(facts.statement)} if facts.statement else {}),
+        "datasets": {
+            name: {
+                "rows": sum(each.rows for each in facts.written if each.dataset == name),
+                "files": [Path(each.path).name for each in facts.written if each.dataset == name],
+                "digest": combined([each.digest for each in facts.written if each.dataset == name]),
+            }
+            for name in DATASETS
+        },
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    unfinished = run.folder / ".metadata.json"
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.rename(run.folder / "metadata.json")
+
+
+def _described(recipe: Recipe) -> dict[str, Any]:
+    """For programs; JSON has no dates and no exact numbers, so that it is the text that is read."""
+    document = recipe.model_dump(mode="json", exclude_defaults=True)
+    for rule, written in zip(recipe.rules, document.get("rules", ()), strict=True):
+        for condition, fields in zip(rule.conditions, written["conditions"], strict=True):
+            fields["op"] = condition.op  # a default of its class
+    return document
+
+
+def _unreadable(loaded: Loaded) -> list[dict[str, Any]]:
+    """Of rows that take part, then of those that filters left out."""
+    parts = (loaded.unreadable, False), (loaded.filtered_unreadable, True)
+    return [
+        {"column": name, "as": kind, "rows": rows, "examples": list(shown), "filtered": filtered}
+        for part, filtered in parts
+        for name, kind, rows, shown in part
+    ]
+
+
+def _tally(tally: Tally) -> dict[str, Any]:
+    amount = None if tally.amount is None else str(tally.amount)
+    sums = {name: str(each) for name, each in sorted(tally.currencies.items())}
+    return {"rows": tally.rows, "amount": amount} | ({"currencies": sums} if sums else {})

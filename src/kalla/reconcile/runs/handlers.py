@@ -1,0 +1,300 @@
+"""A run as jobs: plan a side's staging, stage a chunk, match. What moves rows is `run`'s.
+
+A payload holds the recipe as it was submitted (of a chunk: its source), so that `run` needs no
+database; passwords are in it by name only, and are looked up at the last moment.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from kalla.database import Connection
+from kalla.errors import InvalidInput, Permanent
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.evidence.reading.run_report import Report
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.runs import execute, store
+from kalla.reconcile.session.match_progress import Account
+from kalla.reconcile.sources import direct_reads, inspection, native_files, source_planning
+from kalla.reconcile.sources.source_planning import Limits
+from kalla.settings import Settings
+from kalla.spark.connectors.connector import Connector, Slice
+from kalla.spark.placing import place
+from kalla.spark.session import SparkSessions
+from kalla.spark.staging import Staged, stage_to
+from kalla.storage import Storage, is_s3, join
+from kalla.work.handler import Context, Stateless
+from kalla.work.job import Job, NewJob, Outcome
+
+STAGED = "staged"  # the gate before the match
+
+
+class Asked(BaseModel):
+    """The recipe as YAML, its parameters and sources filled in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+
+
+class AskedSide(Asked):
+    side: Side
+
+
+class AskedChunk(BaseModel):
+    """A range of one source: there may be thousands of them, so that none holds the recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    side: Side
+    source: str  # as YAML
+    time_zone: str
+    part: dict[str, Any]
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the handlers of this room stand on."""
+
+    settings: Settings
+    spark: SparkSessions
+    secret: Callable[[str], SecretStr]
+
+    @property
+    def limits(self) -> Limits:
+        return Limits.of(self.settings)
+
+    @property
+    def storage(self) -> Storage:
+        return Storage.of(self.settings.storage)
+
+
+def attempt_of(job: Job) -> tuple[str, str]:
+    """Where this attempt may write: nobody reads it before its outcome is settled."""
+    return f"run-{job.run_id}", f"{job.job_id}-{job.fence}-{uuid4().hex[:12]}"
+
+
+def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[str, list[NewJob]]]:
+    """The jobs a run begins with, and those behind its gate."""
+    text = parsing.write(recipe.model_copy(update={"parameters": {}}))
+    match = NewJob("exec", {"recipe": text}, priority=priority)
+    plans = [
+        NewJob("stage_plan", {"recipe": text, "side": side}, priority=priority, gate=STAGED)
+        for side in SIDES
+        if source_planning.is_staged(recipe.sources[side]) and recipe.sources[side].read == "staged"
+    ]
+    return (plans, {STAGED: [match]}) if plans else ([match], {})
+
+
+class StagePlan(Stateless):
+    """Cuts a table into key ranges, a job each; under a snapshot it stages them itself."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = AskedSide.model_validate(job.payload)
+        recipe = parsing.read(asked.recipe)
+        source = recipe.sources[asked.side]
+        ground = self._ground
+        with source_planning.connector(
+            source, asked.side, recipe.time_zone, resolve=ground.secret
+        ) as connector:
+            with native_files.problems_at(f"sources.{asked.side}", "table"):
+                mark = connector.mark()
+                estimate = connector.estimate()
+                parts = connector.split(
+                    source_planning.chunks_wanted(source, estimate.rows, ground.limits)
+                )
+            columns = source_planning.columns_to_read(connector, recipe, asked.side)
+            at_once = source_planning.chunks_at_once(source, ground.limits)
+            result = {
+                "side": asked.side,
+                "rows_expected": estimate.rows,
+                "notes": list(estimate.notes),
+                "chunks": len(parts),
+                "mark": mark,
+            }
+            if source.consistency != "snapshot":
+                asks = {
+                    "side": asked.side,
+                    "source": parsing.write_source(source),
+                    "time_zone": recipe.time_zone,
+                    "columns": columns,
+                }
+                jobs = (_chunk_job(job, asks, each, at_once) for each in parts)
+                return Outcome(result, tuple(jobs))
+            kernel = _stager(ground, job, connector, asked.side, columns)
+            return self._stage_all(job, context, kernel, parts, at_once, result)
+
+    def _stage_all(
+        self,
+        job: Job,
+        context: Context,
+        kernel: Callable[[Slice], Staged],
+        parts: Sequence[Slice],
+        at_once: int,
+        result: dict[str, Any],
+    ) -> Outcome:
+        """While the snapshot is held by the caller. Each slice is placed by itself, so that none
+        waits for another and progress is told."""
+        rows = 0
+        with (
+            self._ground.spark.session(job, context) as session,
+            ThreadPoolExecutor(min(at_once, len(parts))) as lanes,
+        ):
+            tags = set(session.getTags())
+
+            def stage(part: Slice) -> Staged:
+                context.check()
+                for tag in tags:  # of the job; a thread has tags of its own
+                    session.addTag(tag)
+                (staged,) = place(session, kernel, [part])
+                return staged
+
+            asked = [lanes.submit(stage, part) for part in parts]
+            try:
+                for done, each in enumerate(as_completed(asked), 1):
+                    rows += each.result().rows
+                    context.progress(**result, chunks_done=done, rows=rows)
+            finally:
+                for each in asked:
+                    each.cancel()
+        facts = {"chunks_done": len(asked), "files": [each.result().path for each in asked]}
+        return Outcome(result | facts | {"rows": rows}, rows=rows)
+
+
+class StageChunk(Stateless):
+    """One key range of a table to one Parquet file."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = AskedChunk.model_validate(job.payload)
+        source = parsing.read_source(asked.source)
+        part = Slice.from_json(asked.part)
+        with source_planning.connector(
+            source, asked.side, asked.time_zone, resolve=self._ground.secret
+        ) as connector:
+            kernel = _stager(self._ground, job, connector, asked.side, asked.columns)
+            with self._ground.spark.session(job, context) as session:
+                (staged,) = place(session, kernel, [part])
+            read_to = connector.clock()
+        result = {
+            "side": asked.side,
+            "files": [staged.path],
+            "rows": staged.rows,
+            "bytes": staged.bytes,
+            "checksum": staged.checksum,
+            "read_to": read_to,
+        }
+        return Outcome(result, rows=staged.rows)
+
+
+class Exec:
+    """The match, and its evidence."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        recipe = parsing.read(Asked.model_validate(job.payload).recipe)
+        began = datetime.now(UTC)
+        ground = self._ground
+        names = attempt_of(job)
+        url = join(ground.settings.evidence_url, *names)
+        # On disk the evidence is made where it stays; for S3 it is made here and sent when whole.
+        folder = ground.settings.work_folder.joinpath(*names) if is_s3(url) else Path(url)
+        folder.mkdir(parents=True)
+
+        with ExitStack() as held:
+            if is_s3(url):
+                held.callback(shutil.rmtree, folder, ignore_errors=True)
+            inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
+            account = Account(context.progress, rows=rows_expected(inputs, ground.storage))
+
+            def tell(stage: str, done: int, of: int) -> None:
+                context.check()
+                account.reach(stage, done, of)
+
+            session = held.enter_context(ground.spark.session(job, context, account.tasks))
+            found = execute.match(session, recipe, inputs, folder, ground.limits, tell, began)
+            if is_s3(url):
+                ground.storage.put(folder, url)
+        made = run_report.of_evidence(url, ground.storage)
+        rows = sum(side.loaded.rows for side in found.facts.sides.values())
+        return Outcome({"evidence": url, "match_rate": made.match_rate}, rows=rows, facts=made)
+
+    async def settle(self, connection: Connection, job: Job, outcome: Outcome) -> None:
+        if job.run_id is None or not isinstance(outcome.facts, Report):
+            raise Permanent("a match belongs to a run: submit one with `kalla runs submit`")
+        await store.settle(connection, job.run_id, outcome.facts)
+
+    def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
+        source, ground = recipe.sources[side], self._ground
+        if not source_planning.is_staged(source):
+            return source_planning.look(source, side, storage=ground.storage)
+        if source.read == "direct":
+            connector = held.enter_context(
+                source_planning.connector(source, side, recipe.time_zone, resolve=ground.secret)
+            )
+            with native_files.problems_at(f"sources.{side}", "table"):
+                return held.enter_context(
+                    direct_reads.open_input(connector, recipe, side, ground.limits)
+                )
+        told = [each for each in context.inputs if each["side"] == side]
+        files = [file for each in told for file in each.get("files", ())]
+        notes = [note for each in told for note in each.get("notes", ())]
+        ends = [each["read_to"] for each in told if "read_to" in each]
+        marks = [source_planning.marked(each["mark"], ends) for each in told if "mark" in each]
+        try:
+            return source_planning.staged(source, side, files, notes, marks, storage=ground.storage)
+        except InvalidInput as error:
+            raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
+
+
+def rows_expected(inputs: Mapping[Side, Input], storage: Storage) -> int:
+    """About how many rows a match has on both sides; 0 if that is not known of one of them, for a
+    rate that counts the other alone would be wrong."""
+    known = [inspection.estimate(each, storage) for each in inputs.values()]
+    return sum(each or 0 for each in known) if None not in known else 0
+
+
+def _chunk_job(plan: Job, asks: Mapping[str, Any], part: Slice, at_once: int) -> NewJob:
+    payload = {**asks, "part": part.as_json()}
+    # Chunks of one lane never run at the same time, so that no more do than there are lanes.
+    lane = f"{plan.run_id}-{plan.job_id}-{part.number % at_once}" if part.of > at_once else None
+    return NewJob("stage_chunk", payload, priority=plan.priority, gate=STAGED, running_key=lane)
+
+
+def _stager(
+    ground: Ground,
+    job: Job,
+    connector: Connector,
+    side: Side,
+    columns: Sequence[str] | None,
+) -> Callable[[Slice], Staged]:
+    """The kernel that stages a slice, with all it needs to know of this machine."""
+    storage = ground.storage
+    folder = join(ground.settings.staging_url, *attempt_of(job))
+
+    def kernel(part: Slice) -> Staged:
+        # Spark may run a task twice, and at once.
+        name = f"{side}-{part.number:05}-{uuid4().hex[:8]}.parquet"
+        return stage_to(storage, connector, part, columns, join(folder, name))
+
+    return kernel

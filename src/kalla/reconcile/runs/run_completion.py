@@ -1,0 +1,203 @@
+"""What follows a run's ending, however it ended: it is kept, told to whom it may concern, tidied.
+
+A run ends in many ways (a job fails, a person cancels, the reaper finds it late), so nobody is
+asked to think of this: the ending itself is looked for, and concluded once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from kalla import logs
+from kalla.database import Connection, Database
+from kalla.errors import InvalidInput, Unavailable
+from kalla.reconcile.runs import store
+from kalla.reconcile.runs.store import Ended, Untidy
+from kalla.settings import Settings
+from kalla.storage import Storage, join
+from kalla.work import jobs
+from kalla.work.handler import Context, Stateless
+from kalla.work.intake import Woken
+from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.job_type import JobTypes
+from kalla.work.service import FORESEEN, Periodic
+from kalla.work.wake.channel import Wake
+
+INTERVAL = 1.0
+CALLS = 10  # attempts; the pauses between them double
+SIGNATURE = "Kalla-Signature"
+DELIVERY = "Kalla-Delivery"
+
+PRIORITY = 100  # small jobs, which should not wait behind a long queue of chunks
+
+_CALL_SECONDS = 15.0
+
+_log = logs.get(__name__)
+
+
+class Conclusions(Periodic):
+    """Looks for runs that have ended; runs in every worker and in the API, and each once."""
+
+    def __init__(self, database: Database, job_types: JobTypes, wake: Wake) -> None:
+        super().__init__("conclusions", INTERVAL)
+        self._database = database
+        self._job_types = job_types
+        self._wake = wake
+        self._set_aside: set[int] = set()  # runs that cannot be concluded, until a restart
+
+    async def tick(self) -> float | None:
+        woken = Woken()
+        async with self._database.transaction() as connection:
+            found = await store.ended(connection, without=self._set_aside)
+            for run in found:
+                woken += await self._conclude_apart(connection, run)
+        async with self._database.transaction() as connection:
+            tidied = [tidying(run) for run in await store.untidy(connection)]
+            woken += (await jobs.insert(connection, self._job_types, tidied)).woken
+        for run in found:
+            _log.info("run ended", run=run.run_id, status=run.status)
+        if woken:
+            await self._wake.nudge(woken)
+        return 0.0 if found else None
+
+    async def _conclude_apart(self, connection: Connection, run: Ended) -> Woken:
+        """A run that cannot be concluded is set aside and told, and holds up no other."""
+        try:
+            async with connection.transaction():
+                return await self._conclude(connection, run)
+        except FORESEEN:
+            raise
+        except Exception:
+            _log.exception("a run cannot be concluded and is set aside", run=run.run_id)
+            self._set_aside.add(run.run_id)
+            return Woken()
+
+    async def _conclude(self, connection: Connection, run: Ended) -> Woken:
+        await store.conclude(connection, run)
+        if run.callback is None:
+            return Woken()
+        # What no job may hold is left out, first the error's text; a name may be such, too.
+        for told in (run, replace(run, error="see the run"), replace(run, error=None, name="")):
+            try:
+                return (await jobs.insert(connection, self._job_types, [call(told)])).woken
+            except InvalidInput as refusal:
+                _log.warning("the call cannot say all", run=run.run_id, reason=str(refusal))
+        _log.error("the run is concluded without its call", run=run.run_id)
+        return Woken()
+
+
+def tidying(run: Untidy) -> NewJob:
+    keep = None if run.evidence_url is None else run.evidence_url.rstrip("/").rpartition("/")[2]
+    payload = {"run_id": run.run_id, "keep": keep, "fence": run.fence}
+    return NewJob("tidy", payload, priority=PRIORITY)
+
+
+def call(run: Ended) -> NewJob:
+    """The one call about this ending. Its delivery is the same however often it is tried."""
+    if run.callback is None:
+        raise ValueError(f"run {run.run_id} has nobody to call")
+    ending = "" if run.finished_at is None else f"-{run.finished_at.timestamp():.6f}"
+    body = {
+        "run_id": run.run_id,
+        "name": run.name,
+        "status": run.status,
+        "error": run.error,
+        "finished_at": run.finished_at and run.finished_at.isoformat(),
+        "match_rate": run.report and run.report.match_rate,
+        "exceptions": run.report and run.report.exceptions,
+        "evidence": run.evidence_url,
+    }
+    payload = {
+        "url": run.callback.url,
+        "signed_with": f"secret://{run.callback.secret}",
+        "delivery": f"run-{run.run_id}{ending}",
+        "body": body,
+    }
+    return NewJob("callback", payload, priority=PRIORITY, max_attempts=CALLS)
+
+
+class Call(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    signed_with: str
+    delivery: str
+    body: dict[str, Any]
+
+
+class Callback(Stateless):
+    """Tells a registered destination how a run ended, signed, until it says that it has heard."""
+
+    def __init__(self, secret: Callable[[str], SecretStr]) -> None:
+        self._secret = secret
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = Call.model_validate(job.payload)
+        context.check()
+        body = json.dumps(asked.body, separators=(",", ":"), ensure_ascii=False).encode()
+        key = self._secret(asked.signed_with.removeprefix("secret://"))
+        headers = {
+            "Content-Type": "application/json",
+            SIGNATURE: signature(key, int(time.time()), body),
+            DELIVERY: asked.delivery,
+        }
+        try:
+            # The answer's body is left unread, for it may be of any size; redirects are not
+            # followed, for the destination is registered and where it points is not.
+            with (
+                httpx.Client(timeout=_CALL_SECONDS, trust_env=False) as client,
+                client.stream("POST", asked.url, content=body, headers=headers) as answer,
+            ):
+                pass
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{asked.url} does not answer: {error}") from None
+        if not answer.is_success:
+            raise Unavailable(f"{asked.url} answered {answer.status_code}")
+        return Outcome({"status": answer.status_code})
+
+
+def signature(key: SecretStr, at: int, body: bytes) -> str:
+    """HMAC-SHA256 of time and body: an old call cannot be sent again as a new one."""
+    signed = hmac.new(key.get_secret_value().encode(), f"{at}.".encode() + body, hashlib.sha256)
+    return f"t={at},v1={signed.hexdigest()}"
+
+
+class Tidied(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: int
+    keep: str | None  # the attempt whose evidence counts
+    fence: int  # of the newest attempt that may be removed
+
+
+class Tidy(Stateless):
+    """Removes a run's staged rows, and evidence of attempts that do not count."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def run(self, job: Job, context: Context) -> Outcome:
+        asked = Tidied.model_validate(job.payload)
+        context.check()
+        storage, name = Storage.of(self._settings.storage), f"run-{asked.run_id}"
+        storage.remove(join(self._settings.staging_url, name))
+        storage.remove(join(str(self._settings.work_folder), name))
+        evidence = join(self._settings.evidence_url, name)
+        for attempt in storage.folders(evidence):
+            if attempt != asked.keep and _fence_of(attempt) <= asked.fence:
+                storage.remove(join(evidence, attempt))
+        return Outcome()
+
+
+def _fence_of(attempt: str) -> int:
+    """As `handlers.attempt_of` has written it."""
+    return int(attempt.split("-")[1])

@@ -1,0 +1,1 @@
+"""The state that every step of a match works on: loaded rows, their status, column arrays."""

@@ -1,0 +1,45 @@
+"""A DuckDB for looking at the files of sources, and what it says of them in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import duckdb
+
+from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.reconcile.sql.duckdb_errors import LINES, names, said
+from kalla.reconcile.sql.duckdb_limits import Bounds, bounded
+from kalla.storage import Storage
+
+
+@contextmanager
+def opened(storage: Storage, bounds: Bounds | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that reads the storage's files in their order; a run's has no bounds."""
+    if bounds is not None:
+        with bounded(storage, bounds) as (connection, _):
+            connection.execute("SET preserve_insertion_order = true")
+            yield connection
+        return
+    with duckdb.connect(config={"autoload_known_extensions": "false"}) as connection:
+        storage.register(connection)
+        connection.execute("SET TimeZone = 'UTC'")
+        yield connection
+
+
+@contextmanager
+def readable(files: Sequence[str]) -> Iterator[None]:
+    """What DuckDB says of files, in a sentence that names them."""
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise Unavailable(
+            f"{names(files)} took too long to look at: name a part of it, or look again later"
+        ) from None
+    except duckdb.OutOfMemoryException:
+        raise Unavailable(
+            f"{names(files)} takes more memory than a look may have: name a part of it"
+        ) from None
+    except duckdb.Error as error:
+        reason = said(error, LINES)
+        raise InvalidInput(Problem("", f"{names(files)} cannot be read: {reason}")) from None

@@ -1,0 +1,1 @@
+"""Unmatched rows: the nearest candidate of each, and why it did not match."""

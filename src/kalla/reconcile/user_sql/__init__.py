@@ -1,0 +1,1 @@
+"""Matches that a recipe finds with SQL of its own."""

@@ -1,0 +1,278 @@
+"""`match_sql`: the recipe's own SQL, held by the sandbox and run by Spark over both sources.
+
+Its result is pairs of primary keys, written as Parquet; what they make of the rows is `components`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kalla.errors import InvalidInput, Permanent, Problem
+from kalla.reconcile.partitioned.shuffle import Piece
+from kalla.reconcile.plan.plan import Input, Plan, SidePlan
+from kalla.reconcile.recipe.match_sql_checks import VIEWS, key_places
+from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.session.match_session import MatchSession
+from kalla.reconcile.sources import direct_reads
+from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sql.column_values import held, literal, quote
+from kalla.spark import functions
+from kalla.spark.placing import place
+from kalla.spark.session import require_reading
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+# Types that Spark reads from Parquet as DuckDB does; the others are written in ones that it can.
+_SHARED = ("VARCHAR", "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE",
+           "DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "BLOB")  # fmt: skip
+_WIDER = {"UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT",
+          "UBIGINT": "DECIMAL(20, 0)", "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)",
+          "TIMESTAMP_NS": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP", "TIMESTAMP_S": "TIMESTAMP",
+          "TIMESTAMPTZ_NS": "TIMESTAMP WITH TIME ZONE"}  # fmt: skip
+_AS_TEXT = ("UUID", "JSON", "TIME", "TIME_NS", "TIME WITH TIME ZONE", "INTERVAL", "BIT")
+_READ_AS = {**_WIDER, **dict.fromkeys(_AS_TEXT, "VARCHAR")}
+# By itself or in a list or record; the name of a part is followed by its type.
+_LACKING = re.compile(rf'(?<![\w"])({"|".join(_READ_AS)})(?=[,)\[]|$)')
+
+# Classes of SQLSTATE that mean the SQL or the data: what failed so once fails so again.
+_LASTING = ("0A", "21", "22", "42", "54")
+_PATTERN = re.compile(r"PatternSyntaxException: .{1,200}")
+_CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
+
+_SETTINGS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Else, where columns have many names, Spark works out what holds of these in any combination: a
+    # page of SQL fills its memory, and no cancel reaches it there.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
+
+_MOST_PAIRS = 50_000_000  # of one task
+_TOO_MANY = "KALLA_TOO_MANY_PAIRS"
+
+
+def find_pairs(
+    session: SparkSession,
+    recipe: Recipe,
+    plan: Plan,
+    folder: Path,
+    resources: Resources,
+) -> str:
+    """Run the SQL; its pairs are in the files that the returned pattern names."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    require_reading(session)
+    functions.install(session)
+    for name, setting in _SETTINGS.items():
+        session.conf.set(name, setting)
+    copied = _copied(session, plan, folder, resources)
+    try:
+        with _views(session, plan, copied) as names:
+            sources = ", ".join(
+                f"`{VIEWS[side]}` AS (SELECT * FROM `{names[side]}`)" for side in SIDES
+            )
+            frame = session.sql(f"WITH {sources} SELECT * FROM ({plan.statement})")
+            pairs = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+            chosen = key_places(recipe, frame.columns)
+            keys = pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items()))
+            keys.where(_few_enough()).write.parquet(str(folder / "pairs"), mode="overwrite")
+    except AnalysisException as error:
+        raise InvalidInput(Problem("match_sql", _said(error))) from None
+    except PySparkException as error:
+        if _TOO_MANY in str(error):
+            raise Permanent(
+                f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
+                " of both sides share what it joins by; add a condition that tells them apart"
+            ) from None
+        if said := _lasting(error):
+            raise Permanent(f"match_sql failed: {said}") from None
+        raise
+    return str(folder / "pairs" / "*.parquet")
+
+
+@contextmanager
+def _views(
+    session: SparkSession, plan: Plan, copied: Mapping[Side, Sequence[str]]
+) -> Iterator[Mapping[Side, str]]:
+    """A view of each source under a name of this run's own: a session may have several runs."""
+    names: dict[Side, str] = {side: f"kalla_{side}_{uuid4().hex}" for side in SIDES}
+    try:
+        for side in SIDES:
+            frame = _frame(session, plan.sides[side], copied[side])
+            frame.createOrReplaceTempView(names[side])
+        yield names
+    finally:
+        for name in names.values():
+            session.catalog.dropTempView(name)
+
+
+def _frame(session: SparkSession, side: SidePlan, copied: Sequence[str]) -> DataFrame:
+    given = side.input
+    frame: Any  # two classes of one name, of which only the session knows which it makes
+    if given.connector is not None and not copied:
+        from kalla.spark import datasource  # here: it brings all of pyspark along
+
+        frame = datasource.read(session, given.connector, given.slices)
+    else:
+        frame = session.read.parquet(*(copied or given.files))
+    return cast("DataFrame", frame)
+
+
+def _copied(
+    session: SparkSession, plan: Plan, folder: Path, resources: Resources
+) -> Mapping[Side, Sequence[str]]:
+    """The sides that Spark does not read as they lie, written as Parquet by the matching's rules.
+
+    So both see the same values: of a CSV, of a JSON, of a filter, of a type that Spark lacks, of
+    an amount in a text or a float, of files that do not agree on a column's type.
+    """
+    pieces = [
+        Piece(side, part)
+        for side in SIDES
+        if not _spark_reads(plan.sides[side])
+        for part in _parts(plan.sides[side].input)
+    ]
+
+    def kernel(task: tuple[int, Piece]) -> str:
+        number, piece = task
+        return copy(plan, piece, folder / f"{piece.side}-{number}.parquet", resources)
+
+    written = place(session, kernel, list(enumerate(pieces)))
+    copied: dict[Side, list[str]] = {side: [] for side in SIDES}
+    for piece, path in zip(pieces, written, strict=True):
+        copied[piece.side].append(path)
+    return copied
+
+
+def _parts(given: Input) -> list[Input]:
+    """A table in as many parts as may be read at once; files in one."""
+    if given.connector is None:
+        return [given]
+    hands = max(1, min(given.at_once, len(given.slices)))
+    return [
+        replace(given, slices=given.slices[number::hands], at_once=1) for number in range(hands)
+    ]
+
+
+def _spark_reads(side: SidePlan) -> bool:
+    given = side.input
+    if side.amount is not None and side.amount.reads is not None:  # a float or a text
+        return False
+    if given.connector is not None:
+        return all(_is_shared(_parted(kind)[0]) for kind in given.types.values())
+    return (
+        given.format == "parquet"
+        and given.relation is None
+        and not given.unread
+        and all(map(_is_plain, given.files))
+        and side.filters is None
+        and all(map(_is_shared, given.types.values()))
+        and _agree([pq.read_schema(file) for file in given.files])
+    )
+
+
+def _is_shared(kind: str) -> bool:
+    return kind in _SHARED or kind.startswith("DECIMAL")
+
+
+def _parted(kind: str) -> tuple[str, str]:
+    """The type of what a list holds, if it is one, and the brackets after it."""
+    element = kind.rstrip("[]")
+    return element, kind[len(element) :]
+
+
+def _agree(schemas: Sequence[pa.Schema]) -> bool:
+    """Whether all have the same columns, of the same types: Spark takes one's word for all. It
+    knows no halves of a float, which DuckDB calls floats."""
+    first = schemas[0]
+    return pa.float16() not in first.types and all(each.equals(first) for each in schemas[1:])
+
+
+def _is_plain(file: str) -> bool:
+    """Whether it is on disk, and its name means itself to Spark, which knows patterns and leaves
+    out what begins with a dot or an underscore."""
+    name = Path(file).name
+    return (
+        urlsplit(file).scheme == ""
+        and not set(file) & set("*?[]{}\\")
+        and not name.startswith((".", "_"))
+    )
+
+
+def copy(plan: Plan, piece: Piece, path: Path, resources: Resources) -> str:
+    """A kernel: every row and column of a piece that its side's filters admit, as one Parquet."""
+    side, part = piece.side, replace(plan.sides[piece.side], input=piece.input)
+    columns = []
+    for name, kind in part.input.types.items():
+        sql, (element, brackets) = held(name), _parted(kind)
+        read_as = _LACKING.sub(lambda found: _READ_AS[found[0]], kind)
+        if part.amount is not None and part.amount.column == name:
+            sql = part.amount.sql
+        elif element.startswith("ENUM"):
+            sql = f"CAST({sql} AS VARCHAR{brackets})"
+        elif read_as != kind:
+            sql = f"CAST({sql} AS {read_as})"
+        columns.append(f"{sql} AS {quote(name)}")
+    where = f" WHERE {part.filters}" if part.filters else ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{uuid4().hex}.part")
+    session = MatchSession(plan, resources)
+    try:
+        if part.input.connector is not None:
+            direct_reads.fetch(session.connection, part.input, resources.threads)
+        session.run(
+            f"COPY (SELECT {', '.join(columns)} FROM {reader(part.input)}{where})"
+            f" TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd)"
+        )
+        unfinished.rename(path)
+    except duckdb.Error as error:
+        said = " ".join(line.strip() for line in str(error).splitlines()[:3])
+        raise Permanent(f"the {side} source cannot be read: {said}") from None
+    finally:
+        session.close()
+        unfinished.unlink(missing_ok=True)
+    return str(path)
+
+
+def _few_enough() -> str:
+    """Over a row of the result: true, or an error where a task has made too many.
+
+    A hot key would fill the disk otherwise; a limit would send all rows through one task.
+    """
+    place = "(monotonically_increasing_id() & 8589934591L)"  # in its partition: the lower 33 bits
+    return f"{place} < {_MOST_PAIRS} OR raise_error('{_TOO_MANY}') IS NULL"
+
+
+def _said(error: Exception) -> str:
+    """What Spark says first, without its plan and stack."""
+    text = str(error).strip()
+    return text.splitlines()[0][:500] if text else type(error).__name__
+
+
+def _lasting(error: PySparkException) -> str | None:
+    """What Spark says of the SQL or the data, if that is the error: it would come again."""
+    from pyspark.errors import IllegalArgumentException
+
+    state = error.getSqlState() or ""
+    told = _CONDITION.search(str(error))
+    if not state.startswith(_LASTING) and not isinstance(error, IllegalArgumentException):
+        # Of a task, within what is said of the job.
+        if found := _PATTERN.search(str(error)):
+            return found[0]
+        if told is None or not told[1].startswith(_LASTING):
+            return None
+    return " ".join(told[0].split())[:500] if told else _said(error)

@@ -1,0 +1,5 @@
+"""Files on this machine and on S3: read, written, listed and told apart in one way."""
+
+from kalla.storage.storage import LOCAL, S3, Storage, is_s3, join
+
+__all__ = ["LOCAL", "S3", "Storage", "is_s3", "join"]

@@ -1,1 +1,0 @@
-"""The background duties of workers and the API: one file each, with nothing but its own concern."""

@@ -1,0 +1,136 @@
+"""Finds jobs whose worker fell silent or that overran, and runs past their total timeout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kalla import logs
+from kalla.database import Connection, Database
+from kalla.statements import load
+from kalla.work import jobs as job_store
+from kalla.work import runs
+from kalla.work.intake import Woken
+from kalla.work.metrics import Metrics
+from kalla.work.service import Periodic
+from kalla.work.wake.channel import Wake
+
+_log = logs.get(__name__)
+sql = load("kalla.work", "runs.sql")
+
+_BATCH = 500
+
+
+class Reaper(Periodic):
+    """Runs in every worker and in the API; whoever comes first does it, the others find nothing.
+
+    A heartbeat may be old though its worker lives: Postgres was away, every process was frozen,
+    or the database's clock stepped ahead. A reaper that was itself silent for longer than
+    `tolerance_seconds`, or saw the database's clock move by more, first gives the workers
+    `grace_seconds` to be heard; so does a new one, which cannot know.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wake: Wake,
+        metrics: Metrics,
+        interval: float,
+        grace_seconds: float,
+        tolerance_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__("reaper", interval)
+        self._database = database
+        self._wake = wake
+        self._metrics = metrics
+        self._grace_seconds = grace_seconds
+        self._tolerance_seconds = tolerance_seconds
+        self._clock = clock
+        self._is_new = True
+        self._heard = 0.0  # when Postgres last answered, by our own clock
+        self._database_time = 0.0  # and what the database's clock was to show at that moment
+        self._patient_until = 0.0
+
+    async def tick(self) -> None:
+        if await self._may_judge():
+            await self._judge()
+            self._noted(self._clock())
+
+    async def _may_judge(self) -> bool:
+        database_time = await self._read_database_time()
+        now = self._clock()
+        if self._is_new:
+            self._patient_until = now + self._grace_seconds
+        else:
+            silent = max(now - self._heard, database_time - self._database_time)
+            if silent > self.interval + self._tolerance_seconds:
+                self._patient_until = now + self._grace_seconds
+        self._is_new, self._heard, self._database_time = False, now, database_time
+        return now >= self._patient_until
+
+    def _noted(self, now: float) -> None:
+        """Postgres has answered until now: judging may take longer than the interval."""
+        self._database_time += now - self._heard
+        self._heard = now
+
+    def _was_frozen(self) -> bool:
+        """Whether this process stood still since Postgres last answered it: look anew, then."""
+        return self._clock() - self._heard > self._tolerance_seconds
+
+    async def _judge(self) -> None:
+        for step in (self._reclaim, self._end_exhausted, self._end_late_runs):
+            if self._was_frozen():
+                return
+            await step()
+            self._noted(self._clock())
+        async with self._database.transaction() as connection:
+            await job_store.stopped_with_worker(connection)
+
+    async def _read_database_time(self) -> float:
+        async with self._database.transaction() as connection:
+            (row,) = await (await connection.execute(sql.database_time)).fetchall()
+            return float(row["seconds"])
+
+    async def _reclaim(self) -> None:
+        while True:
+            reclaimed = await self._database.retrying(lambda each: job_store.reap(each, _BATCH))
+            for row in reclaimed:
+                _log.warning("job reclaimed", **_facts(row))
+            self._metrics.reclaimed.inc(len(reclaimed))
+            # Trap 6: a reclaimed job waits for somebody who does not know it yet.
+            await self._wake.nudge(job_store.waiting_in(reclaimed))
+            if len(reclaimed) < _BATCH:
+                return
+
+    async def _end_exhausted(self) -> None:
+        async with self._database.transaction() as connection:
+            candidates = await job_store.exhausted(connection, _BATCH)
+        for candidate in candidates:
+
+            async def act(connection: Connection, row: dict[str, int] = candidate) -> Woken | None:
+                return await job_store.end_exhausted(connection, **row)
+
+            if (woken := await self._database.retrying(act)) is not None:
+                _log.error("job failed: no attempt left", **_facts(candidate))
+                self._metrics.reaper_failed.inc()
+                await self._wake.nudge(woken)
+                await self._wake.alarm()
+
+    async def _end_late_runs(self) -> None:
+        async with self._database.transaction() as connection:
+            late = await runs.late(connection)
+        for run_id in late:
+
+            async def act(connection: Connection, run_id: int = run_id) -> bool:
+                return await runs.end_late(connection, run_id)
+
+            if await self._database.retrying(act):
+                _log.error("run failed: total timeout", run=run_id)
+                await self._wake.alarm()
+
+
+def _facts(row: dict[str, object]) -> dict[str, object]:
+    """For the log, whose own `worker` is the one that reaps."""
+    names = {"job_id": "job", "run_id": "run", "worker": "lost_worker"}
+    return {names.get(name, name): value for name, value in row.items()}
