@@ -67,6 +67,13 @@ class StreamRequest(BaseModel):
     timeout: Seconds | None = None
     lookback_delta: Seconds | None = None
 
+    @property
+    def seconds(self) -> float | None:
+        """The time limit that was asked for."""
+        if self.timeout is None:
+            return None
+        return request_times.duration_of(str(self.timeout), "timeout") / 1000
+
     def question(self, features: Features) -> QueryRequest:
         start, end = (
             request_times.time_of(str(self.s), "s"),
@@ -75,10 +82,7 @@ class StreamRequest(BaseModel):
         step = request_times.usual_step(start, end)
         if self.step is not None:
             step = int(request_times.duration_of(str(self.step), "step"))
-        options = QueryOptions(features=features)
-        if self.timeout is not None:
-            seconds = request_times.duration_of(str(self.timeout), "timeout") / 1000
-            options = replace(options, seconds=seconds)
+        options = QueryOptions(features=features, seconds=self.seconds)
         if self.lookback_delta is not None:
             options = replace(
                 options, lookback_ms=request_times.lookback_of(str(self.lookback_delta))
@@ -91,7 +95,9 @@ class StreamRequest(BaseModel):
 @harmless
 async def stream_query(request: Request, queries: Asking, streamed: StreamRequest) -> Response:
     """The values of an expression over a time, as server-sent events: result, summary, done."""
-    question = await asyncio.to_thread(streamed.question, queries.features)
+    question = await queries.prepare(
+        lambda: streamed.question(queries.features), left(request), streamed.seconds
+    )
     return StreamingResponse(
         _events(request, queries, question),
         media_type="text/event-stream",

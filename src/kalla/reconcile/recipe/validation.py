@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from kalla.errors import InvalidInput, Unavailable
+from kalla.pattern_size import ExpressionBudget
 from kalla.reconcile.recipe import column_checks, csv_dialect, duckdb_checks
 from kalla.reconcile.recipe.column_checks import Columns, Unread
 from kalla.reconcile.recipe.model import (
@@ -64,8 +65,9 @@ def findings(
     yield from _whole(recipe)
     for side in SIDES:
         yield from _source(recipe.sources[side], ("sources", side))
+    expressions = ExpressionBudget()
     for index, rule in enumerate(recipe.rules):
-        yield from _parts(rule, ("rules", index))
+        yield from _parts(rule, ("rules", index), expressions)
         if index not in altered:
             yield from _rule(rule, ("rules", index))
     if columns is not None:
@@ -257,11 +259,11 @@ def _excess(amount: Decimal, most: int) -> str:
     return f"must not have more than {most} digits before the point" if too_many else ""
 
 
-def _parts(rule: Rule, path: Path) -> Iterator[Finding]:
+def _parts(rule: Rule, path: Path, expressions: ExpressionBudget) -> Iterator[Finding]:
     for index, condition in enumerate(rule.conditions):
         place = (*path, "conditions", index)
         yield from _condition(condition, place)
-        yield from _derivations(condition, place)
+        yield from _derivations(condition, place, expressions)
     for side in SIDES:
         yield from _filters(rule.filters(side), (*path, f"{side}_filters"))
 
@@ -312,7 +314,9 @@ def _condition(condition: Condition, path: Path) -> Iterator[Finding]:
                           condition.threshold, f"such as {condition.threshold:.4f}")  # fmt: skip
 
 
-def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
+def _derivations(
+    condition: Condition, path: Path, expressions: ExpressionBudget
+) -> Iterator[Finding]:
     for name in ("derive", "derive_left", "derive_right"):
         derivations = getattr(condition, name)
         if len(derivations) > _MOST_DERIVATIONS:
@@ -322,7 +326,7 @@ def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
         for index, derivation in enumerate(derivations):
             place = (*path, name, index)
             if isinstance(derivation, Regex):
-                yield from _expression(derivation.regex, (*place, "regex"))
+                yield from _expression(derivation.regex, (*place, "regex"), expressions)
             elif isinstance(derivation, DatePart) and isinstance(
                 condition, Tolerance | Text | Fuzzy
             ):
@@ -356,13 +360,16 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
                           given[kinds[-1]], "keep one of them")  # fmt: skip
 
 
-def _expression(pattern: str, path: Path) -> Iterator[Finding]:
+def _expression(pattern: str, path: Path, expressions: ExpressionBudget) -> Iterator[Finding]:
     if _LOOKS_AROUND.search(pattern):
         yield Finding(path, "looks ahead or behind, which these expressions cannot", pattern,
                       "put what is wanted into a group: (…)")  # fmt: skip
     elif _LOOKS_BACK.search(pattern):
         yield Finding(path, "refers back to a group, which these expressions cannot", pattern,
                       "write the repeated part out")  # fmt: skip
+    elif refusal := expressions.refusal(pattern):
+        yield Finding(path, f"would take too long to compile: {refusal}", pattern,
+                      "repeat less, and name the characters instead of \\pL")  # fmt: skip
     elif reason := duckdb_checks.expression_fault(pattern):
         yield Finding(path, f"is not a regular expression: {reason}", pattern,
                       "a backslash before a sign takes it as it is")  # fmt: skip
