@@ -24,7 +24,7 @@ from kalla.errors import Unavailable
 from kalla.query.array_types import Floats, Whole
 from kalla.query.evaluate.frames import Frame, Steps
 from kalla.query.http import query_service, request_times
-from kalla.query.http.error_responses import PrometheusRoute, described
+from kalla.query.http.error_responses import REFUSALS, PrometheusRoute, described
 from kalla.query.http.explain import stats
 from kalla.query.http.query_routes import Asking, left
 from kalla.query.http.query_service import QueryOptions, QueryReply, QueryRequest, QueryService
@@ -34,7 +34,9 @@ from kalla.query.promql.features import Features
 from kalla.query.promql.query_errors import TimedOut
 from kalla.web.access import harmless, needs
 
-router = APIRouter(prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=["query"])
+router = APIRouter(
+    prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=["query"], responses=REFUSALS
+)
 
 # Points of one event at most.
 EVENT_POINTS = 5_000

@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 
 from kalla.pattern_size import ExpressionBudget
 from kalla.query.http import query_service, request_times, response_json
-from kalla.query.http.error_responses import PrometheusRoute
+from kalla.query.http.error_responses import REFUSALS, PrometheusRoute
 from kalla.query.http.explain import explained, stats
 from kalla.query.http.label_name_escapes import unescaped
 from kalla.query.http.query_service import QueryOptions, QueryRequest, QueryService, Store
@@ -32,7 +32,9 @@ from kalla.query.promql.syntax_tree import Expr, VectorSelector
 from kalla.query.promql.type_checker import checked
 from kalla.web.access import Endpoint, harmless, needs
 
-router = APIRouter(prefix="/api/v1", route_class=PrometheusRoute, tags=["query"])
+router = APIRouter(
+    prefix="/api/v1", route_class=PrometheusRoute, tags=["query"], responses=REFUSALS
+)
 
 # The language we speak; what answers it is told as its revision.
 PROMETHEUS_VERSION = "3.14.0"
