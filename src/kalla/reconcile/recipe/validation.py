@@ -6,14 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from kalla.errors import InvalidInput, Unavailable
 from kalla.pattern_size import ExpressionBudget
 from kalla.reconcile.recipe import column_checks, csv_dialect, duckdb_checks
-from kalla.reconcile.recipe.column_checks import Columns, Unread
+from kalla.reconcile.recipe.column_checks import Columns
 from kalla.reconcile.recipe.model import (
     BOUNDS,
     DATABASES,
@@ -33,10 +31,6 @@ from kalla.reconcile.recipe.model import (
 )
 from kalla.reconcile.recipe.recipe_problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
-
-if TYPE_CHECKING:
-    from kalla.reconcile.sql.duckdb_limits import Bounds
-    from kalla.storage import Storage
 
 _SCHEMES = ("file", "s3", "postgresql", "postgres", "source")
 _MOST_DIGITS, _MOST_PLACES = 28, 9  # before the point and after it
@@ -72,49 +66,6 @@ def findings(
             yield from _rule(rule, ("rules", index))
     if columns is not None:
         yield from column_checks.findings(recipe, columns)
-
-
-def columns_of(
-    source: Source,
-    *,
-    storage: Storage | None = None,
-    bounds: Bounds | None = None,
-) -> dict[str, str]:
-    """The columns of a source's files with their types; Unavailable says why there are none.
-
-    CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
-    line is looked at.
-    """
-    # Recipes are read in many places, of which few look at files: Arrow takes its time to load.
-    from kalla.reconcile.sources import native_files
-    from kalla.storage import LOCAL
-
-    if _scheme(source.uri) in (*DATABASES, "source"):
-        raise Unavailable(
-            f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
-            " /api/recipes/validate"
-        )
-    try:
-        seen = native_files.look(source, storage=storage or LOCAL, bounds=bounds)
-    except InvalidInput as error:
-        raise Unavailable("; ".join(each.message for each in error.problems)) from None
-    words = {name: word_of(type_) for name, type_ in seen.types.items()}
-    return words | {name: Unread(reason) for name, reason in seen.unread.items()}
-
-
-def word_of(type_: str) -> str:
-    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
-    for heads, word in (
-        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
-        (("DECIMAL",), "decimal"),
-        (("FLOAT", "DOUBLE"), "float"),
-        (("DATE",), "date"),
-        (("TIMESTAMP",), "timestamp"),
-        (("BOOLEAN",), "boolean"),
-    ):
-        if type_.startswith(heads) and not type_.endswith("]"):
-            return word
-    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"
 
 
 def _whole(recipe: Recipe) -> Iterator[Finding]:
@@ -166,7 +117,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 
 def _uri(source: Source, path: Path) -> Iterator[Finding]:
     uri, place = source.uri, (*path, "uri")
-    scheme = _scheme(uri)
+    scheme = scheme_of(uri)
     if scheme is not None and scheme not in _SCHEMES:
         near = nearest(scheme, _SCHEMES)
         known = "a path, " + ", ".join(f"{each}://" for each in _SCHEMES)
@@ -202,7 +153,7 @@ def _date_format(given: str | None, path: Path) -> Iterator[Finding]:
                       f"did you mean {meant}?" if meant else "such as %d.%m.%Y")  # fmt: skip
 
 
-def _scheme(uri: str) -> str | None:
+def scheme_of(uri: str) -> str | None:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri)
     return found[1].lower() if found else None
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Permanent, Problem
-from kalla.reconcile.partitioned.shuffle import Piece
+from kalla.reconcile.plan.pieces import Piece
 from kalla.reconcile.plan.plan import Input, Plan, SidePlan
 from kalla.reconcile.recipe.match_sql_checks import VIEWS, key_places
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
