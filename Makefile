@@ -73,11 +73,12 @@ CHAOS_OPTIONS ?=
 chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
 
-check: .venv/.dev ## format, lint, strict types, import layers, unit tests
+check: .venv/.dev ## format, lint, strict types, import layers, collection of all tests, unit tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null
 	@$(MAKE) --no-print-directory unit
 
 format: .venv/.dev ## rewrite the code in the house format
