@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+.PHONY: help setup dev up demo test fresh reference mutants unit check format attack chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ CHAOS_JOBS ?= $(if $(LONG),100000,2500)
 CHAOS_FAULTS ?= $(if $(LONG),1000,40)
 CHAOS_KILLS ?= $(if $(LONG),250,0)
 CHAOS_OPTIONS ?=
+
+attack: .venv/.dev ## what an attack found and what it did not, as a suite
+	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
 
 chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)

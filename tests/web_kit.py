@@ -102,7 +102,7 @@ class Site:
         return int((await self.one("SELECT count(*) AS n FROM kalla.jobs"))["n"])
 
     async def empty(self) -> None:
-        work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency")
+        work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency", "login_links")
         for table in (*work, "secrets", "sources", "recipes", "destinations", "reconciliations"):
             await self.execute(f"DELETE FROM kalla.{table}")
 

@@ -51,7 +51,7 @@ class InvalidSettings(InvalidInput):
 
 class NotFound(KallaError):
     status = 404
-    title = "There is no such thing"
+    title = "Not found"
 
 
 class Conflict(KallaError):

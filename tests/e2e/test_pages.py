@@ -41,7 +41,9 @@ async def address(site: Site) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def visiting(browser: Browser, site: Site, address: str) -> AsyncIterator[Page]:
+async def visiting(
+    browser: Browser, site: Site, address: str, path: str = "/work"
+) -> AsyncIterator[Page]:
     """An operator's page after the login link; any error of its scripts fails the test."""
     context = await browser.new_context(locale="en-GB")
     errors: list[str] = []
@@ -50,18 +52,20 @@ async def visiting(browser: Browser, site: Site, address: str) -> AsyncIterator[
     page.on(
         "console", lambda message: errors.append(message.text) if message.type == "error" else None
     )
-    await page.goto(f"{address}/login?token={site.tokens['operator']}")
+    await page.goto(f"{address}/login?token={site.tokens['operator']}&next={path}")
     await expect(page.locator("#link")).to_have_text("Live")
     yield page
     await context.close()
     assert not errors
 
 
-async def test_a_login_link_leads_to_the_work_page_and_leaves_no_token_behind(
+async def test_a_login_link_leads_to_the_runs_and_leaves_no_token_behind(
     browser: Browser, site: Site, address: str
 ) -> None:
-    async with visiting(browser, site, address) as page:
-        assert page.url == f"{address}/"
+    async with visiting(browser, site, address, "/") as page:
+        assert page.url == f"{address}/runs"
+        await expect(page).to_have_title("Runs · Kalla")
+        await page.get_by_role("link", name="Work").click()
         await expect(page).to_have_title("Work · Kalla")
         await expect(page.get_by_role("heading", name="Queues")).to_be_visible()
         await expect(page.get_by_text("kalla jobs submit probe --sleep 5")).to_be_visible()
@@ -87,7 +91,7 @@ async def test_a_login_link_on_another_site_works(
         await page.goto(elsewhere)
         await page.get_by_role("link").click()
         await expect(page.locator("#link")).to_have_text("Live")
-        assert page.url == f"{address}/"
+        assert page.url == f"{address}/runs"
         await context.close()
 
 
@@ -167,7 +171,7 @@ async def test_what_the_server_refuses_is_told(browser: Browser, site: Site, add
     (job_id,) = await site.submit(NewJob("probe"))
     context = await browser.new_context()
     page = await context.new_page()
-    await page.goto(f"{address}/login?token={site.tokens['operator']}")
+    await page.goto(f"{address}/login?token={site.tokens['operator']}&next=/work")
     button = page.locator(f'tr[data-key="job-{job_id}"] button')
     await expect(button).to_be_visible()
     await page.evaluate("leave()")  # the page does not hear of what happens next
@@ -188,7 +192,7 @@ async def test_filters_change_the_view_without_a_reload(
         await page.get_by_role("link", name="claimed").click()
         await expect(rows).to_have_count(1)
         await expect(rows).to_have_attribute("data-key", f"job-{first}")
-        assert page.url == f"{address}/?status=claimed"
+        assert page.url == f"{address}/work?status=claimed"
         await page.get_by_role("link", name="all", exact=True).click()
         await expect(rows).to_have_count(2)
         await page.get_by_label("Queue", exact=True).select_option("stage")
@@ -245,7 +249,7 @@ async def test_pages_fit_and_are_readable(
     )
     page = await context.new_page()
     await page.goto(f"{address}/login?token={site.tokens['operator']}")
-    for path in ("/", f"/jobs/{ids[0]}", "/docs", "/login", "/nowhere"):
+    for path in ("/work", "/runs", f"/jobs/{ids[0]}", "/docs", "/login", "/nowhere"):
         await page.goto(address + path)
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, path

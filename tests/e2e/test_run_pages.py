@@ -115,8 +115,8 @@ async def test_a_run_is_followed_to_its_report_and_evidence(
     async with visiting(browser, site, address, f"/runs/{run_id}") as page:
         await page.evaluate("window.stillHere = true")
         await expect(page.get_by_role("progressbar")).to_be_visible()
-        await expect(page.get_by_role("link", name="Its jobs")).to_have_attribute(
-            "href", f"/?run_id={run_id}"
+        await expect(page.get_by_role("link", name="Jobs", exact=True)).to_have_attribute(
+            "href", f"/work?run_id={run_id}"
         )
         async with site.database.transaction() as connection:
             await store.settle(connection, run_id, run_report.of_evidence(evidence))

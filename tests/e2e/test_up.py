@@ -56,7 +56,7 @@ class Up:
     def wait_until_ready(self) -> str:
         """The login link."""
         until(lambda: "Kalla is up" in self.text or self.process.poll() is not None, "up", 120)
-        found = re.search(r"http://\S+/login\?token=\S+", self.text)
+        found = re.search(r"http://\S+/login\?code=\S+", self.text)
         assert found, self.text
         return found.group()
 
@@ -224,7 +224,9 @@ def test_a_second_one_on_the_same_folder_is_refused_and_harms_nothing(
         assert re.fullmatch(
             rf"`kalla up` is already running on \S+ \(pid {up.process.pid}\): .*\n", second.stderr
         )
-        assert link in second.stdout
+        another = re.search(r"http://\S+/login\?code=\S+", second.stdout)
+        assert another, second.stdout
+        assert another.group() != link  # each works once
         assert (tmp_path / ".kalla" / "up.toml").exists()
         assert psutil.Process(up.process.pid).children() == before
 
@@ -375,7 +377,7 @@ def _kalla(
 def _secrets(up: Up, link: str) -> list[str]:
     found = up.settings()
     return [
-        link.partition("token=")[2],
+        link.partition("code=")[2],
         found.api.token.get_secret_value(),
         found.spark.token.get_secret_value(),
         (up.folder / ".kalla" / "postgres" / "password").read_text().strip(),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic import SecretStr
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from kalla.errors import Permanent
 from kalla.settings import Spark as SparkSettings
 from kalla.spark import functions
-from kalla.spark.sandbox import hold, result_columns
+from kalla.spark.sandbox import hold, result_columns, searches
 from kalla.spark.sandbox.functions import FUNCTIONS
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.work.handler import Context
@@ -64,7 +64,9 @@ def spark(spark_server: SparkServer) -> Iterator[SparkSession]:
 def test_what_passes_gives_the_same_rows_as_the_text_itself(spark: SparkSession, sql: str) -> None:
     held = spark.sql(hold(sql, KNOWN))
     meant = spark.sql(sql.rstrip().rstrip(";"))
-    assert held.dtypes == meant.dtypes
+    bounded = spark.sql(searches.bounded(hold(sql, KNOWN)))
+    assert bounded.dtypes == held.dtypes == meant.dtypes
+    assert sorted(map(repr, bounded.collect())) == sorted(map(repr, held.collect()))
     assert named(sql) in (None, Counter(map(str.lower, meant.columns)))
     assert sorted(map(repr, held.collect())) == sorted(map(repr, meant.collect()))
 
@@ -177,3 +179,27 @@ def test_tolerance_match_is_inlined(spark: SparkSession) -> None:
     assert "abs(" in plan
     assert "tolerance_match" not in plan.lower()
     assert "python" not in plan.lower()
+
+
+@pytest.mark.attack
+def test_a_text_that_is_too_long_for_its_pattern_fails_in_a_sentence(spark: SparkSession) -> None:
+    sql = "SELECT id FROM left_src WHERE memo RLIKE '.*.*y'"
+    held = searches.bounded(hold(sql, KNOWN))
+    long = held.replace("`memo`", "repeat('x', 20000)")
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(long).collect()
+    told = searches.refusal(str(caught.value))
+    assert told is not None
+    assert "a text of 20,000 characters" in told
+    assert "at most 1,356 are allowed" in told
+    assert searches.refusal("anything else") is None
+
+
+@pytest.mark.attack
+def test_what_overflows_the_stack_of_a_task_fails_its_query_alone(spark: SparkSession) -> None:
+    """Past the sandbox, which refuses such patterns: Spark once ended with it, for everybody."""
+    poison = "SELECT regexp_like(repeat('axa\U0001f600', 100000), '^(?:a.)*$') AS hit FROM left_src"
+    with pytest.raises(PySparkException):
+        spark.sql(poison).collect()
+    assert spark.sql("SELECT 1 AS one").collect()[0][0] == 1, "the same server, the same session"
+    assert len(spark.sql("SELECT * FROM left_src").collect()) == 5

@@ -162,3 +162,21 @@ def test_one_told_to_leave_while_starting_leaves(tmp_path: Path, story: Story, k
     waiting.join(10)
     assert not waiting.is_alive()
     assert waiting.server.state == "stopped"
+
+
+@pytest.mark.attack
+def test_a_server_that_answers_but_ails_is_started_again(
+    tmp_path: Path, story: Story, keep: Callable[[Kept], Supervisor]
+) -> None:
+    class Ailing(Kept):
+        def ailment(self) -> str | None:
+            ails = b"it ails" in self.written_since_start()
+            return "ran a task for too long" if ails else None
+
+    server = Ailing(tmp_path)
+    keep(server)
+    until(story.has("starting", "ready"), "it is up")
+    with server.log.open("ab") as log:
+        log.write(b"it ails\n")
+    until(story.has("starting", "ready", "trouble", "starting", "ready"), "it is up again")
+    assert story.texts() == ["kept ran a task for too long; it is started again in 0.1 s"]

@@ -33,6 +33,12 @@ class Edit:
     old: str
     new: str
 
+    def occurrences(self, source: Path) -> int:
+        name, _, statement = self.file.partition("#")
+        text = (source / "kalla" / name).read_text("utf-8")
+        start, end = _bounds(text, statement)
+        return text[start:end].count(self.old)
+
     def apply(self, source: Path) -> None:
         name, _, statement = self.file.partition("#")
         path = source / "kalla" / name
@@ -54,6 +60,19 @@ class Mutant:
 
     def __str__(self) -> str:
         return self.flaw.replace(" ", "-")
+
+    def misfits(self) -> list[str]:
+        """Edits that no longer apply, and tests that are no longer there."""
+        found = [
+            f"{edit.file}: {edit.old}" for edit in self.edits if edit.occurrences(ROOT / "src") != 1
+        ]
+        for test in self.tests:
+            file, _, name = test.partition("::")
+            path = ROOT / (file if file.startswith("tests/") else HOME + file)
+            definition = f"def {name.partition('[')[0]}("
+            if not path.exists() or definition not in path.read_text("utf-8"):
+                found.append(test)
+        return found
 
 
 @dataclass(frozen=True)

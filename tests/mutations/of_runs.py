@@ -8,7 +8,7 @@ SQL = "work/runs.sql"
 STORE = "work/runs.py"
 JOBS = "work/jobs.py"
 FINISH = '    await connection.execute(sql.finish, {"run_id": run_id})\n'
-FAN_OUT_LATE = "    woken += await _add(connection, kinds, run_id, follow_ups, 'late')\n"
+FAN_OUT_LATE = "    woken += await _add(connection, job_types, run_id, follow_ups, 'late')\n"
 MODEL = "test_model.py::test_jobs_and_runs_do_what_the_model_does"
 
 GATES = (
@@ -47,7 +47,7 @@ GATES = (
     mutant(
         "a plan arrives before its chunks are expected",
         STORE,
-        "    woken = await _add(connection, kinds, run_id, follow_ups)\n",
+        "    woken = await _add(connection, job_types, run_id, follow_ups)\n",
         "    woken = Woken()\n",
         "test_gates.py::test_a_quick_plan_does_not_open_the_gate_for_a_slow_one",
         trap=4,

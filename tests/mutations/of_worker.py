@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutant import mutant
 
 KEEPER = "work/lease_keeper.py"
-CUT_OFF = "test_keeper.py::test_a_holder_cut_off_from_postgres_stops_before_its_lease_ends"
+CUT_OFF = "test_lease_keeper.py::test_a_holder_cut_off_from_postgres_stops_before_its_lease_ends"
 UNCHARGED = "test_uncharged_attempts.py::"
 
 WORKER = (
@@ -61,7 +61,7 @@ WORKER = (
         KEEPER,
         "            if lease.slot >= replicas:\n",
         "            if lease.slot > replicas:\n",
-        "test_keeper.py::test_a_scale_down_stops_and_frees_the_upper_slots",
+        "test_lease_keeper.py::test_a_scale_down_stops_and_frees_the_upper_slots",
         trap=11,
     ),
     mutant(
@@ -85,7 +85,7 @@ WORKER = (
         KEEPER,
         "            self._seats[lease] = _Seat(stop, self._deadline(sent))\n",
         "            self._seats[lease] = _Seat(stop, self._deadline(self._clock()))\n",
-        "test_keeper.py::test_the_deadline_counts_from_the_request_and_not_from_its_answer",
+        "test_lease_keeper.py::test_the_deadline_counts_from_the_request_and_not_from_its_answer",
         trap=12,
     ),
     mutant(

@@ -62,6 +62,12 @@ def verdicts(request: pytest.FixtureRequest, benches: SimpleQueue[Bench]) -> Ite
         pool.shutdown(cancel_futures=True)
 
 
+def test_every_mutant_fits_the_source_and_names_tests_that_exist() -> None:
+    """Also those that only `make mutants` judges: a rename must not lose them."""
+    for mutant in MUTANTS:
+        assert mutant.misfits() == [], mutant.flaw
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", JUDGED, ids=str)
 def test_some_test_notices(verdicts: Verdicts, mutant: Mutant) -> None:

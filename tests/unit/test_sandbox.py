@@ -18,6 +18,7 @@ from kalla.errors import InvalidInput, Problem
 from kalla.spark.sandbox import LONGEST, hold
 from kalla.spark.sandbox.functions import FUNCTIONS, REASONS
 from kalla.spark.sandbox.grammar import NODES, Held
+from kalla.spark.sandbox.searches import bounded
 
 HERE = Path(__file__).parent
 KNOWN = {
@@ -309,3 +310,48 @@ def test_any_text_is_refused_or_comes_out_safe(sql: str) -> None:
     assert "${" not in held
     words = {word.upper() for word in bare_words(held)}
     assert words <= KEYWORDS | {name.upper() for name in FUNCTIONS} | {"TOLERANCE_MATCH"}, held
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("sql", "instead"),
+    [
+        (
+            "SELECT id FROM left_src QUALIFY row_number() OVER (ORDER BY id) = 1",
+            "filter the window's result in a SELECT around it",
+        ),
+        (
+            "SELECT id FROM left_src JOIN (VALUES ('EUR')) AS v(c) ON currency = v.c",
+            "write CASE WHEN … THEN … END, or keep the values in a source",
+        ),
+        (
+            "SELECT id FROM left_src WHERE memo LIKE ANY ('a%', 'b%')",
+            "write several conditions with OR between them",
+        ),
+        (
+            "SELECT id FROM left_src WHERE memo LIKE ALL ('a%', 'b%')",
+            "write several conditions with AND between them",
+        ),
+        ("SELECT min_by(id, amount) AS a FROM left_src", "use min or max, or first_value"),
+        ("SELECT any_value(id) AS a FROM left_src", "use min or max, or first_value"),
+    ],
+)
+def test_harmless_sql_that_is_refused_says_what_to_write(sql: str, instead: str) -> None:
+    assert any(instead in (each.suggestion or "") for each in refused(sql, KNOWN))
+
+
+@pytest.mark.attack
+def test_what_a_pattern_is_searched_in_is_bounded_by_its_tries() -> None:
+    held = hold(
+        "SELECT id FROM left_src WHERE memo RLIKE '.*.*y' AND upper(memo) LIKE '%a%b%c%'"
+        " AND levenshtein(memo, status) < 3 AND memo LIKE 'a%' AND memo RLIKE '^[A-Z]+-'",
+        KNOWN,
+    )
+    assert re.findall(r"KALLA_SEARCHED\(CAST\(([^)]+)\)? AS STRING\), (\d+)\)", bounded(held)) == [
+        ("`memo`", "1356"),
+        ("UPPER(`memo`", "1709"),
+        ("`memo`", "70710"),
+        ("`status`", "70710"),
+    ]
+    with pytest.raises(InvalidInput):  # it is ours alone
+        hold("SELECT kalla_searched(memo, 5) AS a FROM left_src", KNOWN)

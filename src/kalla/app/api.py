@@ -12,6 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from kalla import logs
 from kalla.app import sinks
+from kalla.app.connections import raise_file_limit
 from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
 from kalla.app.serving import address_of, bind, serving
@@ -40,7 +41,7 @@ from kalla.spark.session import SparkSessions
 from kalla.tables import pages as tables_pages
 from kalla.tables import routes as tables_routes
 from kalla.tables.scheduler import TableScheduler
-from kalla.web import commands, login, problems, reference
+from kalla.web import commands, login, login_links, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState
 from kalla.web.layout import Layout, Place
@@ -60,7 +61,7 @@ PLACES = (
     Place("Tables", "/tables", below=("/tables/",)),
     *sinks.places(),
     Place("Query", "/query"),
-    Place("Work", "/", below=("/jobs/",)),
+    Place("Work", "/work", below=("/jobs/",)),
     Place("Scaling", "/scaling"),
     Place("API", "/docs"),
 )
@@ -72,6 +73,7 @@ _log = logs.get(__name__)
 
 async def run_api(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT."""
+    raise_file_limit()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,7 +89,7 @@ async def run_api(settings: Settings) -> None:
     probes = create_probes(
         metrics.registry, state.services.deaths, lambda: absences(database, wake)
     )
-    beside = bind(settings.api.host, settings.api.metrics_port, "api.metrics_port")
+    beside = bind(settings.api.metrics_host, settings.api.metrics_port, "api.metrics_port")
     async with (
         app.router.lifespan_context(app),
         serving(app, listener),
@@ -109,7 +111,7 @@ def create_app(
     metrics: Metrics | None = None,
 ) -> FastAPI:
     """With `metrics` the process also runs the services that workers may be too few for."""
-    sweeps = (commands.sweep,)
+    sweeps = (commands.sweep, login_links.sweep)
     scaling_gauges = ScalingGauges()
     if metrics:
         metrics.registry.register(scaling_gauges)

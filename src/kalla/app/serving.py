@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from kalla.app.connections import ConnectionLimits
 from kalla.errors import StartFailed
 
 
@@ -26,7 +27,7 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
             f"Cannot listen on {host}:{port} ({error.strerror}): "
             f"stop what holds it, or set {setting}."
         ) from None
-    listener.listen(128)
+    listener.listen(1024)
     return listener
 
 
@@ -44,9 +45,17 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    app: Any, listener: socket.socket, limits: ConnectionLimits | None = None
+) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        app,
+        # Declared as a class, but whatever makes a protocol will do.
+        http=(limits or ConnectionLimits()).protocol,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -18,7 +18,7 @@ from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.scheduler import TableScheduler
-from kalla.web import commands
+from kalla.web import commands, login_links
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 
@@ -40,7 +40,7 @@ async def run_worker(settings: Settings) -> None:
             database,
             wake,
             address_of(listener),
-            [commands.sweep],
+            [commands.sweep, login_links.sweep],
             [
                 Conclusions(database, job_types, wake),
                 Upkeep(settings, database, job_types, wake),

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import httpx
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -164,18 +165,46 @@ def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    empty: str,
+    optional: Sequence[str] = (),
+) -> None:
     """A table without frames; what stands for a state has its colour. No cell, which may be one of
-    a user's source, commands the terminal."""
+    a user's source, commands the terminal.
+
+    In a window too narrow for all, the `optional` columns are left out, the first one first, and
+    what is still too long is cut: a line of the table is a line on the screen.
+    """
     if not rows:
         typer.echo(empty)
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(Text(visible(column)))
+    screen = console()
+    shown = _fitting(columns, rows, optional, screen.width)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for index in shown:
+        table.add_column(Text(visible(columns[index])), no_wrap=True, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(Text(visible(cell), style=_COLOURS.get(cell, "")) for cell in row))
-    console().print(table)
+        cells = (row[index] for index in shown)
+        table.add_row(*(Text(visible(cell), style=_COLOURS.get(cell, "")) for cell in cells))
+    screen.print(table)
+
+
+def _fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int
+) -> list[int]:
+    """The numbers of the columns that there is room for."""
+    widths = [
+        max(cell_len(visible(cell)) for cell in (name, *(row[index] for row in rows)))
+        for index, name in enumerate(columns)
+    ]
+    shown = list(range(len(columns)))
+    for name in optional:
+        if sum(widths[index] + 2 for index in shown) <= width:
+            break
+        shown = [index for index in shown if columns[index] != name]
+    return shown
 
 
 def console() -> Console:

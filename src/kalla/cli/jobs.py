@@ -106,24 +106,41 @@ def list_jobs(
     run_id: Annotated[int | None, typer.Option("--run")] = None,
     before: Annotated[int | None, typer.Option(help="Jobs older than this one.")] = None,
     limit: Annotated[int, typer.Option()] = 20,
+    upkeep: Annotated[
+        bool, typer.Option("--upkeep", help="Also those that Kalla submits to clear up.")
+    ] = False,
     style: Style = "text",
 ) -> None:
     """Show jobs, newest first."""
     which = {"status": status, "queue": queue, "type": job_type, "run_id": run_id}
     with Client() as client:
-        page = client.get("/api/jobs", **which, before=before, limit=limit)
+        page = client.get("/api/jobs", **which, before=before, limit=limit, upkeep=upkeep)
     if style == "json":
         print_json(page)
         return
     print_table(
-        ["job", "type", "queue", "status", "failures", "worker", "created", "took", "last word"],
+        [
+            "job",
+            "type",
+            "run",
+            "recipe",
+            "status",
+            "failures",
+            "queue",
+            "worker",
+            "created",
+            "took",
+            "last error",
+        ],
         [
             [
                 str(job["job_id"]),
                 job["type"],
-                job["queue"],
+                str(job["run_id"] or ""),
+                job["recipe"] or "",
                 job["status"],
                 f"{job['failures']}/{job['max_attempts']}",
+                job["queue"],
                 job["worker"] or "",
                 ago(job["created_at"]),
                 _took(job),
@@ -132,6 +149,7 @@ def list_jobs(
             for job in page["jobs"]
         ],
         "No jobs yet: try `kalla jobs submit probe --sleep 5`.",
+        optional=["worker", "queue", "failures", "recipe", "took"],
     )
     if page["next_before"]:
         typer.echo(f"More: --before {page['next_before']}")

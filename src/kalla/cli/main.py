@@ -51,7 +51,7 @@ def main() -> None:
             # A terminal that lacks a sign shows another; what was done is done all the same.
             stream.reconfigure(errors="replace")
     try:
-        application(sys.argv[1:])(prog_name="kalla")
+        application(_completed_words() or sys.argv[1:])(prog_name="kalla")
     except KallaError as error:
         if os.environ.get("KALLA_LOG_LEVEL", "").lower() == "debug":
             raise
@@ -71,6 +71,14 @@ def main() -> None:
         sys.exit(2)
 
 
+def _completed_words() -> list[str]:
+    """The words before the cursor, where a shell asks how to go on: typer's scripts say them so."""
+    if "_KALLA_COMPLETE" not in os.environ:
+        return []
+    words = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    return words.split()[1:]
+
+
 def _give_up_stdout() -> None:
     """What it still keeps back may be what found no room; as it ends, Python would try again."""
     try:
@@ -84,7 +92,7 @@ def application(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(
         help="Kalla runs data work on autoscaled workers and proves what it did.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # the frames around the help would double the time to show it
     )

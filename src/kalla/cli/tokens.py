@@ -34,7 +34,7 @@ def create(
         ),
     ],
     expires_days: Annotated[
-        float | None, typer.Option(help="It ends by itself after so long.")
+        float | None, typer.Option(help="Expires after this many days.")
     ] = None,
     replace: Annotated[bool, typer.Option(help="Revoke earlier tokens of this name.")] = False,
 ) -> None:

@@ -14,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kalla import logs, settings
+from kalla.cli.client import Client
+from kalla.errors import KallaError
 from kalla.local.folder import AlreadyRunning
 from kalla.local.process import Server
 from kalla.local.supervisor import News
-from kalla.local.system import System, login_link
+from kalla.local.system import System
+from kalla.web import login_links
 
 
 def command(
@@ -35,13 +38,24 @@ def command(
     try:
         system.run(board.announce)
     except AlreadyRunning:
-        running = settings.load().settings.api
-        if token := running.token.get_secret_value():
-            board.say(f"Kalla is up already: {login_link(running.url, token)}")
+        if link := _new_link():
+            board.say(f"Kalla is up already: {link}")
         raise
     finally:
         board.close()
     board.say("Kalla has stopped.")
+
+
+def _new_link() -> str | None:
+    """A login link of the Kalla that runs in this folder; None where it cannot be asked."""
+    api = settings.load().settings.api
+    if not api.token.get_secret_value():
+        return None
+    try:
+        with Client() as client:
+            return login_links.address(api.url, client.post("/api/login-links")["code"])
+    except KallaError:
+        return None
 
 
 NEXT_STEPS = (

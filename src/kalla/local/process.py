@@ -18,6 +18,7 @@ from kalla.local import ports
 from kalla.redaction import scrub
 
 LOG_LIMIT = 10 * 1024 * 1024
+_MOST_READ = 1 << 20
 
 # A child's death signal comes when the *thread* that forked it ends. So one thread forks them all,
 # and it lives as long as the process.
@@ -44,6 +45,7 @@ class Server(ABC):
         self.log = logs / f"{name}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._log_read = 0
 
     @property
     @abstractmethod
@@ -141,6 +143,21 @@ class Server(ABC):
         words = "" if killed else self.last_words()
         return f"{self.state}: {words}" if words else self.state
 
+    def ailment(self) -> str | None:
+        """What a restart would cure though it still answers; nothing, for most servers."""
+        return None
+
+    def written_since_start(self) -> bytes:
+        """What this start has written to its log and was not returned before."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_read)
+                written = file.read(_MOST_READ)
+                self._log_read = file.tell()
+        except OSError:
+            return b""
+        return written
+
     def last_words(self) -> str:
         """The last line this start wrote that tells of trouble, or just the last one."""
         try:
@@ -168,7 +185,7 @@ class Server(ABC):
         if self.log.exists() and self.log.stat().st_size > LOG_LIMIT:
             self.log.replace(self.log.with_name(self.log.name + ".1"))
         with self.log.open("ab") as log:
-            self._log_start = log.tell()
+            self._log_start = self._log_read = log.tell()
             self.process = _forker.submit(
                 subprocess.Popen,
                 launched(self.command(), self.death_signal, self.identity()),

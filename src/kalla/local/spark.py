@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 _LASTING = "-XX:+UseParallelGC"
 # For a Java that lives for a minute and only places kernels: to compile well takes it too long.
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_OUTLIVING_SECONDS = 20
+_OUTLIVED = re.compile(rb"Killed task .{0,40}could not be stopped within")
 
 
 class Spark(Server):
@@ -93,6 +97,13 @@ class Spark(Server):
             "spark.python.daemon.module": "kalla.app.spark_daemon",
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
+            # What overflows a task's stack fails the task, and does not end Spark for everybody.
+            "spark.executor.killOnFatalError.depth": "0",
+            # Tasks that go on after a cancel are watched: see `ailment`.
+            "spark.task.reaper.enabled": "true",
+            "spark.task.reaper.threadDump": "false",
+            "spark.task.reaper.pollingInterval": "5s",
+            "spark.task.reaper.killTimeout": f"{_OUTLIVING_SECONDS}s",
             "spark.ui.enabled": "false",
             # Its inner ports, too, are for itself alone; the secret is made up at every start.
             "spark.authenticate": "true",
@@ -126,6 +137,13 @@ class Spark(Server):
         # reaches S3 with them where Kalla has none of its own.
         own = super().inherited()
         return {name: value for name, value in own.items() if not name.startswith("KALLA_")}
+
+    def ailment(self) -> str | None:
+        """Java looks for a pattern where no cancel reaches it. On a cluster Spark replaces such an
+        executor by itself; here, where it is all in one process, it only says so."""
+        if _OUTLIVED.search(self.written_since_start()):
+            return f"ran a task for {_OUTLIVING_SECONDS} s after it was cancelled"
+        return None
 
     def probe(self) -> bool:
         # It listens when the session behind it is there.

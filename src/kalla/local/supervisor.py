@@ -96,6 +96,9 @@ class Supervisor(threading.Thread):
         while not self._leaving.wait(LOOK_SECONDS):
             if not self.server.running:
                 return f"{self.server.name} {self.server.ending()}"
+            if ailment := self.server.ailment():
+                self.server.stop(self._hurried)
+                return f"{self.server.name} {ailment}"
             if self.server.watched and time.monotonic() - looked >= HEALTH_SECONDS:
                 sick = 0 if self.server.probe() else sick + 1
                 looked = time.monotonic()

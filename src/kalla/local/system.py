@@ -28,7 +28,7 @@ from kalla.local.program import Program, reachable
 from kalla.local.spark import Spark
 from kalla.local.supervisor import News, Supervisor
 from kalla.settings import Effective
-from kalla.web import tokens
+from kalla.web import login_links, tokens
 
 # One gesture can arrive twice: from the terminal and from make, from systemd and from a shell.
 _SAME_GESTURE_SECONDS = 1.0
@@ -121,14 +121,14 @@ class System:
             return None
         if self.postgres:
             self.postgres.create_database()
-        token = asyncio.run(self._open_database())
+        token, code = asyncio.run(self._open_database())
         self._write_running_file(token)
         if not self._await(self.nats):
             return None
         self._keep(self.api, *self.workers)
         if not self._await(self.api, *self.workers, self.spark, *self.extras):
             return None
-        return login_link(self._api_url(), token)
+        return login_links.address(self._api_url(), code)
 
     def _keep(self, *servers: Server | None) -> None:
         for server in servers:
@@ -160,8 +160,8 @@ class System:
             for supervisor in supervisors:
                 supervisor.join()
 
-    async def _open_database(self) -> str:
-        """Migrate, and make the token of this run's login link."""
+    async def _open_database(self) -> tuple[str, str]:
+        """Migrate; the token of this folder's commands, and the code of the first login link."""
         settings = self.settings.database
         if self.postgres:
             settings = settings.model_copy(update={"url": SecretStr(self.postgres.url())})
@@ -170,7 +170,8 @@ class System:
         async with await AsyncConnection.connect(
             settings.url.get_secret_value(), row_factory=dict_row
         ) as connection:
-            return await tokens.create(connection, name="kalla up", role="admin", replace=True)
+            token = await tokens.create(connection, name="kalla up", role="admin", replace=True)
+            return token, await login_links.create(connection, "kalla up", "admin")
 
     def _write_running_file(self, token: str) -> None:
         """Tell every other command in this folder where the system is; settings.load reads it."""
@@ -208,10 +209,6 @@ class System:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def login_link(url: str, token: str) -> str:
-    return f"{url}/login?token={token}"
 
 
 def _api(effective: Effective) -> Program:

@@ -22,6 +22,7 @@ class JobSummary(BaseModel):
     status: Status
     priority: int
     run_id: int | None
+    recipe: str | None = Field(None, description="of the run it belongs to or is about")
     failures: int = Field(description="attempts that failed so far")
     max_attempts: int
     worker: str | None = Field(description="who runs it, or ran it last")
@@ -49,6 +50,11 @@ class JobSummary(BaseModel):
     def stopping(self) -> bool:
         """Cancelled, and its worker has not yet said that the work has ended."""
         return self.status == "cancelled" and self.stopped_at is None
+
+    @property
+    def permanent(self) -> bool:
+        """Failed with attempts left: the same again would fail in the same way."""
+        return self.status == "failed" and self.failures < self.max_attempts
 
     @property
     def duration_seconds(self) -> float | None:

@@ -14,6 +14,9 @@ from kalla.work.job import Status
 
 sql = load("kalla.operate", "overview.sql")
 
+UPKEEP = ("compact", "retain", "tidy")
+"""Types of jobs that nobody submits: they merge and remove what others have left."""
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -24,11 +27,17 @@ class Filter:
     type: str | None = None
     run_id: int | None = None
     before: int | None = None
+    upkeep: bool = True  # Kalla's own upkeep too
+
+    @property
+    def shows_upkeep(self) -> bool:
+        return self.upkeep or self.type in UPKEEP
 
 
 async def jobs(connection: Connection, which: Filter, limit: int) -> JobPage:
+    values = asdict(which) | {"upkeep": which.shows_upkeep, "upkeep_types": list(UPKEEP)}
     # One more than asked for tells whether there is a next page.
-    cursor = await connection.execute(sql.jobs, asdict(which) | {"limit": limit + 1})
+    cursor = await connection.execute(sql.jobs, values | {"limit": limit + 1})
     found = [JobSummary(**row) for row in await cursor.fetchall()]
     more = len(found) > limit
     return JobPage(jobs=found[:limit], next_before=found[limit - 1].job_id if more else None)

@@ -9,6 +9,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
 
 from kalla.database import Connection
 from kalla.operate import overview
@@ -29,6 +30,12 @@ _ROWS = 50
 
 
 @router.get("/")
+async def landing(request: Request) -> Response:
+    """Most people come for their runs; links to the jobs of old stood here."""
+    return RedirectResponse(f"/work?{request.url.query}" if request.url.query else "/runs", 303)
+
+
+@router.get("/work")
 async def work(
     request: Request,
     state: State,
@@ -38,8 +45,9 @@ async def work(
     type: OptionalText = None,  # noqa: A002
     run_id: OptionalId = None,
     before: OptionalId = None,
+    upkeep: OptionalText = None,
 ) -> Response:
-    which = Filter(status, queue or None, type or None, run_id, before)
+    which = Filter(status, queue or None, type or None, run_id, before, upkeep == "true")
     view = WorkView(which, caller.may("operator"), state)
     return await live_page(request, view, "work.html")
 
@@ -81,13 +89,16 @@ class WorkView:
 
     @property
     def filtered(self) -> bool:
-        return replace(self.which, before=None) != Filter()
+        return replace(self.which, before=None, upkeep=True) != Filter()
 
     def address(self, **changes: object) -> str:
         """This page with another filter. A new filter begins at its first page."""
         values = asdict(self.which) | {"before": None} | changes
         given = {name: value for name, value in values.items() if value is not None}
-        return f"/?{urlencode(given)}" if given else "/"
+        given.pop("upkeep")
+        if values["upkeep"]:
+            given["upkeep"] = "true"
+        return f"/work?{urlencode(given)}" if given else "/work"
 
 
 @dataclass(frozen=True)

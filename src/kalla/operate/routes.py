@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel
 
 from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import NotFound, Unavailable
@@ -16,7 +17,7 @@ from kalla.operate.api_models import Health, Job, JobPage, Queue, SubmittedJob, 
 from kalla.operate.overview import Filter
 from kalla.operate.submission import Submission
 from kalla.settings import ROLES
-from kalla.web import tokens
+from kalla.web import login_links, tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
 from kalla.web.commands import Command, Commanded
@@ -59,9 +60,11 @@ async def list_jobs(
     run_id: OptionalId = None,
     before: OptionalId = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    upkeep: bool = True,
 ) -> JobPage:
-    """Jobs, newest first; pass `next_before` as `before` to get the next page."""
-    which = Filter(status, queue, type, run_id, before)
+    """Jobs, newest first; pass `next_before` as `before` to get the next page. With `upkeep=false`
+    without the jobs that Kalla submits to clear up."""
+    which = Filter(status, queue, type, run_id, before, upkeep)
     async with state.database.transaction() as connection:
         return await overview.jobs(connection, which, limit)
 
@@ -143,6 +146,20 @@ async def list_tokens(state: State) -> list[TokenRecord]:
     """Every token there was, without the token itself; `kalla token create` makes new ones."""
     async with state.database.transaction() as connection:
         return await tokens.listing(connection)
+
+
+class LoginLink(BaseModel):
+    """The code of a link: `/login?code=…` logs a browser in, once."""
+
+    code: str
+
+
+@router.post("/login-links", status_code=201, tags=["tokens"])
+@needs("admin")
+async def create_login_link(command: Commanded) -> LoginLink:
+    """Make a link that logs one browser in as the caller, once; the session expires."""
+    caller = command.caller
+    return LoginLink(code=await login_links.create(command.connection, caller.name, caller.role))
 
 
 @router.post("/tokens/{token_id}/revoke", tags=["tokens"])

@@ -43,6 +43,9 @@ class Wake(Section):
 class Api(Section):
     host: str = Field("127.0.0.1", description="address the API binds to")
     port: Port = Field(3001, description="port of the API and the pages")
+    metrics_host: str = Field(
+        "127.0.0.1", description="address of the API's own /metrics and /ready, which ask no token"
+    )
     metrics_port: Port = Field(9089, description="port of the API's own /metrics and /ready")
     url: str = Field("http://127.0.0.1:3001", description="where the command line finds the API")
     token: SecretStr = Field(

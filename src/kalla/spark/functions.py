@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kalla.spark.sandbox import searches
+
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
@@ -27,3 +29,4 @@ def install(session: SparkSession) -> None:
     which Spark puts into the plan as the expression it stands for: no Python sees a row.
     """
     session.sql(_TOLERANCE_MATCH)
+    session.sql(searches.DEFINITION)

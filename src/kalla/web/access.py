@@ -93,10 +93,16 @@ def require_same_origin(request: Request) -> None:
     if site is not None:
         same = site == "same-origin"
     else:
-        origin = request.headers.get("origin", "")
-        same = urlsplit(origin).netloc == request.headers.get("host", "") != ""
+        same = _host_of(request.headers.get("origin", "")) == request.headers.get("host", "") != ""
     if not same:
         raise NotAllowed("this request does not come from Kalla's own pages")
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as `http://[`
+        return ""
 
 
 async def current_caller(request: Request) -> Caller:

@@ -5,6 +5,8 @@ The effect and the remembered answer commit together; whoever waits for the effe
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,7 +16,7 @@ from fastapi import Depends, Request, Response
 from psycopg.types.json import Jsonb
 
 from kalla.database import COLLIDED, Connection
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import Conflict, InvalidInput, Problem
 from kalla.settings import Retention
 from kalla.statements import load
 from kalla.web import problems
@@ -29,6 +31,12 @@ Answer = Callable[[Request], Awaitable[Response]]
 _TRIES = 5
 _LONGEST_KEY = 255
 _KEPT_HEADERS = ("content-type", "location")
+_SAME_KEY_SECONDS = 2.0  # how long a request waits for the answer of another with its key
+_LOOK_AGAIN_SECONDS = 0.05
+
+
+class _KeyInUse(Exception):
+    """Another request with the same key is being answered at this moment."""
 
 
 @dataclass
@@ -47,6 +55,31 @@ async def carry_out(request: Request, answer: Answer) -> Response:
     caller = cast(Caller, request.state.caller)
     key = _key(request)
     digest = await _digest(request)
+    deadline = time.monotonic() + _SAME_KEY_SECONDS
+    while True:
+        try:
+            response, command = await _insist(state, request, answer, caller, key, digest)
+            break
+        except _KeyInUse:
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    "another request with this Idempotency-Key is still being answered: "
+                    "ask again in a moment"
+                ) from None
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    await _wake(state, command)
+    return response
+
+
+async def _insist(
+    state: AppState,
+    request: Request,
+    answer: Answer,
+    caller: Caller,
+    key: str | None,
+    digest: bytes,
+) -> tuple[Response, Command]:
+    """Again when two transactions met."""
     for left in reversed(range(_TRIES)):
         try:
             # Explicit, so that what is inside _attempt is a savepoint and never the commit itself.
@@ -56,15 +89,12 @@ async def carry_out(request: Request, answer: Answer) -> Response:
             ):
                 command = Command(caller, connection)
                 if key is None:
-                    response = await _attempt(request, answer, command)
-                else:
-                    response = await _once(request, answer, command, key, digest)
-            break
+                    return await _attempt(request, answer, command), command
+                return await _once(request, answer, command, key, digest), command
         except COLLIDED:
             if not left:
                 raise
-    await _wake(state, command)
-    return response
+    raise AssertionError("unreachable")
 
 
 async def _once(
@@ -72,7 +102,9 @@ async def _once(
 ) -> Response:
     connection = command.connection
     mine = {"caller": command.caller.token_id, "key": key}
-    await connection.execute(sql.serialise, mine)
+    lock = await (await connection.execute(sql.try_serialise, mine)).fetchone()
+    if lock is None or not lock["got"]:
+        raise _KeyInUse
     row = await (await connection.execute(sql.remembered, mine)).fetchone()
     if row is not None:
         if bytes(row["request"]) != digest:

@@ -1,8 +1,9 @@
 -- What a command with an Idempotency-Key answered the first time.
 
--- name: serialise
--- Two requests with one key go one after the other; the second then finds the first one's answer.
-SELECT pg_advisory_xact_lock(hashtextextended(%(caller)s::text || ' ' || %(key)s, 0));
+-- name: try_serialise
+-- Of two requests with one key the second does not wait: it would hold a connection of the pool for
+-- as long as the first one takes. It asks again, without one, until it finds the first one's answer.
+SELECT pg_try_advisory_xact_lock(hashtextextended(%(caller)s::text || ' ' || %(key)s, 0)) AS got;
 
 -- name: remembered
 SELECT request, status, headers, body FROM kalla.idempotency

@@ -1,4 +1,4 @@
-"""Logging in with a token, as notebooks do: a link or a form, and from then on a strict cookie."""
+"""Logging in: by a link that works once or with a token; from then on a strict cookie."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from kalla.errors import NotAuthenticated
-from kalla.web import tokens
+from kalla.web import login_links, tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
-from kalla.web.credentials import cookie_name
+from kalla.web.credentials import cookie_name, presented
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 
@@ -26,8 +26,11 @@ async def login_by_link(
     request: Request,
     state: State,
     token: str | None = None,
+    code: str | None = None,
     next: str = "/",  # noqa: A002
 ) -> Response:
+    if code is not None:
+        return await _exchange(request, state, code, next)
     if token is None:
         return _form(request, state, next)
     return await _log_in(request, state, token, next)
@@ -55,11 +58,36 @@ async def _log_in(request: Request, state: AppState, token: str, target: str) ->
             await tokens.authenticate(connection, token)
     except NotAuthenticated as error:
         return _form(request, state, target, str(error))
+    return _logged_in(request, token, target, _COOKIE_SECONDS)
+
+
+async def _exchange(request: Request, state: AppState, code: str, target: str) -> Response:
+    """Log in by a link. Who follows it again in the same browser is logged in already."""
+    try:
+        async with state.database.transaction() as connection:
+            token = await login_links.exchange(connection, code)
+    except NotAuthenticated as error:
+        known, _ = presented(request)
+        if known and await _is_valid(state, known):
+            return RedirectResponse(_own(target), 303)
+        return _form(request, state, target, str(error))
+    return _logged_in(request, token, target, login_links.SESSION_SECONDS)
+
+
+async def _is_valid(state: AppState, token: str) -> bool:
+    try:
+        await state.token_lookup.caller(token)
+    except NotAuthenticated:
+        return False
+    return True
+
+
+def _logged_in(request: Request, token: str, target: str, seconds: int) -> Response:
     response = RedirectResponse(_own(target), 303)
     response.set_cookie(
         cookie_name(request),
         token,
-        max_age=_COOKIE_SECONDS,
+        max_age=seconds,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",

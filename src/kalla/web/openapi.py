@@ -46,13 +46,28 @@ def describe(app: FastAPI) -> dict[str, Any]:
             operation = document["paths"].get(route.path_format, {}).get(method.lower())
             if operation is not None:
                 _complete(operation, method, route.endpoint)
+    _write_out(document)
     return document
+
+
+def _write_out(node: Any) -> None:
+    """FastAPI tells bounds as floats, and the largest number of 64 bits is none."""
+    if isinstance(node, dict):
+        for name in ("minimum", "maximum"):
+            bound = node.get(name)
+            if isinstance(bound, float) and bound.is_integer():
+                node[name] = min(int(bound), 2**63 - 1)
+        for item in node.values():
+            _write_out(item)
+    elif isinstance(node, list):
+        for item in node:
+            _write_out(item)
 
 
 def _complete(operation: dict[str, Any], method: str, endpoint: object) -> None:
     operation["responses"].pop("422", None)
-    operation["responses"]["4XX"] = _PROBLEM
-    operation["responses"]["5XX"] = _PROBLEM
+    operation["responses"].setdefault("4XX", _PROBLEM)
+    operation["responses"].setdefault("5XX", _PROBLEM)
     role = role_for(endpoint, [method])
     if role is not None:
         operation["security"] = [{"token": []}]

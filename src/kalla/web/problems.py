@@ -12,8 +12,10 @@ from uuid import uuid4
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from kalla import logs
 from kalla.database import AWAY, NOT_MIGRATED
@@ -79,12 +81,35 @@ def _of_content_type(request: Request, error: Exception) -> Exception:
     )
 
 
+def _of_method(request: Request, error: Exception) -> Exception:
+    """What is asked of an address with a method it does not have: all that it has are named.
+
+    The router names those of one route, and takes `/runs/import` for a run of that name.
+    """
+    is_path = isinstance(error, RequestValidationError) and all(
+        item["loc"][:1] == ("path",) for item in error.errors()
+    )
+    if not is_path and getattr(error, "status_code", None) != HTTPStatus.METHOD_NOT_ALLOWED:
+        return error
+    named, fitting = set[str](), set[str]()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path == request.url.path:
+            named |= set(route.methods or ())
+        elif compile_path(str(route.path))[0].match(request.url.path):
+            fitting |= set(route.methods or ())
+    if is_path and (not named or request.method in named):
+        return error
+    allowed = ", ".join(sorted(named or fitting))
+    return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": allowed})
+
+
 def status_of(error: Exception) -> int:
     return _details(error).status
 
 
 def answer(request: Request, error: Exception) -> Response:
-    details = _details(_of_content_type(request, error))
+    error = _of_method(request, _of_content_type(request, error))
+    details = _details(error)
     if details.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         details.id = uuid4().hex[:12]
         _log.error("unexpected", error_id=details.id, path=request.url.path, exc_info=error)

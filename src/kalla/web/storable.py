@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 _DEEPEST = 64
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def _storable(text: str) -> str:
@@ -33,6 +36,18 @@ def _storable_document(document: dict[str, Any]) -> dict[str, Any]:
             _storable(json.dumps(document, ensure_ascii=False))
             return document
     raise ValueError(f"is nested deeper than {_DEEPEST} levels")
+
+
+def replaced(value: Any) -> Any:
+    """The same, with what Postgres cannot store shown as U+FFFD: for values of rows, which nobody
+    can be asked to write anew."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {replaced(key): replaced(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [replaced(item) for item in value]
+    return value
 
 
 Text = Annotated[str, AfterValidator(_storable)]

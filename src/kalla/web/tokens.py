@@ -60,6 +60,7 @@ async def create(
     role: Role,
     replace: bool = False,
     expires_seconds: float | None = None,
+    is_session: bool = False,
 ) -> str:
     """A new token; `replace` revokes the earlier ones of the same name."""
     if problems := list(_problems(name, role, expires_seconds)):
@@ -69,7 +70,13 @@ async def create(
     token = _PREFIX + secrets.token_urlsafe(32)
     await connection.execute(
         sql.create,
-        {"name": name, "role": role, "hash": _hash(token), "expires_seconds": expires_seconds},
+        {
+            "name": name,
+            "role": role,
+            "hash": _hash(token),
+            "expires_seconds": expires_seconds,
+            "is_session": is_session,
+        },
     )
     return token
 

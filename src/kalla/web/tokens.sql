@@ -1,8 +1,8 @@
 -- Statements about tokens. A token itself is never here, only its SHA-256.
 
 -- name: create
-INSERT INTO kalla.tokens (name, role, hash, expires_at)
-VALUES (%(name)s, %(role)s, %(hash)s,
+INSERT INTO kalla.tokens (name, role, hash, is_session, expires_at)
+VALUES (%(name)s, %(role)s, %(hash)s, %(is_session)s,
         kalla.clock() + make_interval(secs => %(expires_seconds)s::double precision));
 
 -- name: revoke_named

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from kalla.work.handler import Context
 from kalla.work.job import Job
+
+_LET_GO = 1_000  # remembered until the reaper has long taken them
 
 
 @dataclass(eq=False)
@@ -36,6 +38,7 @@ class JobSlots:
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self._held: dict[int, HeldJob] = {}
+        self._let_go: deque[Job] = deque(maxlen=_LET_GO)
         self._changed = asyncio.Event()
 
     def __iter__(self) -> Iterator[HeldJob]:
@@ -71,6 +74,16 @@ class JobSlots:
     def drop(self, held: HeldJob) -> None:
         self._held.pop(id(held), None)
         self._changed.set()
+
+    def let_go(self, held: HeldJob) -> None:
+        """Of a job whose ending cannot be kept: it gets no heartbeat any more, so that the reaper
+        takes it and counts a failure. Handed back, it would come again for ever."""
+        self._let_go.append(held.job)
+        self.drop(held)
+
+    def known(self) -> list[Job]:
+        """The claims that this worker knows of: those it holds, and those it has let go."""
+        return [*(held.job for held in self._held.values()), *self._let_go]
 
     def changed(self) -> None:
         self._changed.set()

@@ -123,8 +123,25 @@ async def revive(connection: Connection, run_id: int, total_timeout_seconds: flo
                 "retention.finished_seconds after its end; submit it again"
             ) from None
         raise Conflict(f"run {run_id} is {status}: nothing to retry")
+    await _cancel_after(connection, run_id)
     cursor = await connection.execute(sql.revive_jobs, {"run_id": run_id})
     return Woken(row["queue"] for row in await cursor.fetchall())
+
+
+def after_run(run_id: int) -> str:
+    """The dedupe key of a job that may only happen while the run has ended."""
+    return f"after run {run_id}"
+
+
+async def _cancel_after(connection: Connection, run_id: int) -> None:
+    """What was to happen because the run had ended must not: it goes on."""
+    cursor = await connection.execute(sql.jobs_after, {"dedupe_key": after_run(run_id)})
+    rows = await cursor.fetchall()
+    if any(row["status"] == "claimed" for row in rows):
+        raise Conflict(
+            f"what run {run_id} has left is being removed at this moment: submit it again"
+        )
+    await connection.execute(sql.cancel_after, {"job_ids": [row["job_id"] for row in rows]})
 
 
 async def get(connection: Connection, run_id: int) -> RunRecord:

@@ -83,6 +83,17 @@ SET status = 'running', error = NULL, finished_at = NULL,
 WHERE run_id = %(run_id)s AND status IN ('failed', 'cancelled')
 RETURNING run_id;
 
+-- name: jobs_after
+-- Jobs about a run that has ended, such as the removal of what it left: `after_run` names them.
+SELECT job_id, status FROM kalla.jobs
+WHERE dedupe_key = %(dedupe_key)s AND status IN ('pending', 'claimed')
+ORDER BY job_id FOR UPDATE;
+
+-- name: cancel_after
+UPDATE kalla.jobs SET status = 'cancelled', finished_at = kalla.clock(), stopped_at = kalla.clock(),
+    error = 'the run was retried'
+WHERE job_id = ANY(%(job_ids)s::bigint[]) AND status = 'pending';
+
 -- name: revive_jobs
 UPDATE kalla.jobs
 SET status = 'pending', failures = 0, due = true, run_after = kalla.clock(), finished_at = NULL,

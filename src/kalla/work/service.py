@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from kalla import logs
 from kalla.database import AWAY, COLLIDED, NOT_MIGRATED
 from kalla.redaction import scrub
 
 _log = logs.get(__name__)
+Result = TypeVar("Result")
 
 _LONGEST_BACKOFF = 2.0
 _CANCEL_SECONDS = 1.0
+_SETTLED_SECONDS = 60.0  # a service that has worked for so long begins again at once
+_ASIDE_SECONDS = 600.0
 
 
 # What passes by itself: a server is away, or two transactions met.
@@ -45,14 +50,33 @@ class Service(ABC):
         """Runs until it is cancelled. To return, or to raise anything else, is to die."""
 
     async def _live(self) -> None:
-        try:
-            await self.work()
-            self.death = f"{self.name} ended by itself"
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # whatever it is, /health must tell
-            self.death = f"{self.name} died: {type(error).__name__}: {scrub(str(error))}"
-            _log.exception("service died", service=self.name)
+        """Work, and begin again after an error that nobody foresaw: what one row, one message or
+        one server causes must not end a service, nor the process with it."""
+        backoff = 0.1
+        while True:
+            began = time.monotonic()
+            try:
+                await self.work()
+                self.death = f"{self.name} ended by itself"
+                return
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._failed(error)
+            except BaseException as error:  # whatever it is, /health must tell
+                self.death = f"{self.name} died: {type(error).__name__}: {scrub(str(error))}"
+                _log.exception("service died", service=self.name)
+                return
+            if time.monotonic() - began > _SETTLED_SECONDS:
+                backoff = 0.1
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, _LONGEST_BACKOFF)
+
+    def _failed(self, error: Exception) -> None:
+        sentence = f"{self.name} failed: {type(error).__name__}: {scrub(str(error))}"
+        if self.trouble != sentence:
+            _log.exception("service failed and tries again", service=self.name)
+        self.trouble = sentence
 
 
 class Periodic(Service):
@@ -95,11 +119,8 @@ class Periodic(Service):
     def _failed(self, error: Exception) -> None:
         if isinstance(error, FORESEEN):
             self._away(error)
-            return
-        sentence = f"{self.name} failed: {type(error).__name__}: {scrub(str(error))}"
-        if self.trouble != sentence:
-            _log.exception("service failed and tries again", service=self.name)
-        self.trouble = sentence
+        else:
+            super()._failed(error)
 
     def _away(self, error: BaseException) -> None:
         sentence = trouble_with_postgres(error)
@@ -111,6 +132,47 @@ class Periodic(Service):
         if self.trouble is not None:
             _log.info("service goes on", service=self.name)
         self.trouble = None
+
+
+class SetAside:
+    """Rows that a service cannot handle. Each is told, left alone for a while and tried again; it
+    holds up no other."""
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._until: dict[Hashable, float] = {}  # by what it is, in monotonic seconds
+
+    def current(self) -> set[Hashable]:
+        now = time.monotonic()
+        self._until = {row: until for row, until in self._until.items() if until > now}
+        return set(self._until)
+
+    async def attempt(self, row: Hashable, act: Callable[[], Awaitable[Result]]) -> Result | None:
+        """What it gives; None for a row that is set aside now or was before."""
+        if row in self.current():
+            return None
+        try:
+            return await act()
+        except FORESEEN:
+            raise
+        except Exception:
+            _log.exception("a row is set aside", service=self._service, row=row)
+            self._until[row] = time.monotonic() + _ASIDE_SECONDS
+            return None
+
+
+async def each_step(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """All of them, also when one fails: its error is raised at the end."""
+    first: Exception | None = None
+    for step in steps:
+        try:
+            await step()
+        except FORESEEN:
+            raise
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 class ServiceGroup:

@@ -14,9 +14,8 @@ import pytest
 
 from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.reconcile.plan.plan import Input
-from kalla.reconcile.recipe import validation
 from kalla.reconcile.recipe.model import Source
-from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources import source_columns, source_planning
 from kalla.reconcile.sources.duckdb_files import opened
 from kalla.reconcile.sources.scan_sql import scan
 from kalla.reconcile.sql.duckdb_errors import of_reading
@@ -51,7 +50,7 @@ def test_compressed_files_are_read_by_their_endings(tmp_path: Path) -> None:
     assert seen.format == "csv"
     assert seen.types == {"id": "VARCHAR", "ref": "VARCHAR"}
     assert read(seen) == sorted(READ * 3)
-    assert validation.columns_of(source(tmp_path / "b.csv.gz")) == {"id": "text", "ref": "text"}
+    assert source_columns.columns_of(source(tmp_path / "b.csv.gz")) == {"id": "text", "ref": "text"}
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n{"id": 2}\n'))
     assert read(source_planning.look(source(tmp_path / "rows.jsonl.gz"), "left")) == [
         ("1",),

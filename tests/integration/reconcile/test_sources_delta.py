@@ -19,9 +19,8 @@ from pyarrow import fs
 
 from kalla.errors import InvalidInput
 from kalla.reconcile.plan.plan import Input
-from kalla.reconcile.recipe import validation
 from kalla.reconcile.recipe.model import Source
-from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources import source_columns, source_planning
 from kalla.reconcile.sources.duckdb_files import opened
 from kalla.reconcile.sources.scan_sql import scan
 from kalla.storage import LOCAL, Storage, join
@@ -99,7 +98,7 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     ]
     assert seen.notes == ("version 3 of the Delta table",)
     assert seen.marks[0] == {"table": uri, "version": 3}
-    assert validation.columns_of(source(uri), storage=storage)["amount"] == "decimal"
+    assert source_columns.columns_of(source(uri), storage=storage)["amount"] == "decimal"
     with pytest.raises(InvalidInput, match="say format: delta"):
         source_planning.look(source(uri, format="parquet"), "left", storage=storage)
 

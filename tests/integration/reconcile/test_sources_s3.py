@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 from kalla.cli.main import application
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.plan.plan import Input
-from kalla.reconcile.recipe import validation
 from kalla.reconcile.recipe.model import Recipe, Source
 from kalla.reconcile.runs.execute import carry_out
-from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources import source_columns, source_planning
 from kalla.reconcile.sources.duckdb_files import opened
 from kalla.reconcile.sources.native_files import demand_unchanged
 from kalla.reconcile.sources.scan_sql import scan
@@ -71,7 +70,7 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
         assert all(file.startswith(bucket) for file in seen.files)
         assert [mark["file"] for mark in seen.marks] == list(seen.files)
         given = source(join(bucket, pattern))
-        assert validation.columns_of(given, storage=storage) == {"id": "text", "ref": "text"}
+        assert source_columns.columns_of(given, storage=storage) == {"id": "text", "ref": "text"}
     with pytest.raises(
         InvalidInput, match=r"sources\.left\.uri: there is no bucket nowhere-at-all"
     ):

@@ -20,6 +20,7 @@ import pytest
 from kalla.database import Connection
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.work import runs
 from tests.runs_kit import ROWS, SIGNING_KEY, RunsSite, recipe
 from tests.web_kit import Bell
 from tests.worker_kit import eventually
@@ -322,3 +323,51 @@ async def test_evidence_made_elsewhere_is_shown_as_a_run(site: RunsSite, tmp_pat
     assert (await site.post("/api/runs/import", {"folder": "/nowhere"}, status=404))[
         "status"
     ] == 404
+
+
+TIDY = "SELECT status FROM kalla.jobs WHERE type = 'tidy'"
+
+
+async def cancelled_and_due(site: RunsSite) -> tuple[int, Conclusions]:
+    """A cancelled run whose staged rows are about to be removed."""
+    run_id = (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"]
+    await site.post(f"/api/runs/{run_id}/cancel", status=200)
+    conclusions = Conclusions(site.database, site.job_types, Bell())
+    await conclusions.tick()
+    past = "tidy_at = kalla.clock() - interval '1 day', finished_at = finished_at"
+    await site.rows(f"UPDATE kalla.reconciliations SET {past} RETURNING run_id")
+    return run_id, conclusions
+
+
+@pytest.mark.attack
+async def test_a_removal_that_waits_does_not_touch_a_run_that_was_retried(site: RunsSite) -> None:
+    run_id, conclusions = await cancelled_and_due(site)
+    await conclusions.tick()
+    assert [row["status"] for row in await site.rows(TIDY)] == ["pending"]
+    await site.post(f"/api/runs/{run_id}/retry", status=200)
+    assert [row["status"] for row in await site.rows(TIDY)] == ["cancelled"]
+    await conclusions.tick()
+    assert len(await site.rows(TIDY)) == 1, "a run that goes on is not tidied"
+
+
+@pytest.mark.attack
+async def test_a_run_is_not_retried_while_its_staged_rows_are_removed(site: RunsSite) -> None:
+    run_id, conclusions = await cancelled_and_due(site)
+    await conclusions.tick()
+    await site.rows(
+        "UPDATE kalla.jobs SET status = 'claimed', worker = 'w', claimed_at = kalla.clock(),"
+        " heartbeat_at = kalla.clock() WHERE type = 'tidy' RETURNING job_id"
+    )
+    problem = await site.post(f"/api/runs/{run_id}/retry", status=409)
+    assert "is being removed" in problem["detail"]
+    await site.rows("DELETE FROM kalla.jobs WHERE type = 'tidy' RETURNING job_id")
+
+
+@pytest.mark.attack
+async def test_a_run_that_is_being_retried_is_not_tidied(site: RunsSite) -> None:
+    run_id, conclusions = await cancelled_and_due(site)
+    async with site.database.transaction() as retrying:
+        await runs.revive(retrying, run_id, 3600)
+        await conclusions.tick()  # does not wait for the retry, and does not overtake it
+        async with site.database.transaction() as other:
+            assert await (await other.execute(TIDY.encode())).fetchall() == []

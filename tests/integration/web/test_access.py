@@ -39,7 +39,7 @@ MAY: dict[Role, set[Role]] = {
 def needed(method: str, path: str) -> Role | None:
     if (method, path) in OPEN or path == "/static":
         return None
-    if path.startswith("/api/tokens") or path == "/api/runs/import":
+    if path.startswith("/api/tokens") or path in ("/api/runs/import", "/api/login-links"):
         return "admin"
     if path == "/api/metrics/segments/{segment_id}/drop":
         return "admin"
@@ -168,7 +168,7 @@ async def test_every_answer_forbids_foreign_scripts_and_frames(site: Site) -> No
 
 async def test_pages_name_no_other_host_and_hold_no_inline_script(site: Site) -> None:
     async with site.client("admin") as client:
-        for path in ("/", "/docs", "/login", "/static/kalla.css", "/static/kalla.js"):
+        for path in ("/work", "/runs", "/docs", "/login", "/static/kalla.css", "/static/kalla.js"):
             text = (await client.get(path)).text
             assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
             assert not re.search(r"<script(?![^>]*src=)|\son\w+=|style=", text), path
@@ -191,3 +191,14 @@ async def test_who_writes_metrics_may_do_nothing_else(site: Site) -> None:
     assert (read.status_code, submitted.status_code) == (403, 403)
     async with site.client("viewer") as client:
         assert (await client.post("/api/v1/write", content=b"")).status_code == 403
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "]", "http://a b", "\x00"])
+async def test_an_origin_that_is_no_address_is_refused_and_no_error(
+    site: Site, origin: str
+) -> None:
+    async with site.client("operator") as client:
+        for path in ("/logout", "/login"):
+            answer = await client.post(path, headers={"Origin": origin})
+            assert answer.status_code == 403, path

@@ -216,7 +216,7 @@ async def test_without_postgres_every_answer_is_503_and_names_no_password() -> N
         headers = {"Authorization": "Bearer kalla_whatever"}
         health = await client.get("/health")
         answer = await client.get("/api/jobs", headers=headers)
-        page = await client.get("/", headers=headers | PAGE)
+        page = await client.get("/work", headers=headers | PAGE)
     assert health.json()["troubles"] == ["Postgres does not answer"]
     assert health.json()["status"] == "away"
     for each in (health, answer, page):

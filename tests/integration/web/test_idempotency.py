@@ -11,6 +11,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from kalla.errors import Conflict
+from kalla.web import commands
 from kalla.web.access import is_harmless
 from kalla.web.commands import Commanded
 from kalla.work import jobs
@@ -73,6 +74,35 @@ async def test_the_second_of_two_at_once_waits_for_the_first_ones_answer(site: S
         )
     assert [answer.json() for answer in answers] == [{"call": 1}] * 4
     assert calls == 1
+
+
+@pytest.mark.attack
+async def test_many_that_wait_for_a_slow_answer_hold_no_connection(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve once held the whole pool, and nobody else was answered."""
+    monkeypatch.setattr(commands, "_SAME_KEY_SECONDS", 0.2)
+    begun, going_on = asyncio.Event(), asyncio.Event()
+
+    @site.app.post("/api/test")
+    async def slow(command: Commanded) -> dict[str, str]:
+        begun.set()
+        await going_on.wait()
+        return {"is": "done"}
+
+    async with site.client("operator") as client:
+        first = asyncio.create_task(client.post("/api/test", headers=keyed("k")))
+        await begun.wait()
+        others = await asyncio.gather(
+            *(client.post("/api/test", headers=keyed("k")) for _ in range(30)),
+            *(client.get("/api/jobs") for _ in range(30)),
+        )
+        going_on.set()
+        assert (await first).json() == {"is": "done"}
+        again = await client.post("/api/test", headers=keyed("k"))
+    assert [each.status_code for each in others] == [409] * 30 + [200] * 30
+    assert "still being answered" in others[0].json()["detail"]
+    assert again.headers["Idempotency-Replayed"] == "true"
 
 
 async def test_a_key_used_for_another_request_is_refused(site: Site) -> None:

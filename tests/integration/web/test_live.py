@@ -105,7 +105,7 @@ async def test_what_did_not_change_is_not_sent_again(site: Site) -> None:
 
 async def test_a_filter_holds_for_the_stream_too(site: Site) -> None:
     (job_id,) = await site.submit(NewJob("probe"))
-    async with site.served() as address, followed(site, address, "/?status=failed") as page:
+    async with site.served() as address, followed(site, address, "/work?status=failed") as page:
         assert "No job fits this filter" in await page.change("jobs")
         await site.execute("UPDATE kalla.jobs SET status = 'failed'")
         assert f"/jobs/{job_id}" in await page.change("jobs")
@@ -114,12 +114,12 @@ async def test_a_filter_holds_for_the_stream_too(site: Site) -> None:
 async def test_viewers_are_shown_no_buttons(site: Site) -> None:
     await site.submit(NewJob("probe"))
     async with site.served() as address:
-        async with followed(site, address, "/", "operator") as page:
+        async with followed(site, address, "/work", "operator") as page:
             assert "/cancel" in await page.change("jobs")
-        async with followed(site, address, "/", "viewer") as page:
+        async with followed(site, address, "/work", "viewer") as page:
             assert "<button" not in await page.change("jobs")
     async with site.client("viewer") as client:
-        assert "data-command" not in (await client.get("/", headers=PAGE)).text
+        assert "data-command" not in (await client.get("/work", headers=PAGE)).text
 
 
 async def test_the_poller_runs_only_while_somebody_looks_and_looks_once_for_all(site: Site) -> None:
@@ -129,7 +129,7 @@ async def test_the_poller_runs_only_while_somebody_looks_and_looks_once_for_all(
         async with (
             followed(site, address, "/") as one,
             followed(site, address, "/") as two,
-            followed(site, address, "/?status=failed") as other,
+            followed(site, address, "/work?status=failed") as other,
         ):
             for page in (one, two, other):
                 await page.change("jobs")
@@ -190,7 +190,7 @@ async def test_the_page_and_its_stream_show_the_same(site: Site) -> None:
     async with site.database.transaction() as connection:
         await jobs.fail(connection, job, HOSTILE, HOSTILE, permanent=True)
     async with site.client("operator") as client:
-        for path in ("/", f"/jobs/{job.job_id}"):
+        for path in ("/work", f"/jobs/{job.job_id}"):
             text = (await client.get(path, headers=PAGE)).text
             assert "<script>alert" not in text
             assert "<img" not in text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kalla.settings import Settings
+from kalla.web import login_links
 from tests.web_kit import PAGE, Site
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -21,7 +23,7 @@ async def test_a_login_link_sets_a_strict_cookie_and_the_token_leaves_the_addres
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert "secure" not in cookie
-        page = await client.get("/", headers=PAGE)
+        page = await client.get("/work", headers=PAGE)
     assert page.status_code == 200
     assert "operator" in page.text
     assert token not in page.text
@@ -105,7 +107,7 @@ async def test_logging_in_from_another_site_is_refused(site: Site) -> None:
 async def test_logging_out_removes_the_cookie(site: Site) -> None:
     async with site.client() as client:
         await client.get(f"/login?token={site.tokens['viewer']}")
-        assert (await client.get("/", headers=PAGE)).status_code == 200
+        assert (await client.get("/work", headers=PAGE)).status_code == 200
         answer = await client.post("/logout", headers=OWN)
         assert answer.status_code == 303
         assert (await client.get("/", headers=PAGE)).status_code == 303
@@ -116,3 +118,46 @@ async def test_scripts_get_a_problem_and_people_the_form(site: Site) -> None:
         assert (await client.get("/")).status_code == 401
         assert (await client.get("/api/jobs", headers=PAGE)).status_code == 401
         assert (await client.get("/", headers=PAGE)).headers["Location"] == "/login?next=/"
+
+
+@pytest.mark.attack
+async def test_a_link_logs_in_once_for_a_session_that_expires(site: Site) -> None:
+    async with site.client("admin") as client:
+        code = (await client.post("/api/login-links")).json()["code"]
+    async with site.client() as first, site.client() as second:
+        logged_in = await first.get(f"/login?code={code}", headers=PAGE)
+        again = await second.get(f"/login?code={code}", headers=PAGE)
+        assert (logged_in.status_code, again.status_code) == (303, 401)
+        assert "was used before" in again.text
+        assert "Set-Cookie" not in again.headers
+        # In the browser that is logged in, the link still leads to the page.
+        assert (await first.get(f"/login?code={code}", headers=PAGE)).status_code == 303
+        assert (await first.get("/runs", headers=PAGE)).status_code == 200
+        await site.execute("UPDATE kalla.tokens SET expires_at = kalla.clock() WHERE is_session")
+        assert (await first.get("/runs", headers=PAGE)).status_code == 303, "to the login"
+
+
+@pytest.mark.attack
+async def test_the_code_of_a_link_is_no_token_and_ends_by_itself(site: Site) -> None:
+    async with site.client("admin") as client:
+        code = (await client.post("/api/login-links")).json()["code"]
+    bearer = {"Authorization": f"Bearer {code}"}
+    async with site.client() as client:
+        assert (await client.get("/api/jobs", headers=bearer)).status_code == 401
+        await site.execute("UPDATE kalla.login_links SET expires_at = kalla.clock()")
+        assert (await client.get(f"/login?code={code}", headers=PAGE)).status_code == 401
+
+
+async def test_links_and_sessions_that_expired_long_ago_are_removed(site: Site) -> None:
+    async with site.client("admin") as client:
+        for _ in range(2):
+            code = (await client.post("/api/login-links")).json()["code"]
+        await client.get(f"/login?code={code}", headers=PAGE)
+    old = "expires_at = kalla.clock() - interval '99 days'"
+    await site.execute(f"UPDATE kalla.login_links SET {old}")
+    await site.execute(f"UPDATE kalla.tokens SET {old} WHERE is_session")
+    tokens_before = (await site.one("SELECT count(*) AS n FROM kalla.tokens"))["n"]
+    async with site.database.transaction() as connection:
+        await login_links.sweep(connection, Settings().retention)
+    assert (await site.one("SELECT count(*) AS n FROM kalla.login_links"))["n"] == 0
+    assert (await site.one("SELECT count(*) AS n FROM kalla.tokens"))["n"] == tokens_before - 1

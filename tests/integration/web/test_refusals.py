@@ -151,7 +151,7 @@ async def test_what_is_not_there_is_a_problem_too(site: Site) -> None:
         wrong = await client.delete("/api/jobs")
     assert missing.json() == {
         "type": "urn:kalla:problem:not-found",
-        "title": "There is no such thing",
+        "title": "Not found",
         "status": 404,
         "detail": "there is no job 999",
     }
@@ -181,7 +181,7 @@ async def test_an_error_nobody_foresaw_tells_an_id_and_nothing_else(
 async def test_people_see_a_page_instead(site: Site) -> None:
     async with site.client("viewer") as client:
         missing = await client.get("/jobs/999", headers=PAGE)
-        broken = await client.get("/?before=<script>alert(1)</script>", headers=PAGE)
+        broken = await client.get("/work?before=<script>alert(1)</script>", headers=PAGE)
         nowhere = await client.get("/nowhere", headers=PAGE)
     for answer, status in ((missing, 404), (broken, 422), (nowhere, 404)):
         assert answer.status_code == status

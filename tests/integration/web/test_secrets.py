@@ -71,7 +71,7 @@ async def test_a_password_that_got_in_is_shown_nowhere(site: Site) -> None:
         answers = [
             await client.get("/api/jobs"),
             await client.get(f"/api/jobs/{job_id}"),
-            await client.get("/", headers=PAGE),
+            await client.get("/work", headers=PAGE),
             await client.get(f"/jobs/{job_id}", headers=PAGE),
             await client.post(f"/api/jobs/{job_id}/retry", headers={"Idempotency-Key": "k"}),
         ]

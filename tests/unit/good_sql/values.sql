@@ -84,3 +84,8 @@ WITH l AS (SELECT id, concat(invoice, '-', currency) AS k FROM left_src),
      n AS (SELECT id, md5(concat_ws('|', k, k, id)) AS k FROM m)
 SELECT l.id, r.id, n.k FROM n JOIN left_src l ON n.id = l.id
 JOIN right_src r ON l.memo LIKE '%' || r.memo || '%' OR r.memo ILIKE concat(l.memo, '%')
+---
+SELECT id, array_contains(split(memo, ' '), 'x') AS a, element_at(split(invoice, '-'), 1) AS b,
+       try_element_at(split(memo, ','), 9) AS c, get_json_object(memo, '$.a') AS d,
+       try_to_number(memo, '999.99') AS e, to_number(substr(invoice, 9, 2), '99') AS f
+FROM left_src

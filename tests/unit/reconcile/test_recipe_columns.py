@@ -11,9 +11,9 @@ import duckdb
 import pytest
 
 from kalla.errors import Unavailable
-from kalla.reconcile.recipe import validation
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.recipe.validation import check
+from kalla.reconcile.sources import source_columns
 from tests.recipe_kit import recipe, told, with_rule, with_source
 
 LEFT = {"id": "integer", "amount": "decimal", "day": "date", "flag": "boolean", "note": "text"}
@@ -155,8 +155,8 @@ def test_the_columns_of_a_csv_are_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("id;bétrag\n1;2,50\n".encode("latin-1"))
     semicolons = {"csv": {"delimiter": ";", "encoding": "latin-1", "decimal": ","}}
-    assert validation.columns_of(source(path, **semicolons)) == {"id": "text", "bétrag": "text"}
-    assert validation.columns_of(source(path.as_uri(), **semicolons)) == {
+    assert source_columns.columns_of(source(path, **semicolons)) == {"id": "text", "bétrag": "text"}
+    assert source_columns.columns_of(source(path.as_uri(), **semicolons)) == {
         "id": "text",
         "bétrag": "text",
     }
@@ -173,15 +173,15 @@ def test_the_columns_of_a_parquet_file_have_its_types(tmp_path: Path) -> None:
         "i": "integer", "h": "float", "d": "decimal", "f": "float", "t": "text", "day": "date",
         "moment": "timestamp", "b": "boolean", "l": "other", "words": "other", "s": "other",
     }  # fmt: skip
-    assert validation.columns_of(source(path)) == wanted
-    assert validation.columns_of(source(tmp_path / "*.parquet")) == wanted
-    assert validation.columns_of(source(tmp_path, format="parquet")) == wanted
+    assert source_columns.columns_of(source(path)) == wanted
+    assert source_columns.columns_of(source(tmp_path / "*.parquet")) == wanted
+    assert source_columns.columns_of(source(tmp_path, format="parquet")) == wanted
 
 
 def test_the_columns_of_json_lines_are_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"id": 1, "name": "a"}\n{"id": 2, "name": "b"}\n')
-    assert validation.columns_of(source(path)) == {"id": "text", "name": "text"}
+    assert source_columns.columns_of(source(path)) == {"id": "text", "name": "text"}
 
 
 def test_what_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:
@@ -199,4 +199,4 @@ def test_what_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:
         source(tmp_path / "none", format="delta"),
     ):
         with pytest.raises(Unavailable):
-            validation.columns_of(each)
+            source_columns.columns_of(each)

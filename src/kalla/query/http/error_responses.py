@@ -27,6 +27,35 @@ _TYPES = {
     422: "bad_data",
     503: "unavailable",
 }
+_SHAPE = {
+    "type": "object",
+    "required": ["status", "errorType", "error"],
+    "properties": {
+        "status": {"const": "error"},
+        "errorType": {"type": "string"},
+        "error": {"type": "string"},
+    },
+}
+# As the API's description tells them, in the place of problem details.
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": "A refusal, as Prometheus has it",
+        "content": {"application/json": {"schema": _SHAPE}},
+    }
+    for status in ("4XX", "5XX")
+}
+# Of what is written, Prometheus reads a plain sentence.
+WRITE_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": "A refusal; of samples, in plain text",
+        "content": {
+            "application/json": {"schema": _SHAPE},
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}},
+            "text/plain": {"schema": {"type": "string"}},
+        },
+    }
+    for status in ("4XX", "5XX")
+}
 _KEPT_HEADERS = ("Retry-After", "WWW-Authenticate", "Allow")
 
 

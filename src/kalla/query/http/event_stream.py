@@ -24,7 +24,7 @@ from kalla.errors import Unavailable
 from kalla.query.array_types import Floats, Whole
 from kalla.query.evaluate.frames import Frame, Steps
 from kalla.query.http import query_service, request_times
-from kalla.query.http.error_responses import PrometheusRoute, described
+from kalla.query.http.error_responses import REFUSALS, PrometheusRoute, described
 from kalla.query.http.explain import stats
 from kalla.query.http.query_routes import Asking, left
 from kalla.query.http.query_service import QueryOptions, QueryReply, QueryRequest, QueryService
@@ -34,7 +34,9 @@ from kalla.query.promql.features import Features
 from kalla.query.promql.query_errors import TimedOut
 from kalla.web.access import harmless, needs
 
-router = APIRouter(prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=["query"])
+router = APIRouter(
+    prefix="/api/v1/metrics", route_class=PrometheusRoute, tags=["query"], responses=REFUSALS
+)
 
 # Points of one event at most.
 EVENT_POINTS = 5_000
@@ -67,6 +69,13 @@ class StreamRequest(BaseModel):
     timeout: Seconds | None = None
     lookback_delta: Seconds | None = None
 
+    @property
+    def seconds(self) -> float | None:
+        """The time limit that was asked for."""
+        if self.timeout is None:
+            return None
+        return request_times.duration_of(str(self.timeout), "timeout") / 1000
+
     def question(self, features: Features) -> QueryRequest:
         start, end = (
             request_times.time_of(str(self.s), "s"),
@@ -75,10 +84,7 @@ class StreamRequest(BaseModel):
         step = request_times.usual_step(start, end)
         if self.step is not None:
             step = int(request_times.duration_of(str(self.step), "step"))
-        options = QueryOptions(features=features)
-        if self.timeout is not None:
-            seconds = request_times.duration_of(str(self.timeout), "timeout") / 1000
-            options = replace(options, seconds=seconds)
+        options = QueryOptions(features=features, seconds=self.seconds)
         if self.lookback_delta is not None:
             options = replace(
                 options, lookback_ms=request_times.lookback_of(str(self.lookback_delta))
@@ -91,7 +97,9 @@ class StreamRequest(BaseModel):
 @harmless
 async def stream_query(request: Request, queries: Asking, streamed: StreamRequest) -> Response:
     """The values of an expression over a time, as server-sent events: result, summary, done."""
-    question = await asyncio.to_thread(streamed.question, queries.features)
+    question = await queries.prepare(
+        lambda: streamed.question(queries.features), left(request), streamed.seconds
+    )
     return StreamingResponse(
         _events(request, queries, question),
         media_type="text/event-stream",

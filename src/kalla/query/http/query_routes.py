@@ -14,8 +14,9 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
+from kalla.pattern_size import ExpressionBudget
 from kalla.query.http import query_service, request_times, response_json
-from kalla.query.http.error_responses import PrometheusRoute
+from kalla.query.http.error_responses import REFUSALS, PrometheusRoute
 from kalla.query.http.explain import explained, stats
 from kalla.query.http.label_name_escapes import unescaped
 from kalla.query.http.query_service import QueryOptions, QueryRequest, QueryService, Store
@@ -27,17 +28,20 @@ from kalla.query.promql.matchers import Matcher, readable
 from kalla.query.promql.parser import parse
 from kalla.query.promql.printer import formatted
 from kalla.query.promql.query_errors import BadRequest, ParseFailed
-from kalla.query.promql.syntax_tree import VectorSelector
+from kalla.query.promql.syntax_tree import Expr, VectorSelector
 from kalla.query.promql.type_checker import checked
 from kalla.web.access import Endpoint, harmless, needs
 
-router = APIRouter(prefix="/api/v1", route_class=PrometheusRoute, tags=["query"])
+router = APIRouter(
+    prefix="/api/v1", route_class=PrometheusRoute, tags=["query"], responses=REFUSALS
+)
 
 # The language we speak; what answers it is told as its revision.
 PROMETHEUS_VERSION = "3.14.0"
 # Answers up to this size are sent as one, larger ones piece by piece.
 _WHOLE_BYTES = 1 << 20
 _JSON = "application/json"
+MOST_SELECTORS = 1_000
 
 Found = TypeVar("Found")
 
@@ -135,8 +139,11 @@ async def query(request: Request, asked: Asked, queries: Asking) -> Response:
     """The value of an expression at one time."""
     limit = asked.limit
     when = asked.time("time", int(time.time() * 1000))
-    question = await asyncio.to_thread(
-        query_service.instant, asked.one("query"), when, asked.options(queries.features)
+    options = asked.options(queries.features)
+    question = await queries.prepare(
+        lambda: query_service.instant(asked.one("query"), when, options),
+        left(request),
+        options.seconds,
     )
     return await _answered(request, asked, queries, question, limit)
 
@@ -148,8 +155,11 @@ async def query_range(request: Request, asked: Asked, queries: Asking) -> Respon
     start = request_times.time_of(asked.one("start"), "start")
     end = request_times.time_of(asked.one("end"), "end")
     step = int(request_times.duration_of(asked.one("step"), "step"))
-    question = await asyncio.to_thread(
-        query_service.ranged, asked.one("query"), start, end, step, asked.options(queries.features)
+    options = asked.options(queries.features)
+    question = await queries.prepare(
+        lambda: query_service.ranged(asked.one("query"), start, end, step, options),
+        left(request),
+        options.seconds,
     )
     return await _answered(request, asked, queries, question, limit)
 
@@ -210,19 +220,15 @@ async def metadata(asked: Asked, store: Stored) -> Response:
 
 
 @_reading("/format_query", "query")
-async def format_query(asked: Asked, queries: Asking) -> Response:
+async def format_query(request: Request, asked: Asked, queries: Asking) -> Response:
     """The expression, laid out."""
-    return _json_response(
-        await asyncio.to_thread(lambda: formatted(checked(asked.one("query"), queries.features)))
-    )
+    return _json_response(await _parsed(request, asked, queries, formatted))
 
 
 @_reading("/parse_query", "query")
-async def parse_query(asked: Asked, queries: Asking) -> Response:
+async def parse_query(request: Request, asked: Asked, queries: Asking) -> Response:
     """The expression as a tree."""
-    return _json_response(
-        await asyncio.to_thread(lambda: tree(checked(asked.one("query"), queries.features)))
-    )
+    return _json_response(await _parsed(request, asked, queries, tree))
 
 
 @_reading("/status/buildinfo", form=False)
@@ -253,9 +259,9 @@ async def alerts() -> Response:
 
 
 @_reading("/query_exemplars", "query", "start", "end")
-async def query_exemplars(asked: Asked, queries: Asking) -> Response:
+async def query_exemplars(request: Request, asked: Asked, queries: Asking) -> Response:
     """Kalla keeps no exemplars: there are none for any expression."""
-    await asyncio.to_thread(checked, asked.one("query"), queries.features)
+    await _parsed(request, asked, queries, lambda expr: expr)
     return _json_response([])
 
 
@@ -263,6 +269,18 @@ async def left(request: Request) -> None:
     """Returns when the caller has gone away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _parsed(
+    request: Request,
+    asked: RequestParameters,
+    queries: QueryService,
+    taken: Callable[[Expr], Found],
+) -> Found:
+    """What is `taken` from the checked expression, in the time of a query."""
+    return await queries.parse(
+        lambda: taken(checked(asked.one("query"), queries.features)), left(request)
+    )
 
 
 async def _answered(
@@ -323,16 +341,20 @@ async def _search(
     """
     after = asked.time("start", request_times.EARLIEST) - 1
     until = asked.time("end", request_times.LATEST)
-    selectors = await asyncio.to_thread(
-        lambda: [_matchers(text, parameter) for text in asked.all("match[]")] or [()]
+    texts = asked.all("match[]")
+    if len(texts) > MOST_SELECTORS:
+        raise BadRequest(f"more than {MOST_SELECTORS} selectors", parameter)
+    expressions = ExpressionBudget()
+    selectors = await queries.parse(
+        lambda: [_matchers(text, parameter, expressions) for text in texts] or [()], left(request)
     )
     bounds = (request_times.within(after), request_times.within(until))
     return await queries.look(selectors, bounds, taken, left(request))
 
 
-def _matchers(text: str, parameter: str) -> tuple[Matcher, ...]:
+def _matchers(text: str, parameter: str, expressions: ExpressionBudget) -> tuple[Matcher, ...]:
     try:
-        selector = parse(text)
+        selector = parse(text, expressions=expressions)
         if not isinstance(selector, VectorSelector) or (
             selector.offset or selector.at is not None or selector.extension
         ):

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -141,6 +141,28 @@ class QueryService:
     def stopping(self) -> bool:
         return self._closed
 
+    async def parse(
+        self,
+        parsing: Callable[[], Found],
+        gone: Coroutine[Any, Any, None],
+        seconds: float | None = None,
+    ) -> Found:
+        """What is parsed in a query's thread and time; its regular expressions may take a while."""
+        return await self._led(lambda stop: self._parsed(parsing, seconds), gone)  # noqa: ARG005
+
+    async def prepare(
+        self,
+        posing: Callable[[], QueryRequest],
+        gone: Coroutine[Any, Any, None],
+        seconds: float | None = None,
+    ) -> QueryRequest:
+        """A query's request; the time that parsing took is taken from that of the query."""
+        began = time.monotonic()
+        question = await self.parse(posing, gone, seconds)
+        most = self._settings.query_seconds if seconds is None else seconds
+        left = max(most - (time.monotonic() - began), 0.0)
+        return replace(question, options=replace(question.options, seconds=left))
+
     async def ask(
         self, question: QueryRequest, gone: Coroutine[Any, Any, None], take: Take | None = None
     ) -> QueryReply:
@@ -227,6 +249,14 @@ class QueryService:
             self._free.release()
         parse = ("parse", question.parse_seconds)
         return QueryReply(question, answer, (parse, *watch.stages, *answer.stats.seconds.items()))
+
+    async def _parsed(self, parsing: Callable[[], Found], seconds: float | None) -> Found:
+        watch = _Watch(seconds, self._settings.query_seconds)
+        await watch.within(self._free.acquire(), "query queue")
+        try:
+            return await watch.within(self._in_thread(parsing), "query parsing")
+        finally:
+            self._free.release()
 
     async def _looked_up(
         self,

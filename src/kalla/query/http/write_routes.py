@@ -13,12 +13,15 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from kalla.errors import KallaError, Unavailable
+from kalla.query.http.error_responses import WRITE_REFUSALS
 from kalla.query.store.ingest.intake import Intake, WriteResult
 from kalla.query.store.ingest.series_index import MalformedWrite, WriteTooLarge
 from kalla.web.access import GuardedRoute, harmless, needs
 from kalla.web.app_state import State
 
-router = APIRouter(prefix="/api/v1", route_class=GuardedRoute, tags=["metrics"])
+router = APIRouter(
+    prefix="/api/v1", route_class=GuardedRoute, tags=["metrics"], responses=WRITE_REFUSALS
+)
 
 WRITE_PATHS = ("/api/v1/write", "/api/v1/metrics/import")
 # A sender that takes longer for a body is likely gone; Prometheus itself gives up after as long.

@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Literal
 
+from kalla.pattern_size import ExpressionBudget
 from kalla.query.promql.features import Features
 from kalla.query.promql.function_signatures import FUNCTIONS
 from kalla.query.promql.lexer import failed, go_quote
@@ -49,11 +50,18 @@ _METRIC_WORDS = frozenset(
 )  # fmt: skip
 
 
-def parse(text: str, features: Features | None = None) -> Expr:
-    """The tree of an expression, its syntax checked; `checking.checked` checks its types."""
+def parse(
+    text: str, features: Features | None = None, expressions: ExpressionBudget | None = None
+) -> Expr:
+    """The tree of an expression, its syntax checked; `type_checker.checked` checks its types.
+
+    Texts of one request share `expressions`.
+    """
     if len(text) > LONGEST:
         raise ParseFailed(f"1:1: parse error: the expression is longer than {LONGEST} characters")
     parser = _Parser(text, features or Features())
+    if expressions is not None:
+        parser.expressions = expressions
     expr = parser.whole()
     if _height(expr) > HIGHEST:
         failed(text, 0, f"the expression is nested deeper than {HIGHEST} levels")

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import NoReturn
 
+from kalla.pattern_size import ExpressionBudget
 from kalla.query.promql import durations
 from kalla.query.promql.features import Features
 from kalla.query.promql.lexer import Token, failed, go_quote, tokens
@@ -40,6 +41,7 @@ class Reader:
         self.words = tokens(text)
         self.at = 0
         self.depth = 0
+        self.expressions = ExpressionBudget()
 
     # Words
 
@@ -163,8 +165,11 @@ class Reader:
         if self.word.kind != "string":
             self.unexpected("label matching", "string")
         value = self.take().value
-        if operator in ("=~", "!~") and (problem := regex_problem(value)):
-            failed(self.text, label.start, f"error parsing regexp: {problem}")
+        if operator in ("=~", "!~"):
+            if refusal := self.expressions.refusal(value):
+                failed(self.text, label.start, f"error parsing regexp: {refusal}")
+            if problem := regex_problem(value):
+                failed(self.text, label.start, f"error parsing regexp: {problem}")
         name = label.value if label.kind == "string" else label.text
         return LabelMatcher(name, operator, value)  # type: ignore[arg-type]
 

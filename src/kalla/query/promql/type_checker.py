@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
+from kalla.pattern_size import ExpressionBudget
 from kalla.query.promql.features import Features
 from kalla.query.promql.function_signatures import FUNCTIONS
 from kalla.query.promql.lexer import failed, go_quote
@@ -75,6 +76,7 @@ def type_of(expr: Expr) -> ValueType:
 class _Checker:
     def __init__(self, text: str) -> None:
         self.text = text
+        self.expressions = ExpressionBudget()  # of label_replace; the parser has the matchers'
 
     def fail(self, expr: Expr, message: str) -> NoReturn:
         failed(self.text, expr.span.start, message)
@@ -201,7 +203,17 @@ class _Checker:
         for index, argument in enumerate(arguments):
             kind = signature.takes[min(index, wanted - 1)]
             arguments[index] = self._expect(argument, kind, f"call to function {name}")
+        if expr.function == "label_replace":
+            self._expression(arguments[-1])
         return replace(expr, arguments=tuple(arguments))
+
+    def _expression(self, argument: Expr) -> None:
+        while isinstance(argument, Paren):
+            argument = argument.expr
+        if isinstance(argument, StringLiteral) and (
+            refusal := self.expressions.refusal(argument.value)
+        ):
+            self.fail(argument, f"invalid regular expression in label_replace(): {refusal}")
 
     def _label_selector(self, argument: Expr) -> Expr:
         if not isinstance(argument, VectorSelector):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kalla import logs
 from kalla.query.store import catalogue
@@ -47,7 +47,7 @@ class SegmentProblem(BaseModel):
 class CheckRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    after: int = Field(0, ge=0, le=2**63 - 1, description="a `next_after`, or 0 to begin")
+    after: StrictInt = Field(0, ge=0, le=2**63 - 1, description="a `next_after`, or 0 to begin")
 
 
 class CheckedSegments(BaseModel):

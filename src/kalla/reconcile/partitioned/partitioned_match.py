@@ -24,12 +24,12 @@ from kalla.reconcile.partitioned.shuffle import (
     Key,
     KeyTask,
     Ordinals,
-    Piece,
     Spread,
     kept,
     key_of_source,
     stored,
 )
+from kalla.reconcile.plan.pieces import Piece
 from kalla.reconcile.plan.plan import Plan, RulePlan, SidePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.duckdb_engine import Resources

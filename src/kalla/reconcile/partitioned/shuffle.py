@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from kalla.reconcile.matching import sum_mismatches
 from kalla.reconcile.partitioned import shuffle_files
+from kalla.reconcile.plan.pieces import Piece
 from kalla.reconcile.plan.plan import Input, Plan, RulePlan, SidePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session import side_loading
@@ -87,14 +88,6 @@ class Key:
         parts = [hashable(*pair)[place] for pair in ordered]
         whole = " AND ".join(f"{pair[place].sql} IS NOT NULL" for pair in ordered)
         return f"CASE WHEN {whole} THEN hash({', '.join(parts)}) END"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one task reads of a side."""
-
-    side: Side
-    input: Input
 
 
 @dataclass(frozen=True)

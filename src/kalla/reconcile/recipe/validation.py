@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from kalla.errors import InvalidInput, Unavailable
+from kalla.pattern_size import ExpressionBudget
 from kalla.reconcile.recipe import column_checks, csv_dialect, duckdb_checks
-from kalla.reconcile.recipe.column_checks import Columns, Unread
+from kalla.reconcile.recipe.column_checks import Columns
 from kalla.reconcile.recipe.model import (
     BOUNDS,
     DATABASES,
@@ -32,10 +31,6 @@ from kalla.reconcile.recipe.model import (
 )
 from kalla.reconcile.recipe.recipe_problems import Finding, Path, RecipeProblem, nearest
 from kalla.redaction import is_secret_name, secrets_in
-
-if TYPE_CHECKING:
-    from kalla.reconcile.sql.duckdb_limits import Bounds
-    from kalla.storage import Storage
 
 _SCHEMES = ("file", "s3", "postgresql", "postgres", "source")
 _MOST_DIGITS, _MOST_PLACES = 28, 9  # before the point and after it
@@ -64,55 +59,13 @@ def findings(
     yield from _whole(recipe)
     for side in SIDES:
         yield from _source(recipe.sources[side], ("sources", side))
+    expressions = ExpressionBudget()
     for index, rule in enumerate(recipe.rules):
-        yield from _parts(rule, ("rules", index))
+        yield from _parts(rule, ("rules", index), expressions)
         if index not in altered:
             yield from _rule(rule, ("rules", index))
     if columns is not None:
         yield from column_checks.findings(recipe, columns)
-
-
-def columns_of(
-    source: Source,
-    *,
-    storage: Storage | None = None,
-    bounds: Bounds | None = None,
-) -> dict[str, str]:
-    """The columns of a source's files with their types; Unavailable says why there are none.
-
-    CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
-    line is looked at.
-    """
-    # Recipes are read in many places, of which few look at files: Arrow takes its time to load.
-    from kalla.reconcile.sources import native_files
-    from kalla.storage import LOCAL
-
-    if _scheme(source.uri) in (*DATABASES, "source"):
-        raise Unavailable(
-            f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
-            " /api/recipes/validate"
-        )
-    try:
-        seen = native_files.look(source, storage=storage or LOCAL, bounds=bounds)
-    except InvalidInput as error:
-        raise Unavailable("; ".join(each.message for each in error.problems)) from None
-    words = {name: word_of(type_) for name, type_ in seen.types.items()}
-    return words | {name: Unread(reason) for name, reason in seen.unread.items()}
-
-
-def word_of(type_: str) -> str:
-    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
-    for heads, word in (
-        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
-        (("DECIMAL",), "decimal"),
-        (("FLOAT", "DOUBLE"), "float"),
-        (("DATE",), "date"),
-        (("TIMESTAMP",), "timestamp"),
-        (("BOOLEAN",), "boolean"),
-    ):
-        if type_.startswith(heads) and not type_.endswith("]"):
-            return word
-    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"
 
 
 def _whole(recipe: Recipe) -> Iterator[Finding]:
@@ -164,7 +117,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
 
 def _uri(source: Source, path: Path) -> Iterator[Finding]:
     uri, place = source.uri, (*path, "uri")
-    scheme = _scheme(uri)
+    scheme = scheme_of(uri)
     if scheme is not None and scheme not in _SCHEMES:
         near = nearest(scheme, _SCHEMES)
         known = "a path, " + ", ".join(f"{each}://" for each in _SCHEMES)
@@ -200,7 +153,7 @@ def _date_format(given: str | None, path: Path) -> Iterator[Finding]:
                       f"did you mean {meant}?" if meant else "such as %d.%m.%Y")  # fmt: skip
 
 
-def _scheme(uri: str) -> str | None:
+def scheme_of(uri: str) -> str | None:
     found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", uri)
     return found[1].lower() if found else None
 
@@ -257,11 +210,11 @@ def _excess(amount: Decimal, most: int) -> str:
     return f"must not have more than {most} digits before the point" if too_many else ""
 
 
-def _parts(rule: Rule, path: Path) -> Iterator[Finding]:
+def _parts(rule: Rule, path: Path, expressions: ExpressionBudget) -> Iterator[Finding]:
     for index, condition in enumerate(rule.conditions):
         place = (*path, "conditions", index)
         yield from _condition(condition, place)
-        yield from _derivations(condition, place)
+        yield from _derivations(condition, place, expressions)
     for side in SIDES:
         yield from _filters(rule.filters(side), (*path, f"{side}_filters"))
 
@@ -312,7 +265,9 @@ def _condition(condition: Condition, path: Path) -> Iterator[Finding]:
                           condition.threshold, f"such as {condition.threshold:.4f}")  # fmt: skip
 
 
-def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
+def _derivations(
+    condition: Condition, path: Path, expressions: ExpressionBudget
+) -> Iterator[Finding]:
     for name in ("derive", "derive_left", "derive_right"):
         derivations = getattr(condition, name)
         if len(derivations) > _MOST_DERIVATIONS:
@@ -322,7 +277,7 @@ def _derivations(condition: Condition, path: Path) -> Iterator[Finding]:
         for index, derivation in enumerate(derivations):
             place = (*path, name, index)
             if isinstance(derivation, Regex):
-                yield from _expression(derivation.regex, (*place, "regex"))
+                yield from _expression(derivation.regex, (*place, "regex"), expressions)
             elif isinstance(derivation, DatePart) and isinstance(
                 condition, Tolerance | Text | Fuzzy
             ):
@@ -356,13 +311,16 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
                           given[kinds[-1]], "keep one of them")  # fmt: skip
 
 
-def _expression(pattern: str, path: Path) -> Iterator[Finding]:
+def _expression(pattern: str, path: Path, expressions: ExpressionBudget) -> Iterator[Finding]:
     if _LOOKS_AROUND.search(pattern):
         yield Finding(path, "looks ahead or behind, which these expressions cannot", pattern,
                       "put what is wanted into a group: (…)")  # fmt: skip
     elif _LOOKS_BACK.search(pattern):
         yield Finding(path, "refers back to a group, which these expressions cannot", pattern,
                       "write the repeated part out")  # fmt: skip
+    elif refusal := expressions.refusal(pattern):
+        yield Finding(path, f"would take too long to compile: {refusal}", pattern,
+                      "repeat less, and name the characters instead of \\pL")  # fmt: skip
     elif reason := duckdb_checks.expression_fault(pattern):
         yield Finding(path, f"is not a regular expression: {reason}", pattern,
                       "a backslash before a sign takes it as it is")  # fmt: skip

@@ -226,7 +226,7 @@ def _by_name(source: Source, side: Side, registered: SourceDocument) -> Source:
         name: getattr(source, name) for name in source.model_fields_set if name not in fixed
     }
     merged = Source(**values)
-    _refuse_links_out(merged.uri, side)
+    merged = merged.model_copy(update={"uri": _followed(merged.uri, side)})
     if problems := validation.check_source(merged):
         raise InvalidInput(
             *(replace(each, field=f"sources.{side}.{each.field}") for each in problems)
@@ -278,10 +278,13 @@ def _way_to_register(uri: str) -> str:
     return f"let an admin run `kalla sources add NAME {shlex.quote(uri)}`"
 
 
-def _refuse_links_out(uri: str, side: Side) -> None:
-    """A registered folder is all that is in it, and nothing that a link in it leads to."""
+def _followed(uri: str, side: Side) -> str:
+    """With its links followed, so that none can be put in its way before the run reads it.
+
+    A registered folder is all that is in it, and nothing that a link in it leads to.
+    """
     if uri_coverage.kind_of(uri) != "file":
-        return
+        return uri
     try:
         inside = uri_coverage.covered(uri, uri)
     except Refused as refusal:
@@ -295,6 +298,7 @@ def _refuse_links_out(uri: str, side: Side) -> None:
                 "let an admin see whether Kalla may read all of it",
             )
         )
+    return inside
 
 
 def _table_problems(source: Source, where: str) -> Iterator[Problem]:

@@ -70,7 +70,11 @@ class NewDestination(BaseModel):
 
     name: str = Field(max_length=100, examples=["ledger"])
     url: str = Field(max_length=2000, examples=["https://ledger.example/hooks"])
-    secret: str = Field(max_length=200, description="the name of the secret that signs the calls")
+    secret: str = Field(
+        max_length=200,
+        description="the name of the secret that signs the calls",
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]{1,200}$"},
+    )
     replace: bool = Field(False, description="in place of the one that has this name")
 
 

@@ -35,6 +35,22 @@ def covered(registered: str, asked: str) -> str | None:
     return _covered_key(registered, asked)
 
 
+def demand_inside(uri: str, files: Sequence[str]) -> None:
+    """Refuse files that a link leads to, out of a place whose own links were followed before.
+
+    Between the submission of a run and its execution, a file or a folder may have become a link.
+    """
+    if kind_of(uri) != "file":
+        return
+    path = path_of(uri)
+    root = Path(path) if Path(path).exists() else Path(*_cut(PurePosixPath(path).parts)[0])
+    if root.resolve() != root:
+        raise Refused(f"{root} has become a link since the run was submitted")
+    for file in files:
+        if not _is_within(Path(file).resolve(), root):
+            raise Refused(f"{file} is a link that leads out of the registered {root}")
+
+
 def kind_of(uri: str) -> str:
     found = _SCHEME.match(uri)
     if found is None or found[1] == "file":

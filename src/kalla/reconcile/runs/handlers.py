@@ -19,12 +19,14 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from kalla.database import Connection
-from kalla.errors import InvalidInput, Permanent
+from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.registry import uri_coverage
+from kalla.reconcile.registry.uri_coverage import Refused
 from kalla.reconcile.runs import execute, store
 from kalla.reconcile.session.match_progress import Account
 from kalla.reconcile.sources import direct_reads, inspection, native_files, source_planning
@@ -233,6 +235,8 @@ class Exec:
 
             session = held.enter_context(ground.spark.session(job, context, account.tasks))
             found = execute.match(session, recipe, inputs, folder, ground.limits, tell, began)
+            for side in SIDES:  # what was opened meanwhile may have been a link
+                _demand_inside(recipe, side, inputs[side])
             if is_s3(url):
                 ground.storage.put(folder, url)
         made = run_report.of_evidence(url, ground.storage)
@@ -247,7 +251,9 @@ class Exec:
     def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
         source, ground = recipe.sources[side], self._ground
         if not source_planning.is_staged(source):
-            return source_planning.look(source, side, storage=ground.storage)
+            looked_at = source_planning.look(source, side, storage=ground.storage)
+            _demand_inside(recipe, side, looked_at)
+            return looked_at
         if source.read == "direct":
             connector = held.enter_context(
                 source_planning.connector(source, side, recipe.time_zone, resolve=ground.secret)
@@ -265,6 +271,16 @@ class Exec:
             return source_planning.staged(source, side, files, notes, marks, storage=ground.storage)
         except InvalidInput as error:
             raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
+
+
+def _demand_inside(recipe: Recipe, side: Side, read: Input) -> None:
+    """Where the files are on this machine, they are still those that the run was admitted for."""
+    if source_planning.is_staged(recipe.sources[side]):
+        return
+    try:
+        uri_coverage.demand_inside(recipe.sources[side].uri, read.files)
+    except Refused as refusal:
+        raise InvalidInput(Problem(f"sources.{side}.uri", str(refusal))) from None
 
 
 def rows_expected(inputs: Mapping[Side, Input], storage: Storage) -> int:

@@ -58,7 +58,11 @@ class RunSubmission(BaseModel):
 class Adoption(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    folder: Text = Field(max_length=2000, description="of the API's machine, or s3://")
+    folder: Text = Field(
+        max_length=2000,
+        description="of the API's machine, or s3://",
+        json_schema_extra={"pattern": "^(/|s3://)"},
+    )
 
 
 @router.post("/runs", status_code=201)

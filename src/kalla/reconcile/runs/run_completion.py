@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,12 +25,12 @@ from kalla.reconcile.runs import store
 from kalla.reconcile.runs.store import Ended, Untidy
 from kalla.settings import Settings
 from kalla.storage import Storage, join
-from kalla.work import jobs
+from kalla.work import jobs, runs
 from kalla.work.handler import Context, Stateless
 from kalla.work.intake import Woken
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.job_type import JobTypes
-from kalla.work.service import FORESEEN, Periodic
+from kalla.work.service import Periodic, SetAside
 from kalla.work.wake.channel import Wake
 
 INTERVAL = 1.0
@@ -52,14 +53,16 @@ class Conclusions(Periodic):
         self._database = database
         self._job_types = job_types
         self._wake = wake
-        self._set_aside: set[int] = set()  # runs that cannot be concluded, until a restart
+        self._aside = SetAside("conclusions")
 
     async def tick(self) -> float | None:
         woken = Woken()
         async with self._database.transaction() as connection:
-            found = await store.ended(connection, without=self._set_aside)
+            aside = [row for row in self._aside.current() if isinstance(row, int)]
+            found = await store.ended(connection, without=aside)
             for run in found:
-                woken += await self._conclude_apart(connection, run)
+                concluded = partial(self._conclude_apart, connection, run)
+                woken += await self._aside.attempt(run.run_id, concluded) or Woken()
         async with self._database.transaction() as connection:
             tidied = [tidying(run) for run in await store.untidy(connection)]
             woken += (await jobs.insert(connection, self._job_types, tidied)).woken
@@ -70,16 +73,8 @@ class Conclusions(Periodic):
         return 0.0 if found else None
 
     async def _conclude_apart(self, connection: Connection, run: Ended) -> Woken:
-        """A run that cannot be concluded is set aside and told, and holds up no other."""
-        try:
-            async with connection.transaction():
-                return await self._conclude(connection, run)
-        except FORESEEN:
-            raise
-        except Exception:
-            _log.exception("a run cannot be concluded and is set aside", run=run.run_id)
-            self._set_aside.add(run.run_id)
-            return Woken()
+        async with connection.transaction():
+            return await self._conclude(connection, run)
 
     async def _conclude(self, connection: Connection, run: Ended) -> Woken:
         await store.conclude(connection, run)
@@ -98,7 +93,7 @@ class Conclusions(Periodic):
 def tidying(run: Untidy) -> NewJob:
     keep = None if run.evidence_url is None else run.evidence_url.rstrip("/").rpartition("/")[2]
     payload = {"run_id": run.run_id, "keep": keep, "fence": run.fence}
-    return NewJob("tidy", payload, priority=PRIORITY)
+    return NewJob("tidy", payload, priority=PRIORITY, dedupe_key=runs.after_run(run.run_id))
 
 
 def call(run: Ended) -> NewJob:

@@ -15,6 +15,7 @@ from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.recipe.model import SIDES
 from kalla.redaction import scrub
 from kalla.statements import load
+from kalla.web.storable import replaced
 from kalla.web.text_format import shortened
 from kalla.work.job import RunStatus
 
@@ -163,16 +164,16 @@ async def adopt(
     cursor = await connection.execute(
         sql.adopt,
         {
-            "name": report.name,
-            "recipe_id": recipe_id,
-            "recipe_hash": report.recipe_hash,
-            "recipe": recipe,
-            "sources": Jsonb(report.sources),
+            "name": replaced(report.name),
+            "recipe_id": replaced(recipe_id),
+            "recipe_hash": replaced(report.recipe_hash),
+            "recipe": replaced(recipe),
+            "sources": Jsonb(replaced(report.sources)),
             "submitted_by": by,
             "created_at": report.started_at,
             "finished_at": report.finished_at,
             "evidence_url": report.evidence,
-            "report": Jsonb(report.model_dump(mode="json")),
+            "report": Jsonb(replaced(report.model_dump(mode="json"))),
         },
     )
     (row,) = await cursor.fetchall()
@@ -183,7 +184,7 @@ async def adopt(
 async def settle(connection: Connection, run_id: int, report: Report) -> None:
     """The match is done: where its evidence is, and the report a person reads first."""
     values = {"run_id": run_id, "evidence_url": report.evidence}
-    document = Jsonb(report.model_dump(mode="json"))
+    document = Jsonb(replaced(report.model_dump(mode="json")))
     await connection.execute(sql.settle, values | {"report": document})
 
 

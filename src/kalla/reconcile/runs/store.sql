@@ -100,15 +100,26 @@ WHERE run_id = %(run_id)s;
 -- What is to be removed is decided now, not when the run ended: it may have been retried since.
 -- Attempts with a higher fence than any so far are none of this look's business. A completed run is
 -- looked at once more later, for a worker that was cut off may write until then.
+-- Trap: a retry that has not committed yet still looks ended; it holds the run's row, so that this
+-- skips it. A retry that comes after waits for us, and then finds the removal and cancels it.
 WITH due AS (
     SELECT run_id, evidence_url, tidy_at, finished_at FROM kalla.reconciliations
     WHERE tidy_at <= kalla.clock() AND finished_at IS NOT NULL
     ORDER BY tidy_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+),
+held AS (
+    SELECT r.run_id FROM kalla.runs r JOIN due USING (run_id)
+    WHERE r.status <> 'running' FOR SHARE OF r SKIP LOCKED
+),
+ended AS (
+    SELECT due.* FROM due
+    WHERE run_id IN (SELECT run_id FROM held)
+       OR NOT EXISTS (SELECT FROM kalla.runs WHERE runs.run_id = due.run_id)
 )
 UPDATE kalla.reconciliations c
-SET tidy_at = CASE WHEN due.tidy_at < due.finished_at + make_interval(secs => %(kept)s)
-                   THEN due.finished_at + make_interval(secs => %(kept)s) END
-FROM due LEFT JOIN kalla.runs r USING (run_id)
-WHERE c.run_id = due.run_id AND r.status IS DISTINCT FROM 'running'
+SET tidy_at = CASE WHEN ended.tidy_at < ended.finished_at + make_interval(secs => %(kept)s)
+                   THEN ended.finished_at + make_interval(secs => %(kept)s) END
+FROM ended
+WHERE c.run_id = ended.run_id
 RETURNING c.run_id, c.evidence_url,
     (SELECT coalesce(max(fence), 0) FROM kalla.jobs WHERE jobs.run_id = c.run_id) AS fence;

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Permanent, Problem
-from kalla.reconcile.partitioned.shuffle import Piece
+from kalla.reconcile.plan.pieces import Piece
 from kalla.reconcile.plan.plan import Input, Plan, SidePlan
 from kalla.reconcile.recipe.match_sql_checks import VIEWS, key_places
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
@@ -30,6 +30,7 @@ from kalla.reconcile.sources.scan_sql import reader
 from kalla.reconcile.sql.column_values import held, literal, quote
 from kalla.spark import functions
 from kalla.spark.placing import place
+from kalla.spark.sandbox import searches
 from kalla.spark.session import require_reading
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def find_pairs(
             sources = ", ".join(
                 f"`{VIEWS[side]}` AS (SELECT * FROM `{names[side]}`)" for side in SIDES
             )
-            frame = session.sql(f"WITH {sources} SELECT * FROM ({plan.statement})")
+            statement = searches.bounded(plan.statement or "")
+            frame = session.sql(f"WITH {sources} SELECT * FROM ({statement})")
             pairs = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
             chosen = key_places(recipe, frame.columns)
             keys = pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items()))
@@ -98,6 +100,8 @@ def find_pairs(
                 f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
                 " of both sides share what it joins by; add a condition that tells them apart"
             ) from None
+        if told := searches.refusal(str(error)):
+            raise Permanent(told) from None
         if said := _lasting(error):
             raise Permanent(f"match_sql failed: {said}") from None
         raise

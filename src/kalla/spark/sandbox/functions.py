@@ -22,11 +22,13 @@ NUMBERS: Final = _names(
 
 TEXTS: Final = _names(
     """
-    ascii bit_length btrim char_length character_length chr concat concat_ws contains
-    crc32 endswith find_in_set hash hex initcap instr lcase left len length levenshtein locate
-    lower lpad ltrim md5 octet_length overlay position regexp_count regexp_extract regexp_instr
-    regexp_like regexp_replace regexp_substr replace reverse right rpad rtrim sha1 sha2 soundex
-    split split_part startswith substr substring substring_index translate trim ucase upper xxhash64
+    array_contains ascii bit_length btrim char_length character_length chr concat concat_ws
+    contains crc32 element_at endswith find_in_set get_json_object hash hex initcap instr
+    lcase left len length levenshtein locate lower lpad ltrim md5 octet_length overlay
+    position regexp_count regexp_extract regexp_instr regexp_like regexp_replace regexp_substr
+    replace reverse right rpad rtrim sha1 sha2 soundex split split_part startswith substr
+    substring substring_index to_number translate trim try_element_at try_to_number ucase
+    upper xxhash64
     """
 )
 
@@ -89,9 +91,10 @@ SEARCHES: Final = _names(
 # Those that make a text of texts, whichever letters these have.
 MADE_OF_TEXTS: Final = _names(
     """
-    btrim chr concat concat_ws date_format from_unixtime initcap lcase left lower lpad ltrim overlay
-    regexp_extract regexp_replace regexp_substr replace reverse right rpad rtrim split split_part
-    substr substring substring_index translate trim ucase upper
+    btrim chr concat concat_ws date_format element_at from_unixtime get_json_object initcap lcase
+    left lower lpad ltrim overlay regexp_extract regexp_replace regexp_substr replace reverse right
+    rpad rtrim split split_part substr substring substring_index translate trim try_element_at
+    ucase upper
     """
 )
 
@@ -101,9 +104,10 @@ SHORT: Final = (
     | DATES
     | _names(
         """
-        ascii bit_length char_length character_length chr contains count count_if crc32 endswith
-        find_in_set hash instr len length levenshtein locate md5 octet_length position
-        regexp_count regexp_instr regexp_like sha1 sha2 soundex startswith xxhash64
+        array_contains ascii bit_length char_length character_length chr contains count count_if
+        crc32 endswith find_in_set hash instr len length levenshtein locate md5 octet_length
+        position regexp_count regexp_instr regexp_like sha1 sha2 soundex startswith to_number
+        try_to_number xxhash64
         """
     )
 ) - _names("greatest least nanvl date_format from_unixtime")

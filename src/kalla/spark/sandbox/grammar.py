@@ -231,6 +231,8 @@ _CALLED: Final = {
 
 
 _INSTEAD: Final = {
+    "All": "write several conditions with AND between them",
+    "Any": "write several conditions with OR between them",
     "AtTimeZone": "use from_utc_timestamp or to_utc_timestamp",
     "Cluster": "leave it out: rows have no order",
     "Concat": "write || between them",

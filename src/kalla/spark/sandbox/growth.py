@@ -130,7 +130,7 @@ class _Growth:
         elif isinstance(node, exp.Like | exp.ILike):
             # A long pattern takes long at each place.
             times = parts[1] * _USUAL if parts[1] * _USUAL > _LONG else 1
-            count = times * tries.of_like(_percent_signs(node.expression), length)
+            count = times * tries.of_like(percent_signs(node.expression), length)
             self._tried("LIKE, by its %,", count, length, node,
                         "make several of it, with AND between")  # fmt: skip
         elif _makes_decimal(node):
@@ -217,7 +217,7 @@ def _characters(padding: list[exp.Expr]) -> int:
     return int(length.name) if length is not None and length.is_int else 1_000
 
 
-def _percent_signs(pattern: exp.Expr) -> int:
+def percent_signs(pattern: exp.Expr) -> int:
     """That take a part of the text; one at the end takes whatever is left."""
     texts = list(pattern.find_all(exp.Literal, exp.RawString))
     last = pattern

@@ -96,7 +96,7 @@ class Claims(Service):
         """
         # Under the lock a claim is either in hand, or nobody of this process knows of it.
         async with self._claiming:
-            held = [each.job for each in self._slots]
+            held = self._slots.known()
             returned, woken = await self._database.retrying(
                 lambda each: job_store.hand_back_strays(each, self._worker, held)
             )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from kalla.database import Connection, Database
 from kalla.settings import Retention
 from kalla.work import jobs as job_store
 from kalla.work import presence, runs
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, each_step
 
 _BATCH = 1000
 _WORKER_SECONDS = 3600
@@ -26,16 +27,28 @@ class Cleaner(Periodic):
         self._database = database
         self._retention = retention
         self._sweeps = sweeps
+        self._more = False  # than one look removes
 
     async def tick(self) -> float | None:
-        seconds = self._retention.finished_seconds
+        self._more = False
+        steps = (self._jobs, self._runs, self._workers)
+        await each_step([*steps, *(partial(self._other, sweep) for sweep in self._sweeps)])
+        return 0.0 if self._more else None
+
+    async def _jobs(self) -> None:
         async with self._database.transaction() as connection:
-            swept = await job_store.sweep(connection, seconds, _BATCH)
+            swept = await job_store.sweep(connection, self._retention.finished_seconds, _BATCH)
+        self._more |= swept == _BATCH
+
+    async def _runs(self) -> None:
         async with self._database.transaction() as connection:
-            swept_runs = await runs.sweep(connection, seconds)
+            swept = await runs.sweep(connection, self._retention.finished_seconds)
+        self._more |= swept > 0
+
+    async def _workers(self) -> None:
         async with self._database.transaction() as connection:
             await presence.forget(connection, _WORKER_SECONDS)
-        for sweep in self._sweeps:
-            async with self._database.transaction() as connection:
-                await sweep(connection, self._retention)
-        return 0.0 if swept == _BATCH or swept_runs else None
+
+    async def _other(self, sweep: Sweep) -> None:
+        async with self._database.transaction() as connection:
+            await sweep(connection, self._retention)

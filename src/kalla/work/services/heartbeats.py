@@ -10,7 +10,7 @@ from kalla.work import jobs as job_store
 from kalla.work import presence
 from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.metrics import Metrics
-from kalla.work.service import Periodic
+from kalla.work.service import FORESEEN, Periodic
 
 _log = logs.get(__name__)
 
@@ -41,10 +41,8 @@ class Heartbeats(Periodic):
             raise
 
     async def _beat(self, ours: list[HeldJob], progress: list[dict[str, object] | None]) -> None:
+        lost = await self._keep(ours, progress)
         async with self._database.transaction() as connection:
-            lost: set[int] = set()
-            if ours:
-                lost = await job_store.heartbeat(connection, [held.job for held in ours], progress)
             await presence.announce(connection, self._announcement())
         self._metrics.heartbeat_succeeded()
         for held in ours:
@@ -54,3 +52,32 @@ class Heartbeats(Periodic):
                 )
                 self._metrics.lost.labels(held.job.type).inc()
                 held.lose(f"job {held.job.job_id} was cancelled or taken away")
+
+    async def _keep(
+        self, ours: list[HeldJob], progress: list[dict[str, object] | None]
+    ) -> set[int]:
+        """All in one statement; where one of them breaks that, each by itself."""
+        if not ours:
+            return set()
+        try:
+            async with self._database.transaction() as connection:
+                return await job_store.heartbeat(connection, [held.job for held in ours], progress)
+        except FORESEEN:
+            raise
+        except Exception:
+            _log.exception("a heartbeat fails: each job gets one of its own")
+        lost = set[int]()
+        for held, facts in zip(ours, progress, strict=True):
+            lost |= await self._keep_one(held, facts)
+        return lost
+
+    async def _keep_one(self, held: HeldJob, facts: dict[str, object] | None) -> set[int]:
+        for told in (facts, None):  # a job whose progress cannot be kept is kept without it
+            try:
+                async with self._database.transaction() as connection:
+                    return await job_store.heartbeat(connection, [held.job], [told])
+            except FORESEEN:
+                raise
+            except Exception:
+                _log.exception("a job's heartbeat fails", job=held.job.job_id)
+        return set()

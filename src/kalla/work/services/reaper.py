@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from kalla import logs
 from kalla.database import Connection, Database
@@ -12,7 +13,7 @@ from kalla.work import jobs as job_store
 from kalla.work import runs
 from kalla.work.intake import Woken
 from kalla.work.metrics import Metrics
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, SetAside, each_step
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)
@@ -51,6 +52,8 @@ class Reaper(Periodic):
         self._heard = 0.0  # when Postgres last answered, by our own clock
         self._database_time = 0.0  # and what the database's clock was to show at that moment
         self._patient_until = 0.0
+        self._frozen = False  # found out while judging: the rest waits for the next look
+        self._aside = SetAside("reaper")
 
     async def tick(self) -> None:
         if await self._may_judge():
@@ -79,11 +82,18 @@ class Reaper(Periodic):
         return self._clock() - self._heard > self._tolerance_seconds
 
     async def _judge(self) -> None:
-        for step in (self._reclaim, self._end_exhausted, self._end_late_runs):
-            if self._was_frozen():
+        async def unless_frozen(step: Callable[[], Awaitable[None]]) -> None:
+            if self._frozen or self._was_frozen():
+                self._frozen = True
                 return
             await step()
             self._noted(self._clock())
+
+        self._frozen = False
+        steps = (self._reclaim, self._end_exhausted, self._end_late_runs, self._confirm_stopped)
+        await each_step(partial(unless_frozen, step) for step in steps)
+
+    async def _confirm_stopped(self) -> None:
         async with self._database.transaction() as connection:
             await job_store.stopped_with_worker(connection)
 
@@ -111,7 +121,9 @@ class Reaper(Periodic):
             async def act(connection: Connection, row: dict[str, int] = candidate) -> Woken | None:
                 return await job_store.end_exhausted(connection, **row)
 
-            if (woken := await self._database.retrying(act)) is not None:
+            row = ("job", candidate["job_id"])
+            woken = await self._aside.attempt(row, partial(self._database.retrying, act))
+            if woken is not None:
                 _log.error("job failed: no attempt left", **_facts(candidate))
                 self._metrics.reaper_failed.inc()
                 await self._wake.nudge(woken)
@@ -125,7 +137,8 @@ class Reaper(Periodic):
             async def act(connection: Connection, run_id: int = run_id) -> bool:
                 return await runs.end_late(connection, run_id)
 
-            if await self._database.retrying(act):
+            row = ("run", run_id)
+            if await self._aside.attempt(row, partial(self._database.retrying, act)):
                 _log.error("run failed: total timeout", run=run_id)
                 await self._wake.alarm()
 

@@ -160,6 +160,9 @@ class Settling(Service):
             status, woken = await self._insisting(act)
         except Lost:
             self._lost(held)
+        except Exception:  # not even its failure can be kept: the reaper takes it, and counts one
+            _log.exception("a job cannot be settled and is let go", **_names(held))
+            self._slots.let_go(held)
         else:
             if status == "put off":
                 self._metrics.put_off.labels(job.type).inc()
@@ -224,8 +227,8 @@ class Settling(Service):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.death = f"settling died: {type(error).__name__}: {scrub(str(error))}"
-            _log.error("settling died", exc_info=error)
+            self.trouble = f"settling failed: {type(error).__name__}: {scrub(str(error))}"
+            _log.error("the settling of one job failed", exc_info=error)
 
 
 def _is_lasting(error: BaseException) -> bool:

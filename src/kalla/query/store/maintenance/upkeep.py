@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from kalla.database import Connection, Database
 from kalla.query.store import catalogue
@@ -18,8 +19,10 @@ from kalla.query.store.maintenance.retention import RetentionTask
 from kalla.settings import Settings
 from kalla.statements import load
 from kalla.work import jobs
+from kalla.work.intake import Woken
+from kalla.work.job import NewJob
 from kalla.work.job_type import JobTypes
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, SetAside
 from kalla.work.wake.channel import Wake
 
 sql = load("kalla.query.store.maintenance", "upkeep.sql")
@@ -52,6 +55,7 @@ class Upkeep(Periodic):
         self._database = database
         self._job_types = job_types
         self._wake = wake
+        self._aside = SetAside("upkeep")
 
     async def tick(self) -> float | None:
         async with self._database.transaction() as connection:
@@ -63,15 +67,20 @@ class Upkeep(Periodic):
             leftovers = await self._leftovers(connection, state)
             wanted = [Compaction(tasks=tasks).job()] if tasks else []
             wanted += [leftovers.job()] if leftovers else []
-            woken = (
-                (await jobs.insert(connection, self._job_types, wanted)).woken if wanted else None
-            )
+            woken = Woken()
+            for job in wanted:  # each by itself: a merge that is refused stops no removal
+                submitted = partial(self._submit, connection, job)
+                woken += await self._aside.attempt(job.type, submitted) or Woken()
         if woken:
             await self._wake.nudge(woken)
         much = (
             state.at_work + sum(map(_segments, tasks)) + len(leftovers.files if leftovers else ())
         )
         return _SOON_SECONDS if much >= _MUCH else None
+
+    async def _submit(self, connection: Connection, job: NewJob) -> Woken:
+        async with connection.transaction():
+            return (await jobs.insert(connection, self._job_types, [job])).woken
 
     async def _tasks(self, connection: Connection, state: _State) -> Tasks:
         if state.compacting:

@@ -6,10 +6,12 @@ Apart from `writing.py`, which writes it: what is asked of it later must never c
 from __future__ import annotations
 
 import json
+import stat
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import duckdb
@@ -21,11 +23,12 @@ from kalla.reconcile.sources.scan_sql import parquet
 from kalla.reconcile.sql.column_values import quote
 from kalla.reconcile.sql.duckdb_errors import said
 from kalla.reconcile.sql.duckdb_limits import Bounds, bounded
-from kalla.storage import Storage, join
+from kalla.storage import Storage, is_s3, join
 
 Model = TypeVar("Model", bound=BaseModel)
 Kind = Literal["text", "number", "time", "boolean", "list"]
 
+_MOST_METADATA = 64 << 20
 _TEXT, _LIST = "VARCHAR", "VARCHAR[]"
 _UNMATCHED = {
     "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT, "attempted_rules": _LIST,
@@ -156,12 +159,18 @@ class Reader:
         for name in named:
             if name not in there:
                 raise NotFound(f"the evidence at {url} is not whole: {part}/{name} is missing")
+            _demand_file(url, part, name)
         return [join(url, part, name) for name in named]
 
 
 def metadata(url: str, storage: Storage) -> dict[str, Any]:
+    _demand_file(url, "metadata.json")
     try:
-        found = json.loads(storage.read_text(join(url, "metadata.json")))
+        with storage.open(join(url, "metadata.json")) as opened:
+            content = opened.read(_MOST_METADATA + 1)
+        if len(content) > _MOST_METADATA:
+            raise damaged(url, f"its metadata.json has more than {_MOST_METADATA:,} bytes")
+        found = json.loads(content.decode())
     except NotFound:
         raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
     except (ValueError, RecursionError):
@@ -169,6 +178,16 @@ def metadata(url: str, storage: Storage) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise damaged(url, "its metadata.json is no object")
     return found
+
+
+def _demand_file(url: str, *names: str) -> None:
+    """Of what may come from elsewhere: to open a pipe would wait for who writes to it."""
+    if is_s3(url):
+        return
+    place = Path(join(url, *names))
+    with suppress(OSError):  # who opens it says what is wrong
+        if not stat.S_ISREG(place.stat().st_mode):
+            raise damaged(url, f"{'/'.join(names)} is not a file")
 
 
 def understood(url: str, kind: type[Model], metadata: Any) -> Model:

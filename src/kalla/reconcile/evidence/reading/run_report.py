@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from kalla.reconcile.evidence.reading import source_warnings
 from kalla.reconcile.evidence.reading.evidence_reader import (
@@ -35,6 +42,9 @@ _SHOWN_KEYS = 3
 _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
+_MOST_DIGITS = 60
+_MOST_ROWS = 10**15
+_YEARS = (1970, 2999)
 _ALMOST_ALL = Decimal("99.99")
 
 _REASONS = {
@@ -47,6 +57,26 @@ _REASONS = {
 }
 
 
+def _bounded(amount: Decimal) -> Decimal:
+    """Evidence may come from elsewhere: to write out 1E+200000000 takes half a minute."""
+    if not amount.is_finite() or abs(amount.adjusted()) > _MOST_DIGITS:
+        raise ValueError(f"an amount has at most {_MOST_DIGITS} digits before and after its point")
+    if len(amount.as_tuple().digits) > 2 * _MOST_DIGITS:
+        raise ValueError(f"an amount has at most {2 * _MOST_DIGITS} digits")
+    return amount
+
+
+def _in_our_time(moment: datetime) -> datetime:
+    if not _YEARS[0] <= moment.year <= _YEARS[1]:
+        raise ValueError(f"the year is not between {_YEARS[0]} and {_YEARS[1]}")
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+Amount = Annotated[Decimal, AfterValidator(_bounded)]
+Moment = Annotated[datetime, AfterValidator(_in_our_time)]
+Rows = Annotated[int, Field(ge=0, le=_MOST_ROWS)]
+
+
 class Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -54,9 +84,9 @@ class Part(BaseModel):
 class Figures(Part):
     """Rows, and the sum of their amounts; by currency, where there are several."""
 
-    rows: int = 0
-    amount: Decimal | None = None
-    currencies: dict[str, Decimal] = {}
+    rows: Rows = 0
+    amount: Amount | None = None
+    currencies: dict[str, Amount] = {}
 
 
 class RuleFigures(Part):
@@ -73,7 +103,7 @@ class Exceptional(Part):
 
     side: Side
     record_key: str
-    amount: Decimal | None
+    amount: Amount | None
     currency: str | None = None  # where there are several
     closest_candidate: str | None
     reason: str
@@ -190,20 +220,20 @@ class _Source(Oddities):
 class _Suggestion(Part):
     side: Side
     record_key: str
-    amount: Decimal
+    amount: Amount
     currency: str | None
     partners: list[str]
-    partner_count: int
+    partner_count: Rows
 
 
 class _Rule(Part):
     name: str
     cardinality: str
-    matches: int
+    matches: Rows
     left: Figures
     right: Figures
-    ambiguous_left: int
-    ambiguous_right: int
+    ambiguous_left: Rows
+    ambiguous_right: Rows
     suggested: list[_Suggestion] = []
 
 
@@ -213,7 +243,7 @@ class _Facts(Part):
     recipe_hash: str
     sources: dict[Side, _Source]
     rules: list[_Rule]
-    started_at: datetime
+    started_at: Moment
     seconds: float = Field(ge=0, le=_MOST_SECONDS)
 
     @model_validator(mode="after")
@@ -267,6 +297,8 @@ def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
             found += _ambiguous(reader.dataset(folder, "ambiguous"), reader)
         except KeyError as reason:
             raise damaged(folder, f"{reason} is no reason of an exception") from None
+        except (ValidationError, AttributeError, TypeError):
+            raise damaged(folder, "its rows are not what a run writes") from None
     ranked: dict[str, list[Exceptional]] = {}
     for each in sorted(found, key=_largest_first):
         ranked.setdefault(each.currency or "" if several else "", []).append(each)

@@ -1,0 +1,52 @@
+"""The columns of a source's files, with their types in the words that recipes are checked by."""
+
+from __future__ import annotations
+
+import re
+
+from kalla.errors import InvalidInput, Unavailable
+from kalla.reconcile.recipe.column_checks import Unread
+from kalla.reconcile.recipe.model import DATABASES, Source
+from kalla.reconcile.recipe.validation import scheme_of
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.storage import LOCAL, Storage
+
+
+def columns_of(
+    source: Source,
+    *,
+    storage: Storage = LOCAL,
+    bounds: Bounds | None = None,
+) -> dict[str, str]:
+    """The columns of a source's files with their types; Unavailable says why there are none.
+
+    CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
+    line is looked at.
+    """
+    if scheme_of(source.uri) in (*DATABASES, "source"):
+        raise Unavailable(
+            f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
+            " /api/recipes/validate"
+        )
+    try:
+        seen = native_files.look(source, storage=storage, bounds=bounds)
+    except InvalidInput as error:
+        raise Unavailable("; ".join(each.message for each in error.problems)) from None
+    words = {name: word_of(type_) for name, type_ in seen.types.items()}
+    return words | {name: Unread(reason) for name, reason in seen.unread.items()}
+
+
+def word_of(type_: str) -> str:
+    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
+    for heads, word in (
+        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
+        (("DECIMAL",), "decimal"),
+        (("FLOAT", "DOUBLE"), "float"),
+        (("DATE",), "date"),
+        (("TIMESTAMP",), "timestamp"),
+        (("BOOLEAN",), "boolean"),
+    ):
+        if type_.startswith(heads) and not type_.endswith("]"):
+            return word
+    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"

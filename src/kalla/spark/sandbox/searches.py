@@ -1,0 +1,102 @@
+"""Bounds the texts that patterns are searched in, by how often Java may try on a text so long.
+
+`growth` counts for texts as long as sources usually have. A source may have longer ones, and where
+Java tries for minutes no cancel reaches it: such a text fails the run, in a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from sqlglot import ErrorLevel, exp
+
+from kalla.spark.sandbox import patterns, tries
+from kalla.spark.sandbox.functions import PATTERNS, SEARCHES, WITH_UNIT
+from kalla.spark.sandbox.grammar import Held
+from kalla.spark.sandbox.growth import percent_signs
+
+FUNCTION: Final = "kalla_searched"
+_ERROR: Final = "KALLA_LONG_TEXT"
+_LONGEST: Final = 2**31 - 1  # of any text
+_DIALECT: Final = Held()
+
+DEFINITION: Final = f"""
+CREATE OR REPLACE TEMPORARY FUNCTION {FUNCTION}(text STRING, most INT)
+RETURNS STRING
+DETERMINISTIC
+RETURN IF(length(text) > most,
+          CAST(raise_error(concat('{_ERROR} ', length(text), ' ', most)) AS STRING), text)
+"""
+
+
+def bounded(held: str) -> str:
+    """SQL that `hold` has written, with every text bounded that a pattern is searched in."""
+    (tree,) = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse(_DIALECT.tokenize(held), held)
+    if tree is None:
+        raise ValueError("SQL from the sandbox cannot be read")
+    # The inner ones first: what is replaced keeps what was replaced within it.
+    for node in reversed(list(tree.walk())):
+        _keep_unit(node)
+        for text, most in _searched(node):
+            if most < _LONGEST:
+                text.replace(_call(text, most))
+    return tree.sql(dialect=_DIALECT, identify=True, comments=False)
+
+
+def refusal(message: str) -> str | None:
+    """What to say of an error that a text was too long; None of any other."""
+    found = re.search(rf"{_ERROR} (\d+) (\d+)", message)
+    if found is None:
+        return None
+    length, most = (int(each) for each in found.groups())
+    return (
+        f"match_sql searches a text of {length:,} characters for a pattern that may be tried in too"
+        f" many ways on it, at most {most:,} are allowed: search left(…, {most}), or let the"
+        " pattern begin with ^ and repeat classes that differ from what comes after them"
+    )
+
+
+def _searched(node: exp.Expr) -> Iterator[tuple[exp.Expr, int]]:
+    """The texts that a node searches, and how long each may be."""
+    if isinstance(node, exp.RegexpLike):
+        yield node.this, _longest_for(node.expression)
+    elif isinstance(node, exp.Like | exp.ILike):
+        signs = percent_signs(node.expression)
+        yield node.this, _LONGEST if signs < 2 else int(tries.MOST ** (1 / signs))
+    elif isinstance(node, exp.Anonymous) and len(node.expressions) > 1:
+        name = node.name.lower()
+        if name in PATTERNS:
+            yield node.expressions[0], _longest_for(node.expressions[PATTERNS[name]])
+        elif name in SEARCHES:
+            both = node.expressions[:2]
+            if not any(isinstance(each, exp.Literal | exp.RawString) for each in both):
+                yield from ((each, int(tries.MOST**0.5)) for each in both)
+
+
+def _keep_unit(node: exp.Expr) -> None:
+    """A unit is a keyword, which the parser takes for a column that has no quotes yet."""
+    is_dated = isinstance(node, exp.Anonymous) and node.name.lower() in WITH_UNIT
+    if is_dated and len(node.expressions) == 3 and isinstance(node.expressions[0], exp.Column):
+        node.expressions[0].replace(exp.Var(this=node.expressions[0].name))
+
+
+def _longest_for(pattern: exp.Expr) -> int:
+    """The longest text on which a pattern is tried no more often than is allowed."""
+    if not isinstance(pattern, exp.Literal | exp.RawString):
+        return _LONGEST  # the sandbox has refused it
+    read = patterns.read(pattern.name)
+    shortest, longest = 1, _LONGEST
+    while shortest < longest:
+        middle = (shortest + longest + 1) // 2
+        if tries.of_pattern(read, middle) <= tries.MOST:
+            shortest = middle
+        else:
+            longest = middle - 1
+    return shortest
+
+
+def _call(text: exp.Expr, most: int) -> exp.Expr:
+    as_text = exp.Cast(this=text.copy(), to=exp.DataType.build("STRING", dialect="spark"))
+    return exp.Anonymous(this=FUNCTION, expressions=[as_text, exp.Literal.number(most)])
