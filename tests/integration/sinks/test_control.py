@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from confluent_kafka import TopicPartition
 
-from kalla.sinks import store
-from kalla.sinks.lag import log_ends
+from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
+from kalla.sinks.servers.lag import log_ends
 from kalla.work import leases
 from tests.sinks_kit import Site, event
 
@@ -161,7 +161,7 @@ async def test_offsets_that_retention_removed_stop_the_partition_until_skipped(s
     assert "100 to 149" in (row.reason or "")
     ends = log_ends({"bootstrap.servers": site.servers.kafka.address}, topic)
     async with site.database.transaction() as connection:
-        await store.skip_gap(connection, pipeline.name, row, ends[0][0], "test")
+        await ledger.skip_gap(connection, pipeline.name, row, ends[0][0], "test")
 
     async def rest() -> bool:
         return await counted(site, pipeline) == 150

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kalla.sinks import checks
-from kalla.sinks.clickhouse import Late
 from kalla.sinks.kernel import Delivery, Kernel, Unsettled
-from kalla.sinks.messages import OffsetRange, OffsetsGone
+from kalla.sinks.servers import checks
+from kalla.sinks.servers.clickhouse import Late
+from kalla.sinks.servers.messages import OffsetRange, OffsetsGone
 from tests.sinks_kit import DATABASE, Site, event
 
 BAD = {
@@ -56,9 +56,7 @@ class Bench:
             pipeline=self.pipeline.name,
             range=OffsetRange(self.topic, 0, start, end),
             generation=0,
-            mapping_version=1,
-            mapping=self.pipeline.mapping,
-            tombstones="skip",
+            rules=replace(self.pipeline.rules, version=1),
             token=f"token-{start}-{end}",
             comment="test",
         )

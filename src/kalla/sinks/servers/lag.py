@@ -9,8 +9,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pydantic import BaseModel
 
 from kalla.errors import NotFound, Unavailable
-from kalla.sinks.connections import Resolve, kafka_settings
-from kalla.sinks.store import LedgerRow, PipelineRecord
+from kalla.sinks.ledger import LedgerRow
+from kalla.sinks.servers.connections import Resolve, kafka_settings
+from kalla.sinks.store import PipelineRecord
 
 _SECONDS = 10.0
 
@@ -24,10 +25,13 @@ class PartitionLag(BaseModel):
     rows: int
     dead_letters: int
     skipped: int
+    filtered: int
     generation: int
     stopped: str | None
     reason: str | None
     intent_seconds: float | None
+    lag_seconds: float | None
+    retention_seconds: float | None
     newest_at: datetime | None
     committed_at: datetime | None
 
@@ -51,10 +55,13 @@ def measure(
                 rows=row.rows if row else 0,
                 dead_letters=row.dead if row else 0,
                 skipped=row.skipped if row else 0,
+                filtered=row.filtered if row else 0,
                 generation=row.generation if row else 0,
                 stopped=row.stopped if row else None,
                 reason=row.reason if row else None,
                 intent_seconds=row.intent_seconds if row else None,
+                lag_seconds=row.lag_seconds if row else None,
+                retention_seconds=row.retention_seconds if row else None,
                 newest_at=row.newest_at if row else None,
                 committed_at=row.committed_at if row else None,
             )

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from kalla.sinks.clickhouse import ClickHouse
-from kalla.sinks.connections import Resolve, target
+from kalla.sinks.records.letters import OPEN
+from kalla.sinks.servers.clickhouse import ClickHouse
+from kalla.sinks.servers.connections import Resolve, target
 from kalla.sinks.store import PipelineRecord
 
 _MOST_GROUPS = 100
@@ -40,15 +41,23 @@ class DeadLetters(BaseModel):
 
 
 def read(
-    record: PipelineRecord, resolve: Resolve, limit: int, reason: str | None, field: str | None
+    record: PipelineRecord,
+    resolve: Resolve,
+    limit: int = 50,
+    reason: str | None = None,
+    field: str | None = None,
+    place: tuple[int, int] | None = None,
 ) -> DeadLetters:
-    """Blocking. The newest letters first; groups count all of them."""
+    """Blocking. The newest open letters first; groups count all of them.
+
+    `place` is the partition and offset of one letter.
+    """
     server = ClickHouse(target(record.clickhouse, resolve))
     table = f"`{record.clickhouse.database}`.`{record.clickhouse.dead_letters}`"
     try:
         groups = server.rows(
             f"SELECT reason, field, count() AS count FROM {table}"
-            " WHERE pipeline = {pipeline:String} GROUP BY reason, field"
+            f" WHERE {OPEN % {'table': table}} GROUP BY reason, field"
             f" ORDER BY count DESC, reason LIMIT {_MOST_GROUPS}",
             pipeline=record.pipeline,
         )
@@ -56,13 +65,17 @@ def read(
             "SELECT topic, partition, offset, generation, mapping_version,"
             " toUnixTimestamp64Milli(timestamp) AS millis, reason, field,"
             f" base64Encode(ifNull(value, '')) AS value FROM {table}"
-            " WHERE pipeline = {pipeline:String}"
+            f" WHERE {OPEN % {'table': table}}"
+            " AND ({partition:Int32} < 0 OR partition = {partition:Int32})"
+            " AND ({offset:Int64} < 0 OR offset = {offset:Int64})"
             " AND ({reason:String} = '' OR reason = {reason:String})"
             " AND ({field:String} = '' OR field = {field:String})"
             f" ORDER BY timestamp DESC, partition, offset DESC LIMIT {int(limit)}",
             pipeline=record.pipeline,
             reason=reason or "",
             field=field or "",
+            partition=-1 if place is None else place[0],
+            offset=-1 if place is None else place[1],
         )
     finally:
         server.close()

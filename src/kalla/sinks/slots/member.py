@@ -17,14 +17,16 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from kalla import logs
 from kalla.errors import NotFound, Unavailable
 
 _log = logs.get(__name__)
 
-_POLL_SECONDS = 0.05
+_ENDS_SECONDS = 0.1  # between questions for the ends of the log; while nothing happens, rarer
+_IDLE_ENDS_SECONDS = 0.5
+_IDLE_AFTER_SECONDS = 10.0
 _ASK_SECONDS = 5.0
 
 
@@ -60,6 +62,7 @@ class GroupMember(threading.Thread):
         self._ends: dict[int, LogEnds] = {}
         self._positions: dict[int, int] = {}  # to be committed to the group
         self._stopping = threading.Event()
+        self._moved = 0.0  # when the log last grew
         self.trouble: str | None = None
         self._consumer = Consumer(
             {
@@ -118,16 +121,18 @@ class GroupMember(threading.Thread):
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
-            asked = 0.0
+            asked = self._moved = time.monotonic()
             while not self._stopping.is_set():
-                message = self._consumer.poll(_POLL_SECONDS)
+                idle = time.monotonic() - self._moved > _IDLE_AFTER_SECONDS
+                pause = _IDLE_ENDS_SECONDS if idle else _ENDS_SECONDS
+                message = self._consumer.poll(pause / 2)
                 error = message.error() if message is not None else None
                 if error is not None:
                     self.trouble = f"Kafka: {error.str()}"
                     if error.fatal():
                         break
                 now = time.monotonic()
-                if now - asked > 0.1:
+                if now - asked > pause:
                     self._ask_ends()
                     asked = now
                 self._commit()
@@ -193,6 +198,7 @@ class GroupMember(threading.Thread):
                 self._ends[partition] = LogEnds(low, high)
         self.trouble = None
         if self.ends() != before:
+            self._moved = time.monotonic()
             self._changed()
 
     def _commit(self) -> None:
@@ -211,16 +217,36 @@ class GroupMember(threading.Thread):
                 _log.info("group offsets not committed", error=error.args[0].str())
 
 
-def topic_id(settings: Mapping[str, str], topic: str) -> str:
-    """The id that Kafka gave the topic: a topic made anew under its name has another."""
-    admin = AdminClient(dict(settings))
+@dataclass(frozen=True)
+class TopicFacts:
+    topic_id: str  # a topic made anew under its name has another
+    retention_ms: int | None  # None: for ever, or nobody may know
+
+
+def topic_facts(settings: Mapping[str, str], topic: str) -> TopicFacts:
+    """Blocking. What Kafka says of the topic itself."""
+    admin = AdminClient({**settings, "log_level": 0})
     (described,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=_ASK_SECONDS
     ).values()
     try:
-        return str(described.result().topic_id)
+        identity = str(described.result().topic_id)
     except KafkaException as error:
         code = error.args[0]
         if code.name() == "UNKNOWN_TOPIC_OR_PART":
             raise NotFound(f"Kafka has no topic {topic}: create it, and delivery begins") from None
         raise Unavailable(f"Kafka does not answer: {code.str()}") from None
+    return TopicFacts(identity, _retention_ms(admin, topic))
+
+
+def _retention_ms(admin: AdminClient, topic: str) -> int | None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        (answer,) = admin.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
+        found = answer.result()
+    except KafkaException:  # it needs a right of its own, and only a figure on a page depends on it
+        return None
+    if "delete" not in found["cleanup.policy"].value:
+        return None
+    milliseconds = int(found["retention.ms"].value)
+    return None if milliseconds < 0 else milliseconds

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.errors import Conflict, InvalidInput, Problem
-from kalla.sinks.store import LedgerRow, PipelineRecord
+from kalla.sinks.ledger import LedgerRow
+from kalla.sinks.store import PipelineRecord
 
 
 class Wanted(BaseModel):

@@ -6,23 +6,25 @@ import re
 from collections.abc import Sequence
 
 from kalla.errors import InvalidInput, Problem
-from kalla.sinks.clickhouse import (
+from kalla.sinks.kernel import DEAD_LETTER_COLUMNS
+from kalla.sinks.model import EXACTLY_ONCE, PROVENANCE, WITHIN_WINDOW, Column, Pipeline
+from kalla.sinks.servers.clickhouse import (
+    LEAST_WINDOW,
     ClickHouse,
     Target,
     check_problems,
     create_table,
     describe,
+    window_of,
 )
-from kalla.sinks.kernel import DEAD_LETTER_COLUMNS
-from kalla.sinks.model import PROVENANCE, Column, Pipeline
 
 _LOOK_SECONDS = 5.0
 _TO = re.compile(r"^CREATE MATERIALIZED VIEW \S+ (?:UUID \S+ )?TO (\S+)")
 
 
-def wanted_columns(mapping: Sequence[Column]) -> dict[str, str]:
+def wanted_columns(mapping: Sequence[Column], provenance: bool = True) -> dict[str, str]:
     """What the table needs: the mapping's columns and where each row came from."""
-    return {each.column: each.type for each in mapping} | PROVENANCE
+    return {each.column: each.type for each in mapping} | (PROVENANCE if provenance else {})
 
 
 def definitions(pipeline: Pipeline) -> dict[str, str]:
@@ -32,8 +34,8 @@ def definitions(pipeline: Pipeline) -> dict[str, str]:
         config.table: create_table(
             config.database,
             config.table,
-            wanted_columns(pipeline.mapping),
-            ["_topic", "_partition", "_offset"],
+            wanted_columns(pipeline.mapping, config.provenance),
+            ["_topic", "_partition", "_offset"] if config.provenance else [],
         ),
         config.dead_letters: create_table(
             config.database,
@@ -44,8 +46,8 @@ def definitions(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-def check_tables(pipeline: Pipeline, target: Target) -> None:
-    """Raise InvalidInput with what does not fit and the DDL that mends it."""
+def check_tables(pipeline: Pipeline, target: Target) -> str:
+    """The guarantee that the tables allow; InvalidInput with what does not fit and its DDL."""
     config = pipeline.clickhouse
     server = ClickHouse(target, _LOOK_SECONDS)
     try:
@@ -53,8 +55,9 @@ def check_tables(pipeline: Pipeline, target: Target) -> None:
             for statement in definitions(pipeline).values():
                 server.execute(statement)
         problems: list[Problem] = []
+        probe = config.provenance
         for name, columns in (
-            (config.table, wanted_columns(pipeline.mapping)),
+            (config.table, wanted_columns(pipeline.mapping, config.provenance)),
             (config.dead_letters, DEAD_LETTER_COLUMNS),
         ):
             state = describe(server, name)
@@ -67,12 +70,14 @@ def check_tables(pipeline: Pipeline, target: Target) -> None:
                     )
                 )
                 continue
+            probe = probe and state.readable
             problems += check_problems(columns, state, name)
             problems += _view_problems(server, state.views, name)
     finally:
         server.close()
     if problems:
         raise InvalidInput(*problems)
+    return EXACTLY_ONCE if probe else WITHIN_WINDOW
 
 
 def _view_problems(server: ClickHouse, views: Sequence[str], table: str) -> list[Problem]:
@@ -83,11 +88,12 @@ def _view_problems(server: ClickHouse, views: Sequence[str], table: str) -> list
         written_to = _TO.search(text)
         if written_to:
             text = _definition(server, written_to[1].replace("`", ""))
-        if "deduplication_window" not in text and "ENGINE = Replicated" not in text:
+        if window_of(text) < LEAST_WINDOW:
             problems.append(
                 Problem(
                     f"clickhouse.{table}",
-                    f"the materialized view {view} writes to a table without a window",
+                    f"the materialized view {view} writes to a table that remembers the tokens of "
+                    f"fewer than {LEAST_WINDOW} blocks",
                     suggestion="write it with TO another table, made with "
                     "non_replicated_deduplication_window = 10000",
                 )

@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from kalla.errors import Unavailable
-from kalla.sinks.clickhouse import ClickHouse, TableState, Target, describe
 from kalla.sinks.kernel import Delivery, Facts, Kernel
+from kalla.sinks.records.letters import (
+    Chunk,
+    ChunkRequest,
+    ReplayFacts,
+    ReplayRequest,
+    next_chunk,
+    replay_chunk,
+)
+from kalla.sinks.servers.clickhouse import ClickHouse, TableState, Target, describe
 
 _LENGTH = struct.Struct("<Q")
 
@@ -45,7 +53,7 @@ class Child:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "kalla.sinks.child",
+            "kalla.sinks.slots.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the worker, which then ends its slots
@@ -75,6 +83,12 @@ class Child:
 
     async def deliver(self, delivery: Delivery, deadline: float) -> Facts:
         return cast(Facts, await self._ask(("deliver", delivery, deadline)))
+
+    async def next_chunk(self, request: ChunkRequest) -> Chunk | None:
+        return cast("Chunk | None", await self._ask(("next_chunk", request)))
+
+    async def replay(self, request: ReplayRequest, deadline: float) -> ReplayFacts:
+        return cast(ReplayFacts, await self._ask(("replay", request, deadline)))
 
     async def kill(self) -> None:
         """End it at once; returns when it is gone."""
@@ -107,6 +121,7 @@ def main() -> None:
     os.dup2(2, 1)  # a library that prints must not break the answers
     kernel: Kernel | None = None
     server: ClickHouse | None = None
+    letters = ""
     while True:
         request = requests.next()
         try:
@@ -114,6 +129,7 @@ def main() -> None:
                 connections: Connections = request[1]
                 kernel = Kernel(connections.kafka, connections.target, connections.dead_letters)
                 server = ClickHouse(connections.target)
+                letters = connections.dead_letters
                 answer: Any = None
             elif kernel is None or server is None:
                 raise AssertionError("not opened")
@@ -121,6 +137,10 @@ def main() -> None:
                 answer = kernel.clock()
             elif request[0] == "tables":
                 answer = [describe(server, name) for name in request[1]]
+            elif request[0] == "next_chunk":
+                answer = next_chunk(server, letters, request[1])
+            elif request[0] == "replay":
+                answer = replay_chunk(server, letters, *request[1:])
             else:
                 answer = kernel.deliver(*request[1:])
         except Exception as error:  # whatever it is, the slot has to know

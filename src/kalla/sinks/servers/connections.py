@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from pydantic import SecretStr
 
-from kalla.sinks.child import Connections
-from kalla.sinks.clickhouse import Target
 from kalla.sinks.model import ClickHouseConfig, KafkaConfig
+from kalla.sinks.servers.clickhouse import Target
+from kalla.sinks.slots.child import Connections
 
 Resolve = Callable[[str], SecretStr]
 

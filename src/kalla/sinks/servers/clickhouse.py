@@ -14,8 +14,10 @@ import pyarrow as pa
 from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
 from kalla.redaction import scrub
 
+_NO_ACCESS = 497
 _CODE = re.compile(r"Code: (\d+)")
 _LATE = "kalla: late"
+LEAST_WINDOW = 100  # blocks; fewer may be pushed out before an intent is recovered
 _CLOCK_SECONDS = 30.0
 # Authentication, access, unknown table, database or column, types: waiting does not cure these.
 _LASTING = {16, 36, 43, 47, 53, 60, 62, 81, 192, 193, 194, 497, 516}
@@ -162,6 +164,7 @@ class TableState:
     columns: Mapping[str, str]
     window: int  # blocks whose tokens are remembered; 0: none
     views: tuple[str, ...] = ()
+    readable: bool = True  # whether the user may ask for its rows
 
 
 def describe(server: ClickHouse, table: str) -> TableState | None:
@@ -186,13 +189,25 @@ def describe(server: ClickHouse, table: str) -> TableState | None:
         row["uuid"],
         row["engine"],
         {each["name"]: each["type"] for each in columns},
-        _window(row["engine"], row["engine_full"]),
+        window_of(row["engine_full"]),
         tuple(row["views"]),
+        _readable(server, table),
     )
 
 
-def _window(engine: str, definition: str) -> int:
-    replicated = engine.startswith(("Replicated", "Shared"))
+def _readable(server: ClickHouse, table: str) -> bool:
+    try:
+        server.rows(f"SELECT 1 FROM {_quoted(server.target.database)}.{_quoted(table)} LIMIT 0")
+    except Refused as error:
+        if f"Code: {_NO_ACCESS}" in str(error):
+            return False
+        raise
+    return True
+
+
+def window_of(definition: str) -> int:
+    """How many inserts' tokens a table remembers, by its CREATE TABLE or its engine's text."""
+    replicated = re.search(r"(?:^|ENGINE = )(?:Replicated|Shared)", definition) is not None
     name = (
         "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
     )
@@ -225,11 +240,11 @@ def check_problems(wanted: Mapping[str, str], state: TableState, table: str) -> 
     if not state.engine.endswith("MergeTree"):
         problems.append(Problem(f"clickhouse.{table}", f"has the engine {state.engine}",
                                 suggestion="use MergeTree or one of its family"))  # fmt: skip
-    elif state.window < 100:
+    elif state.window < LEAST_WINDOW:
         problems.append(
             Problem(
                 f"clickhouse.{table}",
-                f"remembers the tokens of {state.window} blocks, and 100 are needed",
+                f"remembers the tokens of {state.window} blocks, and {LEAST_WINDOW} are needed",
                 suggestion=f"ALTER TABLE {table} MODIFY SETTING"
                 " non_replicated_deduplication_window = 10000",
             )
@@ -247,9 +262,13 @@ def create_table(
     lines = ",\n".join(f"    {_quoted(name)} {kind}" for name, kind in columns.items())
     return (
         f"CREATE TABLE IF NOT EXISTS {_quoted(database)}.{_quoted(table)} (\n{lines}\n)"
-        f" ENGINE = MergeTree ORDER BY ({', '.join(map(_quoted, order))})"
+        f" ENGINE = MergeTree ORDER BY {_order(order)}"
         " SETTINGS non_replicated_deduplication_window = 10000"
     )
+
+
+def _order(columns: Sequence[str]) -> str:
+    return f"({', '.join(map(_quoted, columns))})" if columns else "tuple()"
 
 
 def require(problems: Sequence[Problem]) -> None:

@@ -12,9 +12,9 @@ import orjson
 import pyarrow as pa
 
 from kalla.errors import Problem
-from kalla.sinks.messages import Message
 from kalla.sinks.model import Column
-from kalla.sinks.types import ColumnType, Unfit, column_type
+from kalla.sinks.rows.types import ColumnType, Unfit, column_type
+from kalla.sinks.servers.messages import Message
 
 _ABSENT = object()
 
