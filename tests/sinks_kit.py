@@ -27,11 +27,15 @@ from kalla.local import ports
 from kalla.local.clickhouse import ClickHouse as ClickHouseServer
 from kalla.local.kafka import Kafka
 from kalla.settings import Database as DatabaseSettings
+from kalla.settings import Settings
+from kalla.settings import Sinks as SinkSettings
+from kalla.settings import Spark as SparkSettings
 from kalla.sinks import ledger, model, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.records import audit
 from kalla.sinks.servers import checks
 from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.slots.reconciling import Slots
 
 DATABASE = "events"
 PASSWORD = "sink-password"
@@ -58,6 +62,11 @@ MAPPING = [
 class Servers:
     kafka: Kafka
     clickhouse: ClickHouseServer
+
+    @property
+    def given(self) -> str:
+        """How another process finds them: KALLA_TEST_SINKS."""
+        return f"{self.kafka.folder.parent},{self.kafka.port},{self.clickhouse.port}"
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.kafka.address})
@@ -152,9 +161,17 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def sink_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    folder = tmp_path_factory.mktemp("sinks")
-    kafka = Kafka(folder, ports.choose_free(), retention_check_ms=1000)
-    clickhouse = ClickHouseServer(folder, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
+    """KALLA_TEST_SINKS names servers that run already: their folder and both ports."""
+    if given := os.environ.get("KALLA_TEST_SINKS"):
+        folder, kafka_port, clickhouse_port = given.split(",")
+        yield Servers(
+            Kafka(Path(folder), int(kafka_port)),
+            ClickHouseServer(Path(folder), int(clickhouse_port)),
+        )
+        return
+    place = tmp_path_factory.mktemp("sinks")
+    kafka = Kafka(place, ports.choose_free(), retention_check_ms=1000)
+    clickhouse = ClickHouseServer(place, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
     try:
         kafka.check()
         clickhouse.check()
@@ -194,6 +211,8 @@ class Site:
     database: Database
     folder: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    worker_url: str = ""  # where workers find the database; "": as the test does
+    held: list[Slots] = field(default_factory=list)
     password = SecretStr(PASSWORD)
 
     def pipeline(self, topic: str, **changes: Any) -> Pipeline:
@@ -244,9 +263,22 @@ class Site:
         async with self.database.transaction() as connection:
             return await ledger.ledger(connection, pipeline.name)
 
+    async def start_slots(self, spark: SparkSettings | None = None, **settings: Any) -> Slots:
+        """Hold slots in this process: quicker than a worker, for tests that kill nobody."""
+        given = {"reconcile_seconds": 0.3, "lease_ttl_seconds": 4.0, "placement": "local"}
+        whole = Settings(
+            database=DatabaseSettings(url=SecretStr(self.url)),
+            sinks=SinkSettings(**given | settings),
+            spark=spark or SparkSettings(),
+        )
+        slots = Slots(whole, self.database, f"slots-{len(self.held)}", lambda _name: self.password)
+        self.held.append(slots)
+        await slots.start()
+        return slots
+
     def start_worker(self, **variables: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {
-            "KALLA_DATABASE_URL": self.url,
+            "KALLA_DATABASE_URL": self.worker_url or self.url,
             "KALLA_WAKE_CHANNEL": "postgres",
             "KALLA_SINKS_RECONCILE_SECONDS": "0.5",
             "KALLA_SINKS_LEASE_TTL_SECONDS": "4",
@@ -274,6 +306,7 @@ async def open_site(servers: Servers, url: str, folder: Path) -> AsyncIterator[S
         try:
             yield site
         finally:
+            await asyncio.gather(*(slots.stop() for slots in site.held))
             for worker in site.workers:
                 worker.terminate()
             deadline = time.monotonic() + 20

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from kalla.sinks.store import Rate
 
 WIDTH, HEIGHT = 640, 150
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 10, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 8, 10, 24
 _SECONDS = 10  # of a sample
-_SPAN = 1800  # of a chart
+_LEAST_SPAN, _MOST_SPAN = 300, 1800  # seconds of a chart
 _COLOURS = 6
 _MOST_LINES = 24
 
@@ -37,9 +37,13 @@ def charts(rates: Sequence[Rate]) -> list[Chart]:
 def _svg(rates: Sequence[Rate], value: Callable[[Rate], float], title: str) -> Markup:
     end = max(each.at for each in rates)
     most = max(value(each) for each in rates) or 1.0
+    oldest = (end - min(each.at for each in rates)).total_seconds()
+    span = min(max(oldest, _LEAST_SPAN), _MOST_SPAN)
     partitions = sorted({each.partition for each in rates})[:_MOST_LINES]
     lines = Markup("").join(
-        _line([each for each in rates if each.partition == partition], value, end, most, number)
+        _line(
+            [each for each in rates if each.partition == partition], value, end, most, span, number
+        )
         for number, partition in enumerate(partitions)
     )
     floor = HEIGHT - _BOTTOM
@@ -49,8 +53,8 @@ def _svg(rates: Sequence[Rate], value: Callable[[Rate], float], title: str) -> M
         '<line class="grid" x1="{left}" y1="{top}" x2="{right}" y2="{top}"/>'
         '<text x="{edge}" y="{mosty}" text-anchor="end">{most}</text>'
         '<text x="{edge}" y="{floor}" text-anchor="end">0</text>'
-        '<text x="{left}" y="{h}">30 min ago</text>'
-        '<text x="{right}" y="{h}" text-anchor="end">{end}</text>{lines}</svg>'
+        '<text x="{left}" y="{below}">{minutes} min ago</text>'
+        '<text x="{right}" y="{below}" text-anchor="end">{end}</text>{lines}</svg>'
     ).format(
         w=WIDTH,
         h=HEIGHT,
@@ -64,16 +68,23 @@ def _svg(rates: Sequence[Rate], value: Callable[[Rate], float], title: str) -> M
         floor=floor,
         end=f"{end:%H:%M:%S}",
         lines=lines,
+        below=HEIGHT - 5,
+        minutes=round(span / 60),
     )
 
 
 def _line(
-    rates: Sequence[Rate], value: Callable[[Rate], float], end: datetime, most: float, number: int
+    rates: Sequence[Rate],
+    value: Callable[[Rate], float],
+    end: datetime,
+    most: float,
+    span: float,
+    number: int,
 ) -> Markup:
     points = []
     for each in rates:
         age = (end - each.at).total_seconds()
-        x = WIDTH - _RIGHT - (WIDTH - _LEFT - _RIGHT) * age / _SPAN
+        x = WIDTH - _RIGHT - (WIDTH - _LEFT - _RIGHT) * age / span
         y = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value(each) / most
         points.append(f"{x:.1f},{y:.1f}")
     if len(points) == 1:  # a single sample would have no length

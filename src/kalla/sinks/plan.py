@@ -59,11 +59,9 @@ def _within(ranges: Sequence[OffsetRange], budget: int) -> list[OffsetRange]:
     return kept
 
 
-def on_spark(placement: Placement, ranges: Sequence[OffsetRange]) -> bool:
-    """Whether Spark places these ranges; else they run in the slot's own process."""
-    if placement == "auto":
-        return sum(each.end - each.start for each in ranges) >= SPARK_ROWS
-    return placement == "spark" and bool(ranges)
+def on_spark(placement: Placement, waiting: int) -> bool:
+    """Whether Spark places the next ranges; else they run in the slot's own process."""
+    return placement == "spark" or (placement == "auto" and waiting >= SPARK_ROWS)
 
 
 class RateLimit:

@@ -27,7 +27,7 @@ async def test_filters_leave_rows_out_and_the_audit_explains_them(site: Site) ->
     topic = site.servers.create_topic(2)
     pipeline = site.pipeline(topic, filters=["amount >= 100", 'city == "Kyiv" || id == 7'])
     await site.apply(pipeline)
-    site.start_worker()
+    await site.start_slots()
     site.servers.produce(topic, [*[event(number) for number in range(200)], event(1, id="x"), None])
 
     async def all_there() -> bool:
@@ -99,14 +99,14 @@ async def test_a_chunk_that_is_replayed_again_adds_nothing(site: Site) -> None:
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)
-    worker = site.start_worker()
+    slots = await site.start_slots()
     site.servers.produce(topic, [event(number, amount="x") for number in range(20)])
 
     async def all_dead() -> bool:
         return sum(each.dead for each in await site.ledger(pipeline)) == 20
 
     await until(all_dead, "the dead letters")
-    worker.terminate()
+    await slots.stop()
     config = pipeline.clickhouse
     user = replace(site.servers.target(config.table), user="sink", password=PASSWORD)
     server = ClickHouse(user)
@@ -130,7 +130,7 @@ async def test_a_poisoned_topic_stops_the_pipeline_with_a_sentence(site: Site) -
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic, poison_percent=20, batch_rows=100)
     await site.apply(pipeline)
-    site.start_worker()
+    await site.start_slots()
     site.servers.produce(topic, [event(number) for number in range(100)])
 
     async def first() -> bool:
@@ -180,7 +180,7 @@ async def test_without_provenance_an_old_intent_stops_as_uncertain(site: Site) -
                 [age, partition],
             )
     await site.set(pipeline, desired="started")
-    site.start_worker()
+    await site.start_slots()
 
     async def decided() -> bool:
         rows = await site.ledger(pipeline)

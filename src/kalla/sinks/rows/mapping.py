@@ -74,7 +74,7 @@ class Mapper:
             try:
                 document = self._parse(message.value or b"")
             except (ValueError, RecursionError) as error:
-                dead.append(DeadLetter(message, f"is not JSON: {str(error)[:200]}"))
+                dead.append(DeadLetter(message, f"is not JSON: {_cause(error)}"))
                 continue
             if type(document) is not dict:
                 dead.append(DeadLetter(message, "is JSON, but not an object"))
@@ -95,6 +95,13 @@ class Mapper:
             for (column, known), cells in zip(self.columns, values, strict=True)
         }
         return Mapped(columns, [message.offset for message in kept], dead)
+
+
+def _cause(error: ValueError | RecursionError) -> str:
+    """Without the place: letters are grouped by their reason."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:200]
 
 
 def parse_exactly(value: bytes) -> Any:

@@ -232,7 +232,8 @@ class Carrier:
         """True if anything was delivered."""
         spark = self._shared.spark
         placement = self._settings.placement
-        if plan.on_spark(placement, ranges) and (placement == "spark" or spark.usable):
+        waiting = sum(max(0, highs[each.partition] - each.start) for each in ranges)
+        if plan.on_spark(placement, waiting) and (placement == "spark" or spark.usable):
             try:
                 await spark.warm(len(ranges))
             except Unavailable as error:
