@@ -130,6 +130,12 @@ class Sinks(Section):
         10, description="an insert that takes longer is refused by ClickHouse"
     )
     idle_seconds: Seconds = Field(0.5, description="how long a slot with nothing to do waits")
+    placement: Literal["auto", "spark", "local"] = Field(
+        "auto", description="where ranges are delivered; auto: on Spark where 100,000 rows wait"
+    )
+    leases: bool = Field(
+        True, description="false: every worker carries every started pipeline, without slots"
+    )
 
 
 class Limits(Section):
