@@ -71,6 +71,7 @@ class Site:
     database: Database
     bell: Bell
     tokens: dict[Role, str]
+    query_workers: list[Any] = field(default_factory=list)  # those that serve its queries
 
     def client(
         self, role: Role | None = None, base: str = "http://kalla.test"

@@ -19,6 +19,7 @@ from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
+from kalla.query.dispatch.dispatcher import dispatcher_of
 from kalla.query.http import error_responses, query_routes, write_routes
 from kalla.query.http import event_stream as query_stream
 from kalla.query.http import query_page as query_pages
@@ -141,7 +142,8 @@ def create_app(
     )
     app.state.metric_store = MetricStore(settings, database)
     app.state.intake = Intake(app.state.metric_store, settings.metrics)
-    app.state.queries = QueryService(settings, app.state.metric_store)
+    app.state.dispatcher = dispatcher_of(settings)
+    app.state.queries = QueryService(settings, app.state.metric_store, app.state.dispatcher)
     app.add_middleware(
         RequestMiddleware,
         body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES,
@@ -183,6 +185,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await state.database.open()
     await state.wake.start()
     await state.services.start()
+    await app.state.dispatcher.start()
     looking = asyncio.create_task(_look_at_database(state))  # serving does not wait for Postgres
     try:
         yield
@@ -191,6 +194,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.live.close()
         await state.services.stop()
         await app.state.queries.close()
+        await app.state.dispatcher.close()
         await app.state.intake.close()
         await app.state.metric_store.close()
         await state.wake.stop()
