@@ -119,9 +119,14 @@ class EcsService:
 
 
 def signature(
-    headers: Mapping[str, str], body: bytes, keys: Credentials, region: str, now: datetime
+    headers: Mapping[str, str],
+    body: bytes,
+    keys: Credentials,
+    region: str,
+    now: datetime,
+    service: str = "ecs",
 ) -> dict[str, str]:
-    """The headers that sign a POST to `/` of ECS (AWS Signature Version 4)."""
+    """The headers that sign a POST to `/` (AWS Signature Version 4)."""
     moment, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     extra = {"x-amz-date": moment}
     if keys.session_token:
@@ -139,10 +144,10 @@ def signature(
             hashlib.sha256(body).hexdigest(),
         ]
     )
-    scope = f"{day}/{region}/ecs/aws4_request"
+    scope = f"{day}/{region}/{service}/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     key = f"AWS4{keys.secret_key}".encode()
-    for part in (day, region, "ecs", "aws4_request"):
+    for part in (day, region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     signed = hmac.new(key, text.encode(), "sha256").hexdigest()
     extra["authorization"] = (

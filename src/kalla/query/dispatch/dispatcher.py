@@ -99,6 +99,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: list[asyncio.Task[None]] = []
         self._artifacts: ArtifactClient | None = None
+        self._hits: dict[str, list[int]] = {}  # by worker: work units done, and cache hits of them
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -228,6 +229,8 @@ class Dispatcher:
             record.wait_seconds, record.run_seconds = ready.wait_seconds, ready.run_seconds
             record.bytes = ready.artifact_size_bytes
             self.metrics.affinity.labels(str(ready.cache_hit).lower()).inc()
+            counts = self._hits.setdefault(worker, [0, 0])
+            counts[0], counts[1] = counts[0] + 1, counts[1] + ready.cache_hit
         self._feed(WorkReady(worker, _key(ready.key), ready.artifact_checksum))
 
     # What the coordinator wants done
@@ -373,6 +376,11 @@ class Dispatcher:
 
     def _unit(self, key: WorkKey) -> _Unit | None:
         return self._units.get(key.query_id, {}).get(key)
+
+    def affinity(self, worker: str) -> float | None:
+        """The share of its work units whose segments a worker had in memory."""
+        done, hits = self._hits.get(worker, (0, 0))
+        return hits / done if done else None
 
     def queue(self) -> tuple[int, float, int]:
         """Work units that wait, the age of the oldest, and those that run."""

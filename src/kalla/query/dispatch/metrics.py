@@ -44,6 +44,19 @@ class DispatchMetrics:
         self.registry.register(_Gauges(gauges))
 
 
+class QueryGauges(Collector):
+    """These metrics among the others of the process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._registry.collect()
+
+
 class _Gauges(Collector):
     def __init__(self, gauges: Callable[[], dict[str, float]]) -> None:
         self._gauges = gauges

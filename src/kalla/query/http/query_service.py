@@ -163,6 +163,12 @@ class QueryService:
         record = QueryRecord(question.text, user, kind=kind)
         return await self._led(record, lambda: self._carried_out(question, record, take), gone)
 
+    def record(self, query_id: str) -> QueryRecord:
+        found = self.dispatcher.records.get(query_id)
+        if found is None:
+            raise NotFound(f"there is no query {query_id}: `kalla query list` shows the last ones")
+        return found
+
     def kill(self, query_id: str) -> QueryRecord:
         """Ends a query and its work on all workers; whoever asked is told that it was canceled."""
         record = self.dispatcher.records.live.get(query_id)
