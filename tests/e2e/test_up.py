@@ -109,6 +109,8 @@ def environment() -> dict[str, str]:
         "KALLA_API_PORT": str(ports.choose_free()),
         "KALLA_API_METRICS_PORT": "0",
         "KALLA_WORKER_PORT": str(ports.choose_free(neighbours=2)),
+        "KALLA_QUERY_WORKER_PORT": "0",
+        "KALLA_QUERY_WORKER_ARTIFACT_PORT": "0",
     }
 
 

@@ -237,6 +237,47 @@ class Metrics(Section):
     )
 
 
+class Query(Section):
+    workers: str = Field(
+        "127.0.0.1:9321",
+        description="query workers: host:port, several with commas; dns://name:port; "
+        "kubernetes://namespace/service; ecs://cluster/service",
+    )
+    token: SecretStr = Field(
+        SecretStr(""), description="what API and query workers show each other; empty: loopback"
+    )
+    discovery_seconds: Seconds = Field(5, description="seconds between looks for query workers")
+    worker_wait_seconds: Seconds = Field(
+        10, description="how long a query waits for a query worker that takes work"
+    )
+    attempts: int = Field(5, ge=1, description="attempts at a work unit, then its query fails")
+
+
+class QueryWorker(Section):
+    host: str = Field("127.0.0.1", description="address a query worker binds to")
+    port: Port = Field(9321, description="port of its control stream; 0 takes a free one")
+    artifact_port: Port = Field(
+        9322, description="port of its artifacts, /metrics, /health and /ready; 0: a free one"
+    )
+    name: str = Field("", description="its identity; empty: host name and port")
+    threads: int = Field(2, ge=1, le=256, description="work units that it executes at once")
+    queue: int = Field(1000, ge=1, description="work units that may wait, then it takes no more")
+    memory_bytes: int = Field(512 << 20, ge=0, description="memory for decoded segments")
+    disk_bytes: int = Field(
+        8 << 30, ge=1 << 20, description="disk for artifacts and downloaded segments together"
+    )
+    folder: str = Field("", description="where both lie; empty: in data_dir")
+    drain_seconds: Seconds = Field(
+        20, description="after SIGTERM, how long work under way may finish and be fetched"
+    )
+    acknowledged_seconds: float = Field(
+        30, ge=0, description="how long an artifact stays after it was fetched"
+    )
+    unfetched_seconds: Seconds = Field(
+        600, description="how long an artifact stays that nobody fetches"
+    )
+
+
 class Scaling(Section):
     min_workers: int = Field(0, ge=0, description="workers of a role at the least")
     max_workers: int = Field(50, ge=1, le=10_000, description="workers of a role at the most")
@@ -266,6 +307,7 @@ class Log(Section):
 
 class Up(Section):
     workers: int = Field(2, ge=1, le=64, description="workers that `kalla up` starts")
+    query_workers: int = Field(2, ge=1, le=64, description="query workers that it starts")
     postgres_port: Port = Field(54329, description="port of the embedded Postgres")
     nats_port: Port = Field(42229, description="port of the embedded NATS")
     servers: tuple[Literal["kafka", "clickhouse"], ...] = Field(
@@ -305,6 +347,8 @@ class Settings(Section):
     secrets: Secrets = Secrets()
     matching: Matching = Matching()
     metrics: Metrics = Metrics()
+    query: Query = Query()
+    query_worker: QueryWorker = QueryWorker()
     scaling: Scaling = Scaling()
     log: Log = Log()
     up: Up = Up()
