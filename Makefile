@@ -7,10 +7,11 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test fresh reference mutants unit check format attack chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+# Every target that `make help` lists is a word, not a file.
+.PHONY: help $(shell awk -F: '/^[a-z-]+:.*\#\# / {print $$1}' $(MAKEFILE_LIST))
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## create .venv and install the locked packages
 
@@ -82,7 +83,27 @@ check: .venv/.dev ## format, lint, strict types, import layers, collection of al
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null
+	@$(BIN)/python -m tests.manifests
 	@$(MAKE) --no-print-directory unit
+
+# Go programs and modules that the manifests are checked with, in a folder outside of the repository.
+KALLA_TOOLS ?= $(HOME)/.cache/kalla/tools
+export KALLA_TOOLS
+GO := GOBIN=$(KALLA_TOOLS)/bin GOMODCACHE=$(KALLA_TOOLS)/mod GOCACHE=$(KALLA_TOOLS)/build GOFLAGS=-modcacherw go
+
+manifests: .venv/.dev ## render and check deploy/k8s and the chart; says which tools are missing
+	@$(BIN)/python -m tests.manifests
+
+$(KALLA_TOOLS)/bin/kustomize:
+	@$(GO) install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
+
+$(KALLA_TOOLS)/bin/helm:
+	@$(GO) install helm.sh/helm/v3/cmd/helm@v3.22.0
+
+kustomize: $(KALLA_TOOLS)/bin/kustomize ## install kustomize with Go (20 s)
+	@cd / && $(GO) mod download github.com/kedacore/keda/v2@v2.21.0 github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+manifest-tools: kustomize $(KALLA_TOOLS)/bin/helm ## install kustomize, helm and the definitions of KEDA with Go (minutes)
 
 format: .venv/.dev ## rewrite the code in the house format
 	@$(BIN)/ruff format .
@@ -111,3 +132,6 @@ bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
 
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)
+
+image-steps: .venv/.dev ## carry out the Dockerfile in fresh Debian roots and run the demo there (needs root and mmdebstrap)
+	@$(BIN)/python -m tests.image

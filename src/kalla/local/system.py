@@ -237,6 +237,8 @@ def _api(effective: Effective) -> Program:
 
 def _workers(effective: Effective) -> list[Program]:
     settings = effective.settings
+    if settings.up.workers == "auto":
+        return [_autoscaler(effective)]
     first = settings.worker.port
     programs = []
     for index in range(settings.up.workers):
@@ -291,6 +293,23 @@ def _query_workers(effective: Effective) -> list[QueryWorkerProgram]:
         program.control_port = control
         programs.append(program)
     return programs
+
+
+def _autoscaler(effective: Effective) -> Program:
+    """`kalla autoscale`, which starts and drains the workers; one is kept ready for who sits here."""
+    settings = effective.settings
+    port = ports.choose_free()
+    least = settings.scaling.min_workers if "scaling.min_workers" in effective.origins else 1
+    return Program(
+        "autoscale",
+        ["autoscale", "--port", str(port), "--min", str(least)],
+        settings.data_dir,
+        settings.worker.host,
+        port,
+        "worker.host",
+        stop_seconds=settings.worker.drain_seconds + 15,
+        watched=True,
+    )
 
 
 def _port(configured: int) -> int:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    field_validator,
+)
 
 Role = Literal["stage", "exec", "refresh", "compact", "sinks"]
 ROLES: tuple[Role, ...] = ("stage", "exec", "refresh", "compact", "sinks")
@@ -305,8 +312,23 @@ class Log(Section):
     )
 
 
+def _worker_count(value: object) -> int | Literal["auto"]:
+    """A union of its own would report two errors, each under a name that is no setting."""
+    if value == "auto":
+        return "auto"
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if not 1 <= number <= 64:
+        raise ValueError("must be a number from 1 to 64, or auto")
+    return number
+
+
 class Up(Section):
-    workers: int = Field(2, ge=1, le=64, description="workers that `kalla up` starts")
+    workers: Annotated[int | Literal["auto"], PlainValidator(_worker_count)] = Field(
+        2, description="workers that `kalla up` starts; auto: as many as the demand needs"
+    )
     query_workers: int = Field(2, ge=1, le=64, description="query workers that it starts")
     postgres_port: Port = Field(54329, description="port of the embedded Postgres")
     nats_port: Port = Field(42229, description="port of the embedded NATS")
