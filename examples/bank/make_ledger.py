@@ -1,5 +1,5 @@
-"""Write ledger.xlsx: the invoices of ledger.csv as an ERP exports them, with a title above the header
-and dates and amounts as cells. Run it from this folder; the workbook is committed.
+"""Write ledger.xlsx: the invoices of ledger.csv as an ERP exports them, with a title above
+the header, and dates and amounts as cells. Run it from this folder; the workbook is committed.
 """
 
 from __future__ import annotations
