@@ -296,7 +296,7 @@ def _query_workers(effective: Effective) -> list[QueryWorkerProgram]:
 
 
 def _autoscaler(effective: Effective) -> Program:
-    """`kalla autoscale`, which starts and drains the workers; one is kept ready for who sits here."""
+    """`kalla autoscale`, which starts and drains the workers; one is always kept ready."""
     settings = effective.settings
     port = ports.choose_free()
     least = settings.scaling.min_workers if "scaling.min_workers" in effective.origins else 1

@@ -162,6 +162,7 @@ async def test_closing_a_stream_ends_the_work_between_two_blocks(
     async with gated(site, monkeypatch) as (gate, answer):
         await until(_true(lambda: gate.passed == 2), "the second block is being computed", 60)
         [record] = queries._running.values()
+        assert record is not None
         await answer.aclose()
         await until(_true(record.stop.is_set), "the query is told to stop", 60)
         gate.let.set()

@@ -136,7 +136,7 @@ class QueryService:
         self._store = store
         self._free = asyncio.Semaphore(self._settings.query_concurrency)
         self._threads = ThreadPoolExecutor(self._settings.query_concurrency, "query")
-        self._running: dict[asyncio.Task[Any], QueryRecord] = {}
+        self._running: dict[asyncio.Task[Any], QueryRecord | None] = {}
         self._closed = False
 
     @property
@@ -155,7 +155,7 @@ class QueryService:
         seconds: float | None = None,
     ) -> Found:
         """What is parsed in a query's thread and time; its regular expressions may take a while."""
-        return await self._led(lambda stop: self._parsed(parsing, seconds), gone)  # noqa: ARG005
+        return await self._led(None, lambda: self._parsed(parsing, seconds), gone)
 
     async def prepare(
         self,
@@ -216,14 +216,16 @@ class QueryService:
 
     async def _led(
         self,
-        record: QueryRecord,
+        record: QueryRecord | None,
         carried_out: Callable[[], Coroutine[Any, Any, Found]],
         gone: Coroutine[Any, Any, None],
     ) -> Found:
+        """The result, unless `gone` returns first; what is only parsed has no record."""
         if self._closed:
             gone.close()
             raise Unavailable("the API is stopping: ask again in a moment")
-        work = asyncio.create_task(self._recorded(record, carried_out), name="query")
+        carrying = self._recorded(record, carried_out) if record else carried_out()
+        work = asyncio.create_task(carrying, name="query")
         self._running[work] = record
         work.add_done_callback(self._ended)
         leaving = asyncio.create_task(gone, name="query left")
@@ -234,8 +236,7 @@ class QueryService:
             return work.result()
         finally:
             if not work.done():
-                record.stop.set()
-                self.dispatcher.cancel_query(record.query_id)
+                self._cancel(record)
             leaving.cancel()
             work.cancel()
 
@@ -282,14 +283,18 @@ class QueryService:
         """End every query, so that a server that stops need not wait for them."""
         self._closed = True
         for record in self._running.values():
-            record.stop.set()
-            self.dispatcher.cancel_query(record.query_id)
+            self._cancel(record)
 
     async def close(self) -> None:
         self.stop()
         if self._running:
             await asyncio.wait(list(self._running), timeout=_GOODBYE_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _cancel(self, record: QueryRecord | None) -> None:
+        if record is not None:
+            record.stop.set()
+            self.dispatcher.cancel_query(record.query_id)
 
     def _ended(self, work: asyncio.Task[Any]) -> None:
         del self._running[work]
@@ -319,10 +324,10 @@ class QueryService:
         return QueryReply(question, answer, stages, record)
 
     async def _parsed(self, parsing: Callable[[], Found], seconds: float | None) -> Found:
-        watch = _Watch(seconds, self._settings.query_seconds)
-        await watch.within(self._free.acquire(), "query queue")
+        limit = _TimeLimit(seconds, self._settings.query_seconds)
+        await limit.within(self._free.acquire(), "query queue")
         try:
-            return await watch.within(self._in_thread(parsing), "query parsing")
+            return await limit.within(self._in_thread(parsing), "query parsing")
         finally:
             self._free.release()
 
@@ -425,18 +430,32 @@ class QueryService:
         _log.info("the query engine is ready", seconds=round(time.monotonic() - began, 1))
 
 
-class _Watch:
-    """The time a query may take, and what became of it."""
+class _TimeLimit:
+    """The time that a query may take."""
 
-    def __init__(self, asked: float | None, most: float, record: QueryRecord) -> None:
-        self.record = record
-        self._began = self._mark = time.monotonic()
-        self._until = self._began + (most if asked is None else min(asked, most))
-        self.stages: list[tuple[str, float]] = []
+    def __init__(self, asked: float | None, most: float) -> None:
+        self._until = time.monotonic() + (most if asked is None else min(asked, most))
 
     @property
     def left(self) -> float:
         return self._until - time.monotonic()
+
+    async def within(self, work: Awaitable[Found], where: str) -> Found:
+        try:
+            async with asyncio.timeout(self.left):
+                return await work
+        except TimeoutError:
+            raise TimedOut(f"query timed out in {where}") from None
+
+
+class _Watch(_TimeLimit):
+    """The time a query may take, and the stages it went through."""
+
+    def __init__(self, asked: float | None, most: float, record: QueryRecord) -> None:
+        super().__init__(asked, most)
+        self.record = record
+        self._mark = time.monotonic()
+        self.stages: list[tuple[str, float]] = []
 
     def check(self) -> None:
         if self.record.stop.is_set():
@@ -450,13 +469,6 @@ class _Watch:
         now = time.monotonic()
         self.stages.append((name, now - self._mark))
         self._mark = now
-
-    async def within(self, work: Awaitable[Found], where: str) -> Found:
-        try:
-            async with asyncio.timeout(self.left):
-                return await work
-        except TimeoutError:
-            raise TimedOut(f"query timed out in {where}") from None
 
 
 def _bounds(question: QueryRequest, kernels: Path) -> tuple[int, int] | None:
