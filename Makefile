@@ -59,6 +59,15 @@ fresh: ## run the demo in a minimal Debian root, as root and as a user (needs ro
 reference: .venv/.dev ## the match kernel against the slow, obvious matcher, on thousands of made-up cases
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/integration/reconcile/test_against_reference.py tests/integration/reconcile/test_array_path.py
 
+tables-property: .venv/.dev ## dynamic tables of random queries against their SQL, on a thousand made-up cases
+	@KALLA_TEST_TABLES_CASES=1000 $(BIN)/python -m pytest -q tests/integration/tables/test_incremental_property.py
+
+tables-tpch: .venv/.dev ## the 22 queries of TPC-H as dynamic tables, over ten batches of changes
+	@$(BIN)/python -m tests.tpch $(TPCH_OPTIONS)
+
+chaos-tables: .venv/.dev ## kill and stop workers that refresh dynamic tables
+	@$(BIN)/python -m tests.chaos_tables $(CHAOS_OPTIONS)
+
 mutants: .venv/.dev ## put every known flaw back and see some test turn red
 	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations
 
@@ -129,6 +138,9 @@ bench-modes: .venv/.dev ## the same alone, on one machine, on a cluster of two e
 
 bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
 	@$(BIN)/python -m bench.stages $(BENCH_OPTIONS)
+
+bench-tables: .venv/.dev ## seconds of a refresh by strategy against FULL, Spark SQL and DuckDB
+	@$(BIN)/python -m bench.tables $(BENCH_OPTIONS)
 
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)

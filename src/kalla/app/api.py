@@ -48,7 +48,7 @@ from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables import pages as tables_pages
 from kalla.tables import routes as tables_routes
-from kalla.tables.scheduler import TableScheduler
+from kalla.tables.scheduler import TableGauges, TableScheduler
 from kalla.web import commands, login, login_links, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState
@@ -122,14 +122,16 @@ def create_app(
     """With `metrics` the process also runs the services that workers may be too few for."""
     sweeps = (commands.sweep, login_links.sweep)
     scaling_gauges = ScalingGauges()
+    table_gauges = TableGauges()
     if metrics:
         metrics.registry.register(scaling_gauges)
+        metrics.registry.register(table_gauges)
     services = (
         [
             *background(settings, database, wake, metrics, sweeps),
             Conclusions(database, job_types, wake),
             Upkeep(settings, database, job_types, wake),
-            TableScheduler(settings, database, job_types, wake),
+            TableScheduler(settings, database, job_types, wake, table_gauges),
             ScalingDecisions(settings, database, scaling_gauges),
         ]
         if metrics
