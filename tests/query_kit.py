@@ -37,7 +37,7 @@ async def query_site(
     settings = metrics_settings(url, folder, **metrics)
     async with (
         query_worker(settings) as worker,
-        _site(with_workers(settings, worker), series, metadata) as site,
+        api_site(with_workers(settings, worker), series, metadata) as site,
     ):
         site.query_workers.append(worker)
         yield site
@@ -63,11 +63,12 @@ def with_workers(settings: Settings, *workers: QueryWorkerServer) -> Settings:
 
 
 @asynccontextmanager
-async def _site(
+async def api_site(
     settings: Settings,
     series: Mapping[Labels, Points],
-    metadata: Mapping[str, Metadata] | None,
+    metadata: Mapping[str, Metadata] | None = None,
 ) -> AsyncIterator[Site]:
+    """The app with these series written; its query workers are those of the settings."""
     kinds = all_job_types(settings, SparkSessions(settings.spark))
     database = Database(settings.database)
     app = create_app(settings, kinds, database, bell := Bell())

@@ -52,7 +52,7 @@ class WorkerConnection:
         self._api_id = api_id
         self._token = token
         self._listener = listener
-        self._outgoing: asyncio.Queue[pb.ToWorker] = asyncio.Queue(_MOST_MESSAGES)
+        self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue(_MOST_MESSAGES)
         self._sent_at: dict[int, float] = {}
         self._session: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._keep(), name=f"query worker {address}")
@@ -130,6 +130,7 @@ class WorkerConnection:
                 await self._listen(call)
             finally:
                 call.cancel()
+                self._end_messages()
 
     async def _listen(self, call: grpc.aio.StreamStreamCall) -> None:
         try:
@@ -185,4 +186,12 @@ class WorkerConnection:
             # The stream that ends cancels this; heartbeats end the wait every second.
             async with asyncio.timeout(HEARTBEAT_SECONDS * 60):
                 message = await outgoing.get()
+            if message is None:
+                return
             yield message
+
+    def _end_messages(self) -> None:
+        """gRPC leaves the task that reads `_messages` where it waits, if nothing ends it."""
+        while self._outgoing.full():
+            self._outgoing.get_nowait()
+        self._outgoing.put_nowait(None)
