@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -29,8 +30,13 @@ def test_a_pattern_that_outlives_its_cancel_is_told(
     try:
         settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
         session = connect(settings)
-        session.addTag("poison")
-        ended = threading.Event()
+        begun, ended = threading.Event(), threading.Event()
+
+        def watch(stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
+            if inflight_tasks:
+                begun.set()
+
+        session.registerProgressHandler(watch)  # type: ignore[arg-type]
 
         def search() -> None:
             session.addTag("poison")
@@ -40,6 +46,8 @@ def test_a_pattern_that_outlives_its_cancel_is_told(
 
         thread = threading.Thread(target=search)
         thread.start()
+        # Cancelled too early, it would not have begun: Spark tells of its tasks by their stages.
+        until(begun.is_set, "the search has begun", 60)
         until(lambda: bool(session.interruptTag("poison")) or ended.is_set(), "it is cancelled", 60)
         assert ended.wait(60)
         thread.join()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, StrictInt
 
 from kalla.web.storable import Document, Text
 from kalla.work.job import NewJob
+
+Number = Annotated[float, Strict()]  # otherwise false would be 0
 
 
 class Submission(BaseModel):
@@ -16,13 +20,13 @@ class Submission(BaseModel):
     type: Text = Field(examples=["probe"])
     payload: Document = Field({}, examples=[{"sleep": 5}])
     queue: Text | None = None
-    priority: int = Field(0, description="higher is claimed first")
-    delay_seconds: float = Field(0, description="not claimed before so many seconds have passed")
+    priority: StrictInt = Field(0, description="higher is claimed first")
+    delay_seconds: Number = Field(0, description="not claimed before so many seconds have passed")
     dedupe_key: Text | None = Field(None, description="unique among waiting jobs")
     running_key: Text | None = Field(None, description="unique among running jobs")
-    timeout_seconds: float | None = None
-    max_runtime_seconds: float | None = None
-    max_attempts: int | None = None
+    timeout_seconds: Number | None = None
+    max_runtime_seconds: Number | None = None
+    max_attempts: StrictInt | None = None
 
     def job(self) -> NewJob:
         return NewJob(**self.model_dump())

@@ -68,6 +68,21 @@ def findings(
         yield from column_checks.findings(recipe, columns)
 
 
+def word_of(type_: str) -> str:
+    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
+    for heads, word in (
+        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
+        (("DECIMAL",), "decimal"),
+        (("FLOAT", "DOUBLE"), "float"),
+        (("DATE",), "date"),
+        (("TIMESTAMP",), "timestamp"),
+        (("BOOLEAN",), "boolean"),
+    ):
+        if type_.startswith(heads) and not type_.endswith("]"):
+            return word
+    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"
+
+
 def _whole(recipe: Recipe) -> Iterator[Finding]:
     if recipe.rules and recipe.match_sql is not None:
         yield Finding(("match_sql",), "cannot stand beside rules", recipe.match_sql,

@@ -18,11 +18,12 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, Source
+from kalla.reconcile.recipe.validation import word_of
 from kalla.reconcile.sources import native_files
 from kalla.reconcile.sources.column_names import demand_names
 from kalla.reconcile.sources.duckdb_files import opened, readable
 from kalla.reconcile.sources.scan_sql import scan
-from kalla.reconcile.sources.source_columns import columns_of, word_of
+from kalla.reconcile.sources.source_columns import columns_of
 from kalla.reconcile.sources.source_planning import (
     Resolve,
     from_environment,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.recipe.column_checks import Unread
 from kalla.reconcile.recipe.model import DATABASES, Source
-from kalla.reconcile.recipe.validation import scheme_of
+from kalla.reconcile.recipe.validation import scheme_of, word_of
 from kalla.reconcile.sources import native_files
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
@@ -35,18 +33,3 @@ def columns_of(
         raise Unavailable("; ".join(each.message for each in error.problems)) from None
     words = {name: word_of(type_) for name, type_ in seen.types.items()}
     return words | {name: Unread(reason) for name, reason in seen.unread.items()}
-
-
-def word_of(type_: str) -> str:
-    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
-    for heads, word in (
-        (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
-        (("DECIMAL",), "decimal"),
-        (("FLOAT", "DOUBLE"), "float"),
-        (("DATE",), "date"),
-        (("TIMESTAMP",), "timestamp"),
-        (("BOOLEAN",), "boolean"),
-    ):
-        if type_.startswith(heads) and not type_.endswith("]"):
-            return word
-    return "integer" if re.fullmatch(r"U?(TINY|SMALL|BIG)?INT(EGER)?", type_) else "other"
