@@ -15,10 +15,10 @@ import pyarrow as pa
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Source
+from kalla.reconcile.recipe.validation import word_of
 from kalla.reconcile.sources import csv_sniffing, native_files
 from kalla.reconcile.sources.csv_sniffing import Decided
 from kalla.reconcile.sources.scan_sql import reader
-from kalla.reconcile.sources.source_columns import word_of
 from kalla.reconcile.sources.source_planning import (
     Resolve,
     from_environment,
