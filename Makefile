@@ -7,10 +7,11 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test fresh reference mutants unit check format api-contract attack chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+# Every target that `make help` lists is a word, not a file.
+.PHONY: help $(shell awk -F: '/^[a-z-]+:.*\#\# / {print $$1}' $(MAKEFILE_LIST))
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## create .venv and install the locked packages
 
@@ -58,6 +59,15 @@ fresh: ## run the demo in a minimal Debian root, as root and as a user (needs ro
 reference: .venv/.dev ## the match kernel against the slow, obvious matcher, on thousands of made-up cases
 	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/integration/reconcile/test_against_reference.py tests/integration/reconcile/test_array_path.py
 
+tables-property: .venv/.dev ## dynamic tables of random queries against their SQL, on a thousand made-up cases
+	@KALLA_TEST_TABLES_CASES=1000 $(BIN)/python -m pytest -q tests/integration/tables/test_incremental_property.py
+
+tables-tpch: .venv/.dev ## the 22 queries of TPC-H as dynamic tables, over ten batches of changes
+	@$(BIN)/python -m tests.tpch $(TPCH_OPTIONS)
+
+chaos-tables: .venv/.dev ## kill and stop workers that refresh dynamic tables
+	@$(BIN)/python -m tests.chaos_tables $(CHAOS_OPTIONS)
+
 mutants: .venv/.dev ## put every known flaw back and see some test turn red
 	@KALLA_TEST_MUTANTS=all $(BIN)/python -m pytest -q tests/mutations
 
@@ -82,12 +92,33 @@ api-contract: .venv/.dev ## schemathesis against the real API: its description i
 chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
 
-check: .venv/.dev ## format, lint, strict types, import layers, unit tests
+check: .venv/.dev ## format, lint, strict types, import layers, collection of all tests, unit tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -qq --collect-only tests >/dev/null
+	@$(BIN)/python -m tests.manifests
 	@$(MAKE) --no-print-directory unit
+
+# Go programs and modules that the manifests are checked with, in a folder outside of the repository.
+KALLA_TOOLS ?= $(HOME)/.cache/kalla/tools
+export KALLA_TOOLS
+GO := GOBIN=$(KALLA_TOOLS)/bin GOMODCACHE=$(KALLA_TOOLS)/mod GOCACHE=$(KALLA_TOOLS)/build GOFLAGS=-modcacherw go
+
+manifests: .venv/.dev ## render and check deploy/k8s and the chart; says which tools are missing
+	@$(BIN)/python -m tests.manifests
+
+$(KALLA_TOOLS)/bin/kustomize:
+	@$(GO) install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1
+
+$(KALLA_TOOLS)/bin/helm:
+	@$(GO) install helm.sh/helm/v3/cmd/helm@v3.22.0
+
+kustomize: $(KALLA_TOOLS)/bin/kustomize ## install kustomize with Go (20 s)
+	@cd / && $(GO) mod download github.com/kedacore/keda/v2@v2.21.0 github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+manifest-tools: kustomize $(KALLA_TOOLS)/bin/helm ## install kustomize, helm and the definitions of KEDA with Go (minutes)
 
 format: .venv/.dev ## rewrite the code in the house format
 	@$(BIN)/ruff format .
@@ -114,5 +145,11 @@ bench-modes: .venv/.dev ## the same alone, on one machine, on a cluster of two e
 bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
 	@$(BIN)/python -m bench.stages $(BENCH_OPTIONS)
 
+bench-tables: .venv/.dev ## seconds of a refresh by strategy against FULL, Spark SQL and DuckDB
+	@$(BIN)/python -m bench.tables $(BENCH_OPTIONS)
+
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)
+
+image-steps: .venv/.dev ## carry out the Dockerfile in fresh Debian roots and run the demo there (needs root and mmdebstrap)
+	@$(BIN)/python -m tests.image

@@ -29,6 +29,7 @@ from kalla import logs
 HOUR = 3_600_000
 PEER = "Prometheus 2.42"
 HEADLINE = "sum_of_rates"
+QUERY_WORKERS = 2
 LIGHT_ASKED = 100
 # Where 2.42 and 3.x compute alike, the last bits of a naive sum may still differ.
 _CLOSE = 1e-9
@@ -135,7 +136,7 @@ def queries(extent: Extent) -> list[Asked]:
 
 def measure(extent: Extent, folder: Path, repeat: int) -> list[dict[str, object]]:
     with ExitStack() as stack:
-        kalla = stack.enter_context(promql_write.kalla(_made(folder / "kalla")))
+        kalla = stack.enter_context(promql_write.kalla(_made(folder / "kalla"), QUERY_WORKERS))
         note(f"{extent.name}: {extent.samples:,} samples into Kalla")
         ours_bytes = asyncio.run(fill_kalla(extent, kalla.database, folder / "kalla" / "data"))
         note(f"{extent.name}: {extent.samples:,} samples into Prometheus")
@@ -152,7 +153,27 @@ def measure(extent: Extent, folder: Path, repeat: int) -> list[dict[str, object]
             )
         ]
         lines += [_measured(extent, asked, kalla, prometheus, repeat) for asked in queries(extent)]
+        lines += worker_figures(extent, kalla)
     return lines
+
+
+def worker_figures(extent: Extent, kalla: Target) -> list[dict[str, object]]:
+    """How often a query worker had the segments in memory; goal: above 0.95."""
+    connection = Connection(kalla)
+    found = connection.document("/api/query-workers")
+    connection.close()
+    known = [one["affinity"] for one in found if one["affinity"] is not None]
+    ours = statistics.mean(known) if known else 0.0
+    return [
+        {
+            "name": f"{extent.name}_affinity",
+            "ours": round(ours, 3),
+            "peer": 0.95,
+            "peer_name": "goal",
+            "unit": "share",
+            "ratio": round(ours / 0.95, 3),
+        }
+    ]
 
 
 def _measured(
@@ -205,6 +226,11 @@ class Connection:
     def answer(self, asked: Asked) -> Mapping[str, Any]:
         found: Mapping[str, Any] = json.loads(self._content(asked))
         return found
+
+    def document(self, path: str) -> Any:
+        self._connection.close()
+        self._connection.request("GET", path, headers=self._headers)
+        return json.loads(self._connection.getresponse().read())
 
     def close(self) -> None:
         self._connection.close()

@@ -245,8 +245,8 @@ def send(target: Target, content: Sequence[Sequence[bytes]], connections: int) -
 
 
 @contextmanager
-def kalla(folder: Path) -> Iterator[Target]:
-    """An API over a Postgres of its own, both on this machine."""
+def kalla(folder: Path, query_workers: int = 0) -> Iterator[Target]:
+    """An API over a Postgres of its own, and so many query workers, all on this machine."""
     postgres = Postgres(folder, ports.choose_free())
     postgres.start()
     try:
@@ -270,16 +270,28 @@ def kalla(folder: Path) -> Iterator[Target]:
             capture_output=True,
             text=True,
         ).stdout.strip()
-        api = subprocess.Popen([*KALLA, "api", "--port", str(port)], env=environment, cwd=folder)
+        own = [(ports.choose_free(), ports.choose_free()) for _ in range(query_workers)]
+        environment["KALLA_QUERY_WORKERS"] = ",".join(f"127.0.0.1:{one}" for one, _ in own)
+        given = [
+            ["query-worker", f"--port={control}", f"--artifact-port={artifacts}", "--threads=1"]
+            for control, artifacts in own
+        ]
+        started = [
+            subprocess.Popen([*KALLA, *arguments], env=environment, cwd=folder)
+            for arguments in (["api", "--port", str(port)], *given)
+        ]
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(port, api)
-            database = psutil.Process(api.pid).pid, _postmaster(folder)
-            pids = {"api": database[0], "postgres": database[1]}
+            for process, listening in zip(started, (port, *(one for _, one in own)), strict=True):
+                _wait(listening, process)
+            pids = {"api": started[0].pid, "postgres": _postmaster(folder)}
+            pids |= {f"query-worker-{place}": one.pid for place, one in enumerate(started[1:], 1)}
             yield Target(url, token, pids, postgres.url("postgres"))
         finally:
-            api.terminate()
-            api.wait(30)
+            for process in started:
+                process.terminate()
+            for process in started:
+                process.wait(30)
     finally:
         postgres.stop()
 

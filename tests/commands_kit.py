@@ -96,9 +96,19 @@ class Place:
             until(self.healthy, "the API is up", 60)
             yield process
 
-    def healthy(self) -> bool:
+    @contextmanager
+    def query_worker(self) -> Iterator[subprocess.Popen[bytes]]:
+        """A query worker that the API of this place asks."""
+        control, artifacts = ports.choose_free(), ports.choose_free()
+        self.environment["KALLA_QUERY_WORKERS"] = f"127.0.0.1:{control}"
+        given = (f"--port={control}", f"--artifact-port={artifacts}")
+        with self.running("query-worker", *given) as process:
+            until(lambda: self.healthy(artifacts), "the query worker is up", 60)
+            yield process
+
+    def healthy(self, port: int | None = None) -> bool:
         with suppress(OSError):
-            url = f"http://127.0.0.1:{self.port}/health"
+            url = f"http://127.0.0.1:{port or self.port}/health"
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return bool(answer.status == 200)
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,11 +27,18 @@ from kalla.local import ports
 from kalla.local.clickhouse import ClickHouse as ClickHouseServer
 from kalla.local.kafka import Kafka
 from kalla.settings import Database as DatabaseSettings
-from kalla.sinks import checks, model, store
-from kalla.sinks.clickhouse import ClickHouse, Target
+from kalla.settings import Settings
+from kalla.settings import Sinks as SinkSettings
+from kalla.settings import Spark as SparkSettings
+from kalla.sinks import ledger, model, store
 from kalla.sinks.model import Pipeline
+from kalla.sinks.records import audit
+from kalla.sinks.servers import checks
+from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.slots.reconciling import Slots
 
 DATABASE = "events"
+PASSWORD = "sink-password"
 # What the documentation tells users to grant, and no more.
 GRANTS = (
     "SELECT ON events.*",
@@ -54,6 +62,11 @@ MAPPING = [
 class Servers:
     kafka: Kafka
     clickhouse: ClickHouseServer
+
+    @property
+    def given(self) -> str:
+        """How another process finds them: KALLA_TEST_SINKS."""
+        return f"{self.kafka.folder.parent},{self.kafka.port},{self.clickhouse.port}"
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.kafka.address})
@@ -138,7 +151,9 @@ class Servers:
         config = pipeline.clickhouse
         for row in self.rows(
             f"SELECT _partition AS p, _offset AS o FROM {DATABASE}.{config.table} UNION ALL "
-            f"SELECT partition, offset FROM {DATABASE}.{config.dead_letters}"
+            f"SELECT partition, offset FROM {DATABASE}.{config.dead_letters} l WHERE replay = 0"
+            f" AND (partition, offset) NOT IN (SELECT partition, offset FROM"
+            f" {DATABASE}.{config.dead_letters} WHERE replay > 0)"
         ):
             found.setdefault(row["p"], []).append(int(row["o"]))
         return {partition: sorted(offsets) for partition, offsets in found.items()}
@@ -146,11 +161,17 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def sink_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    folder = tmp_path_factory.mktemp("sinks")
-    kafka = Kafka(folder, ports.choose_free(), retention_check_ms=1000)
-    clickhouse = ClickHouseServer(
-        folder, ports.choose_free(), users=[("sink", "sink-password", GRANTS)]
-    )
+    """KALLA_TEST_SINKS names servers that run already: their folder and both ports."""
+    if given := os.environ.get("KALLA_TEST_SINKS"):
+        folder, kafka_port, clickhouse_port = given.split(",")
+        yield Servers(
+            Kafka(Path(folder), int(kafka_port)),
+            ClickHouseServer(Path(folder), int(clickhouse_port)),
+        )
+        return
+    place = tmp_path_factory.mktemp("sinks")
+    kafka = Kafka(place, ports.choose_free(), retention_check_ms=1000)
+    clickhouse = ClickHouseServer(place, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
     try:
         kafka.check()
         clickhouse.check()
@@ -190,6 +211,9 @@ class Site:
     database: Database
     folder: Path
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    worker_url: str = ""  # where workers find the database; "": as the test does
+    held: list[Slots] = field(default_factory=list)
+    password = SecretStr(PASSWORD)
 
     def pipeline(self, topic: str, **changes: Any) -> Pipeline:
         document = {
@@ -209,12 +233,23 @@ class Site:
     async def apply(self, pipeline: Pipeline, start: bool = True) -> None:
         for statement in checks.definitions(pipeline).values():
             self.servers.execute(statement)
-        checks.check_tables(pipeline, self.servers.target(pipeline.clickhouse.table))
+        config = pipeline.clickhouse
+        user = replace(self.servers.target(config.table), user=config.user, password=PASSWORD)
+        guarantee = checks.check_tables(pipeline, user)
         async with self.database.transaction() as connection:
-            await store.apply(connection, pipeline, "test")
+            await store.apply(connection, pipeline, "test", guarantee)
             await store.set_state(
                 connection, pipeline.name, "test", "started" if start else None, pipeline.replicas
             )
+
+    async def audit(self, pipeline: Pipeline) -> audit.Audit:
+        async with self.database.transaction() as connection:
+            record = await store.get(connection, pipeline.name)
+            rows = await ledger.ledger(connection, pipeline.name)
+            versions = await store.all_rules(connection, pipeline.name)
+        return await asyncio.to_thread(
+            audit.audit, record, rows, versions, lambda _name: self.password
+        )
 
     async def set(self, pipeline: Pipeline, **state: Any) -> None:
         async with self.database.transaction() as connection:
@@ -224,23 +259,37 @@ class Site:
         async with self.database.transaction() as connection:
             return await store.get(connection, pipeline.name)
 
-    async def ledger(self, pipeline: Pipeline) -> list[store.LedgerRow]:
+    async def ledger(self, pipeline: Pipeline) -> list[ledger.LedgerRow]:
         async with self.database.transaction() as connection:
-            return await store.ledger(connection, pipeline.name)
+            return await ledger.ledger(connection, pipeline.name)
+
+    async def start_slots(self, spark: SparkSettings | None = None, **settings: Any) -> Slots:
+        """Hold slots in this process: quicker than a worker, for tests that kill nobody."""
+        given = {"reconcile_seconds": 0.3, "lease_ttl_seconds": 4.0, "placement": "local"}
+        whole = Settings(
+            database=DatabaseSettings(url=SecretStr(self.url)),
+            sinks=SinkSettings(**given | settings),
+            spark=spark or SparkSettings(),
+        )
+        slots = Slots(whole, self.database, f"slots-{len(self.held)}", lambda _name: self.password)
+        self.held.append(slots)
+        await slots.start()
+        return slots
 
     def start_worker(self, **variables: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {
-            "KALLA_DATABASE_URL": self.url,
+            "KALLA_DATABASE_URL": self.worker_url or self.url,
             "KALLA_WAKE_CHANNEL": "postgres",
             "KALLA_SINKS_RECONCILE_SECONDS": "0.5",
             "KALLA_SINKS_LEASE_TTL_SECONDS": "4",
-            "KALLA_SECRET_SINK": "sink-password",
+            "KALLA_SECRET_SINK": PASSWORD,
             "KALLA_DATA_DIR": str(self.folder),
             **variables,
         }
         with (self.folder / f"worker-{len(self.workers)}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "kalla.cli.main", "worker", "--port=0", "--roles=sinks"],
+                [sys.executable, "-m", "tests.sinks_worker"],
+                cwd=Path(__file__).resolve().parents[1],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -257,6 +306,7 @@ async def open_site(servers: Servers, url: str, folder: Path) -> AsyncIterator[S
         try:
             yield site
         finally:
+            await asyncio.gather(*(slots.stop() for slots in site.held))
             for worker in site.workers:
                 worker.terminate()
             deadline = time.monotonic() + 20

@@ -19,7 +19,7 @@ from kalla.app.job_types import job_types as all_job_types
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
-from kalla.settings import Settings, Storage
+from kalla.settings import Query, Settings, Storage
 from kalla.spark.session import SparkSessions
 from kalla.web import tokens
 from kalla.web.tokens import ROLES, Role
@@ -71,6 +71,7 @@ class Site:
     database: Database
     bell: Bell
     tokens: dict[Role, str]
+    query_workers: list[Any] = field(default_factory=list)  # those that serve its queries
 
     def client(
         self, role: Role | None = None, base: str = "http://kalla.test"
@@ -135,6 +136,7 @@ async def unready_site(
     settings = Settings(
         database=DatabaseSettings(url=SecretStr(url), connect_timeout=patience),
         storage=Storage(metrics=str(metrics or "")),
+        query=Query(workers=""),
     )
     job_types = all_job_types(settings, SparkSessions(settings.spark))
     database = Database(settings.database)

@@ -32,7 +32,7 @@ def place(
     try:
         in_thread(_written(url, folder / "metrics"))
         made = a_place(folder, url, "viewer", KALLA_STORAGE_METRICS=str(folder / "metrics"))
-        with made.api():
+        with made.query_worker(), made.api():
             yield made
     finally:
         postgres_server.drop(name)

@@ -14,9 +14,10 @@ from kalla.query.http.query_page import vocabulary
 from kalla.query.promql.features import Features
 from tests.browser import FAINT, chromium
 from tests.metrics_kit import commit, named
+from tests.query_kit import query_site
 from tests.query_page_kit import AT, END, HOSTILE, REQUESTS, Place, link, series, visiting
 from tests.servers import PostgresServer
-from tests.web_kit import open_site, until
+from tests.web_kit import until
 
 pytestmark = pytest.mark.browser
 
@@ -38,12 +39,13 @@ async def place(
     name = postgres_server.create(migrated_template)
     folder = tmp_path_factory.mktemp("metrics")
     try:
-        async with open_site(postgres_server.url(name), folder) as site:
-            await commit(site.app.state.metric_store, series())
-            async with site.served() as address:
-                place = Place(site, address)
-                await place.asked("query", query=REQUESTS, time=END)  # the first one compiles
-                yield place
+        async with (
+            query_site(postgres_server.url(name), folder, series()) as site,
+            site.served() as address,
+        ):
+            place = Place(site, address)
+            await place.asked("query", query=REQUESTS, time=END)  # the first one compiles
+            yield place
     finally:
         postgres_server.drop(name)
 
@@ -349,7 +351,7 @@ async def test_a_query_under_way_is_cancelled(
         async def ended() -> bool:
             return bool(place.site.app.state.queries.running == 0)
 
-        monkeypatch.setattr(place.site.app.state.metric_store, "snapshot", never)
+        monkeypatch.setattr(place.site.app.state.metric_store, "listing", never)
         await page.get_by_role("button", name="Run").click()
         await expect(said).to_contain_text("Running…")
         await until(under_way, "the query runs", 30)
@@ -411,7 +413,7 @@ async def test_an_empty_store_says_how_to_get_metrics_in(
     browser: Browser, database_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async with (
-        open_site(database_url, tmp_path_factory.mktemp("metrics")) as site,
+        query_site(database_url, tmp_path_factory.mktemp("metrics"), {}) as site,
         site.served() as address,
     ):
         place = Place(site, address)

@@ -109,6 +109,8 @@ def environment() -> dict[str, str]:
         "KALLA_API_PORT": str(ports.choose_free()),
         "KALLA_API_METRICS_PORT": "0",
         "KALLA_WORKER_PORT": str(ports.choose_free(neighbours=2)),
+        "KALLA_QUERY_WORKER_PORT": "0",
+        "KALLA_QUERY_WORKER_ARTIFACT_PORT": "0",
     }
 
 
@@ -302,6 +304,36 @@ def test_servers_the_user_named_are_used_and_not_started(
         assert set(re.findall(r"✓ (\S+)", up.text)) == {"api", "worker-1"}
         assert up.settings().database.url.get_secret_value() == empty_database_url
         assert not (tmp_path / ".kalla" / "postgres").exists()
+
+
+def test_workers_come_and_go_with_the_demand_if_their_number_is_auto(
+    tmp_path: Path, environment: dict[str, str], empty_database_url: str
+) -> None:
+    given = WITHOUT_SPARK | {
+        "KALLA_DATABASE_URL": empty_database_url,
+        "KALLA_WAKE_CHANNEL": "postgres",
+        "KALLA_UP_WORKERS": "auto",
+        "KALLA_WORKER_CONCURRENCY": "1",
+        "KALLA_SCALING_UTILISATION": "1",
+        "KALLA_SCALING_MAX_WORKERS": "2",
+        "KALLA_SCALING_SCALE_DOWN_AFTER_SECONDS": "0.1",
+    }
+
+    with started(tmp_path, environment | given) as up:
+        up.wait_until_ready()
+        assert set(re.findall(r"✓ (\S+)", up.text)) == {"api", "autoscale"}
+
+        def workers() -> int:
+            return len([name for name in up.descendants() if "main worker --port" in name])
+
+        until(lambda: workers() == 1, "one is kept ready", 60)
+        for _ in range(3):
+            submitted = up.kalla("jobs", "submit", "probe", "--payload", '{"sleep": 2}')
+            assert submitted.returncode == 0, submitted.stderr
+        until(lambda: workers() == 2, "the most that are allowed", 60)
+        listed = ["jobs", "list", "--status", "completed", "--format", "json"]
+        until(lambda: len(json.loads(up.kalla(*listed).stdout)) == 3, "all jobs are done", 60)
+        until(lambda: workers() == 1, "one is kept ready", 60)
 
 
 def test_the_doctor_names_what_is_away_and_fails(

@@ -19,7 +19,7 @@ BROKEN = re.compile(
     r"|psycopg\.ProgrammingError|\b(Syntax|Indentation|Name|Import|Attribute)Error\b"
 )
 OPTIONS = (
-    *("-x", "-q", "--tb=short", "--timeout=20"),
+    *("-x", "-q", "--tb=short", "--timeout=60"),
     *("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "tests.mutations.origin"),
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 )

@@ -17,10 +17,12 @@ from tests.mutations.of_input import INPUT
 from tests.mutations.of_jobs import JOBS
 from tests.mutations.of_leases import LEASES
 from tests.mutations.of_runs import RUNS
+from tests.mutations.of_sinks import ROOM, SINKS
 from tests.mutations.of_worker import WORKER
 from tests.servers import PostgresServer
+from tests.sinks_kit import Servers
 
-MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER)
+MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER, *SINKS)
 # One for each trap with the other tests; all of them take minutes and have a target of their own.
 JUDGED = (
     MUTANTS
@@ -29,16 +31,21 @@ JUDGED = (
 )
 AT_ONCE = 2
 AS_IT_IS = "test_without_a_flaw_the_same_tests_are_green"
-TRAPS = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 17}
+TRAPS = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17}
 
 Verdicts = dict[Mutant | None, Future[Verdict]]
 
 
 @pytest.fixture(scope="module")
 def benches(
-    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    postgres_server: PostgresServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SimpleQueue[Bench]]:
     free: SimpleQueue[Bench] = SimpleQueue()
+    if any(test.startswith(ROOM) for mutant in JUDGED for test in mutant.tests):
+        servers: Servers = request.getfixturevalue("sink_servers")
+        os.environ["KALLA_TEST_SINKS"] = servers.given  # the zygotes and their tests inherit it
     made = [
         Bench(tmp_path_factory.mktemp("mutant"), postgres_server.admin_url) for _ in range(AT_ONCE)
     ]
@@ -47,6 +54,7 @@ def benches(
     yield free
     for bench in made:
         bench.close()
+    os.environ.pop("KALLA_TEST_SINKS", None)
 
 
 @pytest.fixture(scope="module")

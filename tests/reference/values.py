@@ -100,7 +100,7 @@ def read(value: Value, kind: Kind, writing: Writing) -> Seen:
 def _number(value: Value, csv: Csv) -> Fraction | None:
     match value:
         case str():
-            text = value.strip()
+            text = _signed(value.strip())
             if csv.thousands is not None:
                 text = _ungrouped(text, csv.decimal, csv.thousands)
             if csv.decimal == ",":
@@ -109,6 +109,19 @@ def _number(value: Value, csv: Csv) -> Fraction | None:
         case int() | Decimal():
             return Fraction(value)
     raise TypeError(f"{value!r} is no number")
+
+
+def _signed(text: str) -> str:
+    """A minus behind the digits and brackets around them stand for a minus before them."""
+    if text[:1] in ("€", "$", "£", "¥"):
+        text = text[1:].lstrip()
+    elif text[-1:] in ("€", "$", "£", "¥"):
+        text = text[:-1].rstrip()
+    if text.endswith("-") and text[:1].isascii() and (text[:1].isdigit() or text[:1] in ".,"):
+        return f"-{text[:-1]}"
+    if text.startswith("(") and text.endswith(")") and text[1:2] not in "+-":
+        return f"-{text[1:-1]}"
+    return text
 
 
 def _ungrouped(text: str, decimal: str, thousands: str) -> str:

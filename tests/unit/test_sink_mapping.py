@@ -9,15 +9,15 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput
 from kalla.sinks import model
-from kalla.sinks.mapping import Mapper
-from kalla.sinks.messages import Message
 from kalla.sinks.model import Column
-from kalla.sinks.types import Unfit, column_type
+from kalla.sinks.rows.mapping import Mapper
+from kalla.sinks.rows.types import Unfit, column_type
+from kalla.sinks.servers.messages import Message
 
 JSON = st.recursive(
     st.none()
@@ -84,6 +84,7 @@ def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
         column_type(kind)
 
 
+@settings(deadline=None)  # Arrow imports pandas with the first value
 @given(st.lists(st.one_of(JSON.map(lambda value: json.dumps(value).encode()), st.binary())))
 def test_every_message_is_one_row_or_one_dead_letter(values: list[bytes]) -> None:
     for kind in ("Nullable(Int64)", "Decimal(20, 4)", "String", "Array(Float64)"):

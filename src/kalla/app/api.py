@@ -20,7 +20,15 @@ from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
 from kalla.operate import pages as operate_pages
 from kalla.operate import routes as operate_routes
-from kalla.query.http import error_responses, query_routes, write_routes
+from kalla.query.dispatch.dispatcher import dispatcher_of
+from kalla.query.dispatch.metrics import QueryGauges
+from kalla.query.http import (
+    error_responses,
+    query_records_pages,
+    query_records_routes,
+    query_routes,
+    write_routes,
+)
 from kalla.query.http import event_stream as query_stream
 from kalla.query.http import query_page as query_pages
 from kalla.query.http.query_service import QueryService
@@ -40,7 +48,7 @@ from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables import pages as tables_pages
 from kalla.tables import routes as tables_routes
-from kalla.tables.scheduler import TableScheduler
+from kalla.tables.scheduler import TableGauges, TableScheduler
 from kalla.web import commands, login, login_links, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState
@@ -61,6 +69,7 @@ PLACES = (
     Place("Tables", "/tables", below=("/tables/",)),
     *sinks.places(),
     Place("Query", "/query"),
+    Place("Queries", "/queries", below=("/query-workers",)),
     Place("Work", "/work", below=("/jobs/",)),
     Place("Scaling", "/scaling"),
     Place("API", "/docs"),
@@ -113,14 +122,16 @@ def create_app(
     """With `metrics` the process also runs the services that workers may be too few for."""
     sweeps = (commands.sweep, login_links.sweep)
     scaling_gauges = ScalingGauges()
+    table_gauges = TableGauges()
     if metrics:
         metrics.registry.register(scaling_gauges)
+        metrics.registry.register(table_gauges)
     services = (
         [
             *background(settings, database, wake, metrics, sweeps),
             Conclusions(database, job_types, wake),
             Upkeep(settings, database, job_types, wake),
-            TableScheduler(settings, database, job_types, wake),
+            TableScheduler(settings, database, job_types, wake, table_gauges),
             ScalingDecisions(settings, database, scaling_gauges),
         ]
         if metrics
@@ -143,7 +154,10 @@ def create_app(
     )
     app.state.metric_store = MetricStore(settings, database)
     app.state.intake = Intake(app.state.metric_store, settings.metrics)
-    app.state.queries = QueryService(settings, app.state.metric_store)
+    app.state.dispatcher = dispatcher_of(settings)
+    if metrics:
+        metrics.registry.register(QueryGauges(app.state.dispatcher.metrics.registry))
+    app.state.queries = QueryService(settings, app.state.metric_store, app.state.dispatcher)
     app.add_middleware(
         RequestMiddleware,
         body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES,
@@ -171,6 +185,8 @@ def create_app(
         store_routes.router,
         query_stream.router,
         query_pages.router,
+        query_records_routes.router,
+        query_records_pages.router,
         tables_routes.router,
         tables_pages.router,
         reference.describing(app),
@@ -185,6 +201,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await state.database.open()
     await state.wake.start()
     await state.services.start()
+    await app.state.dispatcher.start()
     looking = asyncio.create_task(_look_at_database(state))  # serving does not wait for Postgres
     try:
         yield
@@ -193,6 +210,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.live.close()
         await state.services.stop()
         await app.state.queries.close()
+        await app.state.dispatcher.close()
         await app.state.intake.close()
         await app.state.metric_store.close()
         await state.wake.stop()

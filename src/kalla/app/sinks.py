@@ -20,7 +20,7 @@ def services(settings: Settings, database: Database) -> list[Service]:
     """What a worker with the role `sinks` runs."""
     if not _installed() or "sinks" not in settings.worker.roles:
         return []
-    from kalla.sinks.slots import Slots
+    from kalla.sinks.slots.reconciling import Slots
 
     holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
     return [Slots(settings, database, holder, Vault(settings).resolve)]
@@ -29,9 +29,10 @@ def services(settings: Settings, database: Database) -> list[Service]:
 def routers() -> list[APIRouter]:
     if not _installed():
         return []
-    from kalla.sinks import pages, routes
+    from kalla.sinks import pages, record_routes, routes, sample_routes
 
-    return [routes.router, pages.router]
+    # Samples first: /api/pipelines/infer is no pipeline's name.
+    return [sample_routes.router, routes.router, record_routes.router, pages.router]
 
 
 def places() -> list[Place]:

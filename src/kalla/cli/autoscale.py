@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated
 
 import typer
@@ -17,10 +17,22 @@ def command(
     min_workers: Annotated[int | None, typer.Option("--min", help="Workers at the least.")] = None,
     max_workers: Annotated[int | None, typer.Option("--max", help="Workers at the most.")] = None,
     roles: Annotated[
-        str | None, typer.Option(help="JobTypes of work the workers take, comma-separated.")
+        str | None, typer.Option(help="Kinds of work the workers take, comma-separated.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of /metrics, /health and /ready; none if not given.")
     ] = None,
 ) -> None:
-    """Start workers as demand rises, drain idle ones as it falls; SIGTERM drains them all."""
+    """Start workers as demand rises, drain idle ones as it falls; SIGTERM drains them all.
+
+    The most workers are bounded by --max, by four a core and by the free memory.
+
+    Examples:
+
+      kalla autoscale --min 1 --max 8
+
+      kalla autoscale --roles stage,exec --port 9100
+    """
     scaling = {"min_workers": min_workers, "max_workers": max_workers}
     overrides: dict[str, dict[str, object]] = {
         "scaling": {name: value for name, value in scaling.items() if value is not None}
@@ -29,11 +41,15 @@ def command(
         overrides["worker"] = {"roles": [role.strip() for role in roles.split(",")]}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
-    uvloop.run(_run(effective))
+    uvloop.run(_run(effective, port))
 
 
-async def _run(effective: settings.Settings) -> None:
-    from kalla.database import Database
+async def _run(effective: settings.Settings, port: int | None) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from kalla.app.probes import create_probes
+    from kalla.app.serving import bind, serving
+    from kalla.database import AWAY, Database
     from kalla.local.autoscaler import Autoscaler
 
     stopping = asyncio.Event()
@@ -46,4 +62,20 @@ async def _run(effective: settings.Settings) -> None:
         return stopping.is_set()
 
     async with Database(effective.database, name="kalla autoscale") as database:
-        await Autoscaler(effective, database).run(wait)
+
+        async def absences() -> list[str]:
+            try:
+                await database.ping()
+            except AWAY:
+                return ["Postgres does not answer"]
+            return []
+
+        autoscaler = Autoscaler(effective, database)
+        registry = CollectorRegistry()
+        registry.register(autoscaler.gauges)
+        async with AsyncExitStack() as stack:
+            if port is not None:
+                listener = bind(effective.worker.host, port, "--port")
+                probes = create_probes(registry, list, absences)
+                await stack.enter_async_context(serving(probes, listener))
+            await autoscaler.run(wait)

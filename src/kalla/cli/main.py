@@ -24,6 +24,7 @@ COMMANDS = {
     "migrate": ("kalla.cli.migrate", "Bring the database's tables up to date."),
     "api": ("kalla.cli.api", "Serve the REST API and the pages."),
     "worker": ("kalla.cli.worker", "Claim jobs and run them."),
+    "query-worker": ("kalla.cli.query_worker", "Execute parts of queries for the API."),
     "autoscale": ("kalla.cli.autoscale", "Keep as many workers here as the demand needs."),
     "scaling": ("kalla.cli.scaling", "Show what each role needs, and the decisions so far."),
     "jobs": ("kalla.cli.jobs", "Submit, list, show, cancel and retry jobs."),

@@ -9,6 +9,7 @@ import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -30,7 +31,12 @@ _PATIENCE_SECONDS = 24 * 3600
 
 
 def command(
-    expression: Annotated[str, typer.Argument(metavar="EXPR", help="A PromQL expression.")],
+    expression: Annotated[
+        str, typer.Argument(metavar="EXPR", help="A PromQL expression; or `list`, or `kill ID`.")
+    ],
+    query_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The query to kill.", show_default=False)
+    ] = None,
     time: Annotated[str | None, typer.Option(help=f"Evaluate at this time. {_WHEN}")] = None,
     start: Annotated[str | None, typer.Option(help=f"Evaluate from here on. {_WHEN}")] = None,
     end: Annotated[str | None, typer.Option(help="Up to here; else now.")] = None,
@@ -44,7 +50,19 @@ def command(
     ] = False,
     style: Style = "table",
 ) -> None:
-    """Ask a PromQL expression: its value now, at --time, or from --start to --end."""
+    """Ask a PromQL expression: its value now, at --time, or from --start to --end.
+
+    `kalla query list` shows the queries under way, `kalla query kill ID` ends one. A metric that is
+    called `list` is asked for as `{__name__="list"}`.
+    """
+    if expression == "list" and query_id is None:
+        list_queries(style)
+        return
+    if expression == "kill" and query_id is not None:
+        kill_query(query_id)
+        return
+    if query_id is not None:
+        raise InvalidInput(Problem("EXPR", "is one argument: put the expression in quotes"))
     path, asked = _times(time, start, end, step)
     with Client(_PATIENCE_SECONDS) as client:
         document = client.ask(
@@ -65,6 +83,36 @@ def command(
         typer.echo(note, err=True)
     if explain and style != "json":
         _print_explanation(document["data"]["explain"], aside=style == "csv")
+
+
+def list_queries(style: str) -> None:
+    with Client() as client:
+        found = client.get("/api/queries")
+    if style == "json":
+        print_json(found)
+        return
+    print_table(
+        ["query", "stage", "seconds", "user", "units", "retries", "expression"],
+        [
+            [
+                one["query_id"],
+                one["stage"],
+                f"{one['seconds']:.3f}",
+                one["user"],
+                str(sum(work["units"] for work in one["work"])),
+                str(one["retries"]),
+                one["expression"] or "series and labels",
+            ]
+            for one in found
+        ],
+        "No query yet.",
+    )
+
+
+def kill_query(query_id: str) -> None:
+    with Client() as client:
+        client.post(f"/api/queries/{quote(query_id)}/kill")
+    typer.echo(f"The query {query_id} was ended.")
 
 
 def _text(argument: str) -> str:

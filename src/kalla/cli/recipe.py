@@ -13,6 +13,7 @@ import typer
 
 from kalla import settings
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
+from kalla.cli.propose import propose
 from kalla.errors import InvalidInput, KallaError, Problem
 from kalla.reconcile.recipe import parsing, yaml_values
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
@@ -23,6 +24,8 @@ from kalla.storage import Storage
 app = typer.Typer(no_args_is_help=True)
 
 _PAGE = 500
+
+app.command()(propose)
 
 
 @app.command()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
+from kalla.errors import InvalidInput, Problem
 from kalla.web.text_format import seconds
 
 app = typer.Typer(no_args_is_help=True)
@@ -86,3 +90,79 @@ def explain(
         typer.echo(f"{name}:")
         for key, value in found[name].items():
             typer.echo(f"  {key}: {value}")
+
+
+@app.command("simulate")
+def simulate_policies(
+    trace: Annotated[
+        str,
+        typer.Option(
+            help="A CSV file with the columns at and seconds, or a made-up load: "
+            "diurnal, night-batch, spikes."
+        ),
+    ],
+    policy: Annotated[
+        str, typer.Option(help="Names of policies, comma-separated; all if not given.")
+    ] = "",
+    startup: Annotated[float, typer.Option(min=0, help="Seconds a worker takes to start.")] = 10,
+    concurrency: Annotated[int, typer.Option(min=1, help="Jobs a worker runs at once.")] = 4,
+    max_workers: Annotated[int, typer.Option("--max", min=1, help="Workers at the most.")] = 1000,
+    plot: Annotated[
+        Path | None, typer.Option(help="A folder for an SVG picture of each policy.")
+    ] = None,
+    style: Style = "text",
+) -> None:
+    """Simulate how policies scale workers over a trace of jobs; needs no server.
+
+    Examples:
+
+      kalla scaling simulate --trace diurnal
+
+      kalla scaling simulate --trace jobs.csv --policy demand,demand-tuned --plot pictures
+    """
+    from kalla.scaling.simulation.plot import svg
+    from kalla.scaling.simulation.policies import POLICIES, Machine
+    from kalla.scaling.simulation.simulate import simulate
+    from kalla.scaling.simulation.trace import SHAPES, load
+
+    names = [name.strip() for name in policy.split(",") if name.strip()] or list(POLICIES)
+    if unknown := [name for name in names if name not in POLICIES]:
+        raise InvalidInput(
+            Problem("--policy", f"there is no {unknown[0]}: choose from {', '.join(POLICIES)}")
+        )
+    if trace not in SHAPES and not Path(trace).is_file():
+        raise InvalidInput(
+            Problem("--trace", f"{trace} is no file and none of {', '.join(SHAPES)}")
+        )
+    jobs = SHAPES[trace]() if trace in SHAPES else load(Path(trace))
+    machine = Machine(concurrency=concurrency, startup_seconds=startup, max_workers=max_workers)
+    results = [simulate(jobs, name, machine) for name in names]
+    if plot is not None:
+        plot.mkdir(parents=True, exist_ok=True)
+        for result in results:
+            file = plot / f"{result.trace}-{result.policy}.svg"
+            file.write_text(svg(result, concurrency), "utf-8")
+    if style == "json":
+        for result in results:
+            shown = {name: value for name, value in asdict(result).items() if name != "history"}
+            typer.echo(json.dumps(shown))
+        return
+    print_table(
+        ["policy", "p50 wait", "p95 wait", "p99 wait", "worker-hours", "most", "flips",
+         "busy hit", "unfinished"],
+        [
+            [
+                result.policy,
+                f"{result.wait_p50:.1f} s",
+                f"{result.wait_p95:.1f} s",
+                f"{result.wait_p99:.1f} s",
+                f"{result.worker_hours:.1f}",
+                str(result.highest),
+                str(result.flips),
+                str(result.busy_hit),
+                str(result.unfinished),
+            ]
+            for result in results
+        ],
+        "No policy.",
+    )  # fmt: skip

@@ -8,10 +8,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from kalla.cli import sinks_dead_letters, sinks_samples
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
 from kalla.errors import InvalidInput, Problem
 
 app = typer.Typer(no_args_is_help=True)
+app.add_typer(sinks_dead_letters.app, name="dead-letters", help="What could not become a row.")
+app.command()(sinks_samples.sample)
+app.command()(sinks_samples.infer)
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 
@@ -62,7 +66,18 @@ def list_pipelines(style: Style = "text") -> None:
         print_json(found)
         return
     print_table(
-        ["name", "state", "replicas", "topic", "table", "rows", "dead letters", "guarantee"],
+        [
+            "name",
+            "state",
+            "replicas",
+            "topic",
+            "table",
+            "rows/s",
+            "waiting",
+            "rows",
+            "dead letters",
+            "guarantee",
+        ],
         [
             [
                 each["pipeline"],
@@ -70,6 +85,8 @@ def list_pipelines(style: Style = "text") -> None:
                 str(each["replicas"]),
                 each["kafka"]["topic"],
                 each["clickhouse"]["table"],
+                f"{each['rows_per_second']:,.0f}",
+                f"{each['waiting']:,}",
                 f"{each['rows']:,}",
                 f"{each['dead_letters']:,}",
                 each["guarantee"],
@@ -95,9 +112,15 @@ def show(name: Name, style: Style = "text") -> None:
     if found["trouble"]:
         typer.echo(f"  {found['trouble']}")
     print_table(
-        ["slot", "worker", "epoch", "live"],
+        ["slot", "worker", "epoch", "live", "partitions"],
         [
-            [str(each["slot"]), each["worker"], str(each["epoch"]), "yes" if each["live"] else "no"]
+            [
+                "-" if each["slot"] is None else str(each["slot"]),
+                each["worker"],
+                str(each["epoch"]),
+                "yes" if each["live"] else "no",
+                ", ".join(map(str, each["partitions"])),
+            ]
             for each in slots
         ],
         "No worker carries a slot.",
@@ -162,7 +185,16 @@ def audit(name: Name, style: Style = "text") -> None:
         print_json(found)
     else:
         print_table(
-            ["partition", "offsets", "messages", "rows", "dead letters", "missing", "doubled"],
+            [
+                "partition",
+                "offsets",
+                "messages",
+                "rows",
+                "dead letters",
+                "left out",
+                "missing",
+                "doubled",
+            ],
             [
                 [
                     str(each["partition"]),
@@ -170,6 +202,7 @@ def audit(name: Name, style: Style = "text") -> None:
                     f"{each['messages']:,}",
                     f"{each['rows']:,}",
                     f"{each['dead_letters']:,}",
+                    f"{each['left_out']:,}",
                     _named(each, "missing"),
                     _named(each, "doubled"),
                 ]
@@ -224,39 +257,6 @@ def skip_gap(name: Name) -> None:
         )
     if not moves:
         typer.echo("No partition is stopped at a gap.")
-
-
-@app.command("dead-letters")
-def dead_letters(
-    name: Name,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
-    style: Style = "text",
-) -> None:
-    """Show what could not become a row: how many by reason and field, and the newest."""
-    with Client() as client:
-        found = client.get(address("pipelines", name, "dead-letters"), limit=limit)
-    if style == "json":
-        print_json(found)
-        return
-    print_table(
-        ["count", "field", "reason"],
-        [[f"{each['count']:,}", each["field"], each["reason"]] for each in found["groups"]],
-        "There are no dead letters.",
-    )
-    print_table(
-        ["partition", "offset", "field", "reason", "message"],
-        [
-            [
-                str(each["partition"]),
-                str(each["offset"]),
-                each["field"],
-                each["reason"],
-                each["text"][:80],
-            ]
-            for each in found["letters"]
-        ],
-        "",
-    )
 
 
 def _named(found: dict[str, Any], what: str) -> str:

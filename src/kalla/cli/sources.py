@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
+from kalla.cli.propose import profile
 from kalla.cli.recipe import recipe_text
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe import yaml_values
@@ -20,6 +21,8 @@ app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 
 PREVIEW_ROWS = 50
+
+app.command()(profile)
 
 
 @app.command()

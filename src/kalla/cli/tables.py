@@ -40,6 +40,9 @@ def apply(
         plan = client.post("/api/tables/apply", {"sql": text, "dry_run": True})
         rows = [[step["action"], step["kind"], step["name"], step["reason"]] for step in plan]
         print_table(["plan", "", "name", "why"], rows, "Nothing to do.")
+        for step in plan:
+            for line in [step["warning"]] * bool(step["warning"]) + step["diff"]:
+                say(f"  {step['name']}: {line}")
         if not dry_run and any(step["action"] != "unchanged" for step in plan):
             client.post("/api/tables/apply", {"sql": text})
             typer.echo("Applied.")
@@ -92,36 +95,61 @@ def show(name: Name, style: Style = "text") -> None:
 
 
 @app.command()
-def explain(name: Name) -> None:
-    """Say how the table is refreshed and what each strategy took."""
+def explain(name: Name, style: Style = "text") -> None:
+    """Say which strategies the query allows, why not the others, and what each took."""
     with Client() as client:
-        found = client.get(address("tables", name))
+        found = client.get(address("tables", name, "explain"))
         lately = client.get(address("tables", name, "history"), limit=20)
+    if style == "json":
+        print_json(found)
+        return
     say(f"{found['name']}: REFRESH_STRATEGY = {found['strategy']}")
+    print_table(
+        ["strategy", "possible", "why", "typically"],
+        [
+            [
+                each["strategy"],
+                "yes" if each["possible"] else "no",
+                each["reason"],
+                _typical(each["strategy"], lately),
+            ]
+            for each in found["strategies"]
+        ],
+        "",
+    )
+    if found["keys"]:
+        say(f"recomputed by {', '.join(found['keys'])}")
+    period = found["period_seconds"]
+    say("refreshed on demand" if period is None else f"a tick every {seconds(period)}")
     for each in lately[:1]:
         say(f"last: {each['strategy'] or each['status']} ({each['reason'] or each['error']})")
-    for strategy in sorted({each["strategy"] for each in lately if each["seconds"] is not None}):
-        took = sorted(
-            each["seconds"]
-            for each in lately
-            if each["strategy"] == strategy and each["seconds"] is not None
-        )
-        say(f"{strategy}: {len(took)} of the last 20, typically {took[len(took) // 2]:.1f} s")
     if found["why"]:
         say(found["why"])
+
+
+def _typical(strategy: str, lately: list[dict[str, Any]]) -> str:
+    took = sorted(
+        each["seconds"]
+        for each in lately
+        if each["strategy"] == strategy and each["seconds"] is not None
+    )
+    return f"{took[len(took) // 2]:.1f} s" if took else ""
 
 
 @app.command()
 def refresh(
     name: Name,
     full: Annotated[bool, typer.Option("--full", help="Recompute every row.")] = False,
+    upstream: Annotated[
+        bool, typer.Option("--upstream", help="With --full: also of the tables it reads.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until the refresh has ended.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that --wait waits.")] = 600,
 ) -> None:
     """Refresh a table and what it reads, whatever its lag."""
     with Client() as client:
         before = client.get(address("tables", name))["data_time"]
-        client.post(address("tables", name, "refresh"), {"full": full})
+        client.post(address("tables", name, "refresh"), {"full": full, "upstream": upstream})
         if not wait:
             typer.echo(f"{name} is refreshed with the next tick.")
             return
@@ -182,6 +210,14 @@ def resume(name: Name) -> None:
     with Client() as client:
         client.post(address("tables", name, "resume"))
     typer.echo(f"{name} is active.")
+
+
+@app.command()
+def rename(name: Name, new: Annotated[str, typer.Argument(metavar="NEW")]) -> None:
+    """Give a table another name; refused while another one reads it."""
+    with Client() as client:
+        client.post(address("tables", name, "rename"), {"name": new})
+    typer.echo(f"{name} is {new} now.")
 
 
 @app.command()

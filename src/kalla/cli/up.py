@@ -27,10 +27,16 @@ def command(
     servers: Annotated[
         str, typer.Option("--with", help="Servers to try out sinks with: kafka,clickhouse.")
     ] = "",
+    query_workers: Annotated[
+        int | None, typer.Option("--query-workers", min=1, max=64, help="Query workers to start.")
+    ] = None,
 ) -> None:
     """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it."""
     wanted = [name.strip() for name in servers.split(",") if name.strip()]
-    overrides = {"up": {"servers": wanted}} if wanted else {}
+    up: dict[str, object] = {"servers": wanted} if wanted else {}
+    if query_workers is not None:
+        up["query_workers"] = query_workers
+    overrides = {"up": up} if up else {}
     effective = settings.load(with_running=False, overrides=overrides)
     logs.configure("warning", effective.settings.log.format)
     board = Board(Console(highlight=False))

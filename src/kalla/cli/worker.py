@@ -16,6 +16,9 @@ def command(
     roles: Annotated[
         str | None, typer.Option(help="JobTypes of work to take, comma-separated.")
     ] = None,
+    no_leases: Annotated[
+        bool, typer.Option("--no-leases", help="Carry every started pipeline, without slots.")
+    ] = False,
 ) -> None:
     """Claim and run jobs; SIGTERM drains."""
     from kalla.app.worker import run_worker
@@ -25,7 +28,11 @@ def command(
         "concurrency": concurrency,
         "roles": None if roles is None else [role.strip() for role in roles.split(",")],
     }
-    overrides = {"worker": {name: value for name, value in given.items() if value is not None}}
+    overrides: dict[str, dict[str, object]] = {
+        "worker": {name: value for name, value in given.items() if value is not None}
+    }
+    if no_leases:
+        overrides["sinks"] = {"leases": False}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
     uvloop.run(run_worker(effective))

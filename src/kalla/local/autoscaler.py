@@ -17,7 +17,7 @@ from kalla.local import ports
 from kalla.local.program import Program
 from kalla.scaling import store
 from kalla.scaling.policy import Decision, Policy
-from kalla.scaling.service import policy_of
+from kalla.scaling.service import ScalingGauges, policy_of
 from kalla.settings import Settings
 from kalla.work import presence
 
@@ -36,6 +36,7 @@ class Autoscaler:
         self._draining: list[Program] = []
         self._stopping: set[asyncio.Task[None]] = set()
         self._started = 0
+        self.gauges = ScalingGauges()
         self.policy = bounded(policy_of(settings), settings)
 
     @property
@@ -86,8 +87,8 @@ class Autoscaler:
                 for worker in await presence.workers(connection)
                 if worker.host == self._host and worker.state == "idle"
             }
-        for _ in range(decision.desired - len(self._workers)):
-            await self._add()
+        self.gauges.set([decision])
+        await self._add(decision.desired - len(self._workers))
         surplus = len(self._workers) - decision.desired
         # The newest first: the older ones have warm Spark sessions.
         victims = [w for w in reversed(self._workers) if w.process and w.process.pid in idle]
@@ -102,11 +103,26 @@ class Autoscaler:
         while self._stopping:
             await asyncio.wait(self._stopping)
 
-    async def _add(self) -> None:
+    async def _add(self, number: int) -> None:
+        """Start so many together; those that start count though another does not."""
+        workers = [self._program() for _ in range(number)]
+        starts = [asyncio.to_thread(worker.start) for worker in workers]
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        failures = []
+        for worker, result in zip(workers, results, strict=True):
+            if isinstance(result, BaseException):
+                failures.append(result)
+                continue
+            self._workers.append(worker)
+            _log.info("worker started", worker=worker.name, workers=len(self._workers))
+        for failure in failures:
+            raise failure
+
+    def _program(self) -> Program:
         self._started += 1
         settings = self._settings
         port = ports.choose_free()
-        worker = Program(
+        return Program(
             f"autoscaled-{os.getpid()}-{self._started}",
             ["worker", "--port", str(port), "--roles", ",".join(settings.worker.roles)],
             settings.data_dir,
@@ -115,9 +131,6 @@ class Autoscaler:
             "worker.port",
             stop_seconds=settings.worker.drain_seconds + 10,
         )
-        await asyncio.to_thread(worker.start)
-        self._workers.append(worker)
-        _log.info("worker started", worker=worker.name, workers=len(self._workers))
 
     def _drain(self, worker: Program) -> None:
         """SIGTERM: the worker claims nothing more, finishes or hands back, and ends."""

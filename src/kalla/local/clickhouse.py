@@ -22,6 +22,11 @@ _CONFIGURATION = """\
   <http_port>{port}</http_port>
   <users_config>users.xml</users_config>
   <logger><level>warning</level><console>1</console></logger>
+  <query_log>
+    <database>system</database><table>query_log</table>
+    <flush_interval_milliseconds>7500</flush_interval_milliseconds>
+    <ttl>event_date + INTERVAL 3 DAY</ttl>
+  </query_log>
   <mark_cache_size>67108864</mark_cache_size>
   <max_server_memory_usage>{memory}</max_server_memory_usage>
 </clickhouse>

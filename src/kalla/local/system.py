@@ -69,6 +69,11 @@ class System:
             self.extras.append(ClickHouse(data_dir, _port(up.clickhouse_port)))
         self.api = _api(effective)
         self.workers = _workers(effective)
+        self.query_workers = [] if "query.workers" in given else _query_workers(effective)
+        addresses = ",".join(
+            f"{reachable(one.host)}:{one.control_port}" for one in self.query_workers
+        )
+        self._query_addresses = addresses
         self._supervisors: dict[Server, Supervisor] = {}
 
     def run(self, ready: Callable[[str], None]) -> None:
@@ -104,6 +109,7 @@ class System:
                 self.spark,
                 self.api,
                 *self.workers,
+                *self.query_workers,
                 *self.extras,
             )
             if server
@@ -125,8 +131,9 @@ class System:
         self._write_running_file(token)
         if not self._await(self.nats):
             return None
-        self._keep(self.api, *self.workers)
-        if not self._await(self.api, *self.workers, self.spark, *self.extras):
+        started = (self.api, *self.workers, *self.query_workers)
+        self._keep(*started)
+        if not self._await(*started, self.spark, *self.extras):
             return None
         return login_links.address(self._api_url(), code)
 
@@ -151,7 +158,7 @@ class System:
     def _stop(self) -> None:
         """Who works first, who is worked upon last."""
         servers = ([self.spark], self.extras, [self.nats], [self.postgres])
-        for group in (self.workers, [self.api], *servers):
+        for group in (self.workers, [self.api], self.query_workers, *servers):
             supervisors = [
                 self._supervisors[server] for server in group if server in self._supervisors
             ]
@@ -176,6 +183,8 @@ class System:
     def _write_running_file(self, token: str) -> None:
         """Tell every other command in this folder where the system is; settings.load reads it."""
         sections: dict[str, Mapping[str, str]] = {"api": {"url": self._api_url(), "token": token}}
+        if self.query_workers:
+            sections["query"] = {"workers": self._query_addresses}
         if self.postgres:
             sections["database"] = {"url": self.postgres.url()}
         if self.nats:
@@ -228,6 +237,8 @@ def _api(effective: Effective) -> Program:
 
 def _workers(effective: Effective) -> list[Program]:
     settings = effective.settings
+    if settings.up.workers == "auto":
+        return [_autoscaler(effective)]
     first = settings.worker.port
     programs = []
     for index in range(settings.up.workers):
@@ -246,6 +257,59 @@ def _workers(effective: Effective) -> list[Program]:
             )
         )
     return programs
+
+
+class QueryWorkerProgram(Program):
+    """Answers on /health at its artifact port; its control port is another."""
+
+    control_port: int
+
+
+def _query_workers(effective: Effective) -> list[QueryWorkerProgram]:
+    settings = effective.settings
+    own = settings.query_worker
+    programs = []
+    for index in range(settings.up.query_workers):
+        # Two ports each, one behind the other.
+        control = own.port + 2 * index if own.port else ports.choose_free()
+        artifacts = own.artifact_port + 2 * index if own.artifact_port else ports.choose_free()
+        name = f"query-worker-{index + 1}"
+        program = QueryWorkerProgram(
+            name,
+            [
+                "query-worker",
+                f"--port={control}",
+                f"--artifact-port={artifacts}",
+                f"--name={name}",
+            ],
+            settings.data_dir,
+            own.host,
+            artifacts,
+            "query_worker.artifact_port",
+            stop_seconds=own.drain_seconds + 5,
+            watched=True,
+            other_ports={"query_worker.port": control},
+        )
+        program.control_port = control
+        programs.append(program)
+    return programs
+
+
+def _autoscaler(effective: Effective) -> Program:
+    """`kalla autoscale`, which starts and drains the workers; one is always kept ready."""
+    settings = effective.settings
+    port = ports.choose_free()
+    least = settings.scaling.min_workers if "scaling.min_workers" in effective.origins else 1
+    return Program(
+        "autoscale",
+        ["autoscale", "--port", str(port), "--min", str(least)],
+        settings.data_dir,
+        settings.worker.host,
+        port,
+        "worker.host",
+        stop_seconds=settings.worker.drain_seconds + 15,
+        watched=True,
+    )
 
 
 def _port(configured: int) -> int:

@@ -74,6 +74,8 @@ CREATE TABLE kalla.refreshes (
     rows_deleted      bigint,
     rows_inserted     bigint,
     row_count         bigint,
+    changed_rows      bigint,            -- of all inputs, about
+    affected_keys     bigint,
     lag_seconds       double precision,  -- just before: how old the rows had become
     error             text,
     finished_at       timestamptz NOT NULL DEFAULT kalla.clock()

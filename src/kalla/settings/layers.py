@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from kalla.errors import InvalidSettings, Problem
 from kalla.redaction import MASK, scrub
-from kalla.settings.sections import JobPolicy, Section, Settings
+from kalla.settings.sections import JobPolicy, QueryWorker, Section, Settings
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,10 @@ def _path_of(name: str) -> tuple[str, ...] | None:
     if name == "data_dir":
         return ("data_dir",)
     section, _, field = name.partition("_")
+    if name.startswith("query_worker_"):  # the one section of two words; `query` is another
+        worker_field = name.removeprefix("query_worker_")
+        if worker_field in QueryWorker.model_fields:
+            return ("query_worker", worker_field)
     if section == "jobs":
         for known in JobPolicy.model_fields:
             job_type = field.removesuffix(f"_{known}")

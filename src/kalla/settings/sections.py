@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    SecretStr,
+    field_validator,
+)
 
 Role = Literal["stage", "exec", "refresh", "compact", "sinks"]
 ROLES: tuple[Role, ...] = ("stage", "exec", "refresh", "compact", "sinks")
@@ -130,6 +137,12 @@ class Sinks(Section):
         10, description="an insert that takes longer is refused by ClickHouse"
     )
     idle_seconds: Seconds = Field(0.5, description="how long a slot with nothing to do waits")
+    placement: Literal["auto", "spark", "local"] = Field(
+        "auto", description="where ranges are delivered; auto: on Spark where 100,000 rows wait"
+    )
+    leases: bool = Field(
+        True, description="false: every worker carries every started pipeline, without slots"
+    )
 
 
 class Limits(Section):
@@ -231,6 +244,47 @@ class Metrics(Section):
     )
 
 
+class Query(Section):
+    workers: str = Field(
+        "127.0.0.1:9321",
+        description="query workers: host:port, several with commas; dns://name:port; "
+        "kubernetes://namespace/service; ecs://cluster/service",
+    )
+    token: SecretStr = Field(
+        SecretStr(""), description="what API and query workers show each other; empty: loopback"
+    )
+    discovery_seconds: Seconds = Field(5, description="seconds between looks for query workers")
+    worker_wait_seconds: Seconds = Field(
+        10, description="how long a query waits for a query worker that takes work"
+    )
+    attempts: int = Field(5, ge=1, description="attempts at a work unit, then its query fails")
+
+
+class QueryWorker(Section):
+    host: str = Field("127.0.0.1", description="address a query worker binds to")
+    port: Port = Field(9321, description="port of its control stream; 0 takes a free one")
+    artifact_port: Port = Field(
+        9322, description="port of its artifacts, /metrics, /health and /ready; 0: a free one"
+    )
+    name: str = Field("", description="its identity; empty: host name and port")
+    threads: int = Field(2, ge=1, le=256, description="work units that it executes at once")
+    queue: int = Field(1000, ge=1, description="work units that may wait, then it takes no more")
+    memory_bytes: int = Field(512 << 20, ge=0, description="memory for decoded segments")
+    disk_bytes: int = Field(
+        8 << 30, ge=1 << 20, description="disk for artifacts and downloaded segments together"
+    )
+    folder: str = Field("", description="where both lie; empty: in data_dir")
+    drain_seconds: Seconds = Field(
+        20, description="after SIGTERM, how long work under way may finish and be fetched"
+    )
+    acknowledged_seconds: float = Field(
+        30, ge=0, description="how long an artifact stays after it was fetched"
+    )
+    unfetched_seconds: Seconds = Field(
+        600, description="how long an artifact stays that nobody fetches"
+    )
+
+
 class Scaling(Section):
     min_workers: int = Field(0, ge=0, description="workers of a role at the least")
     max_workers: int = Field(50, ge=1, le=10_000, description="workers of a role at the most")
@@ -258,8 +312,24 @@ class Log(Section):
     )
 
 
+def _worker_count(value: object) -> int | Literal["auto"]:
+    """A union of its own would report two errors, each under a name that is no setting."""
+    if value == "auto":
+        return "auto"
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if not 1 <= number <= 64:
+        raise ValueError("must be a number from 1 to 64, or auto")
+    return number
+
+
 class Up(Section):
-    workers: int = Field(2, ge=1, le=64, description="workers that `kalla up` starts")
+    workers: Annotated[int | Literal["auto"], PlainValidator(_worker_count)] = Field(
+        2, description="workers that `kalla up` starts; auto: as many as the demand needs"
+    )
+    query_workers: int = Field(2, ge=1, le=64, description="query workers that it starts")
     postgres_port: Port = Field(54329, description="port of the embedded Postgres")
     nats_port: Port = Field(42229, description="port of the embedded NATS")
     servers: tuple[Literal["kafka", "clickhouse"], ...] = Field(
@@ -299,6 +369,8 @@ class Settings(Section):
     secrets: Secrets = Secrets()
     matching: Matching = Matching()
     metrics: Metrics = Metrics()
+    query: Query = Query()
+    query_worker: QueryWorker = QueryWorker()
     scaling: Scaling = Scaling()
     log: Log = Log()
     up: Up = Up()

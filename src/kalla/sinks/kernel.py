@@ -10,10 +10,11 @@ from hashlib import sha256
 import pyarrow as pa
 
 from kalla.errors import Unavailable
-from kalla.sinks.clickhouse import ClickHouse, Target
-from kalla.sinks.mapping import DeadLetter, Mapper
-from kalla.sinks.messages import Message, OffsetRange, Reader
-from kalla.sinks.model import PROVENANCE, Column
+from kalla.sinks.model import PROVENANCE, RowRules
+from kalla.sinks.rows.mapping import DeadLetter
+from kalla.sinks.rows.transform import Transform, Transformed
+from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.servers.messages import Message, OffsetRange, Reader
 
 DEAD_LETTER_COLUMNS = {
     "pipeline": "LowCardinality(String)",
@@ -27,9 +28,11 @@ DEAD_LETTER_COLUMNS = {
     "field": "String",
     "key": "Nullable(String)",
     "value": "Nullable(String)",
+    "headers": "Map(String, Nullable(String))",
+    "replay": "Int64",  # 0: the letter; else the replay that made a row of it
 }
-_INPUT = {name: kind.replace("LowCardinality(String)", "String") for name, kind in
-          {**PROVENANCE, **DEAD_LETTER_COLUMNS}.items()}  # fmt: skip
+INPUT_TYPES = {name: kind.replace("LowCardinality(String)", "String") for name, kind in
+               {**PROVENANCE, **DEAD_LETTER_COLUMNS}.items()}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,26 +42,31 @@ class Delivery:
     pipeline: str
     range: OffsetRange
     generation: int
-    mapping_version: int
-    mapping: tuple[Column, ...]
-    tombstones: str
+    rules: RowRules
     token: str
     comment: str  # slot and epoch, for the query log
     recovered: bool = False  # an earlier try may have inserted some of it
     settled: bool = True  # and no insert of an earlier try can arrive any more
+    provenance: bool = True  # whether rows say where they came from
+    probe: bool = True  # whether the tables can be asked what is there
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What became of a range: every message is counted in exactly one of the three."""
+    """What became of a range: every message is counted in exactly one of the first four."""
 
     rows: int
     dead: int
     skipped: int  # tombstones
+    filtered: int
     bytes: int
     found: int  # of a recovered range: rows and dead letters that were there already
     newest_ms: int | None
     seconds: float
+
+    @property
+    def messages(self) -> int:
+        return self.rows + self.dead + self.skipped + self.filtered
 
 
 class Unsettled(Unavailable):
@@ -73,7 +81,7 @@ class Kernel:
         self._server = ClickHouse(target)
         self._table = target.table
         self._dead_letters = dead_letters
-        self._mappers: dict[int, Mapper] = {}
+        self._transform: Transform | None = None
 
     def close(self) -> None:
         self._reader.close()
@@ -86,64 +94,44 @@ class Kernel:
         """Deliver the range before `deadline`, a moment of ClickHouse's clock."""
         began = time.monotonic()
         messages = self._reader.read(delivery.range, max(1.0, deadline - self._server.now()))
-        mapper = self._mapper(delivery)
-        valued = [message for message in messages if message.value is not None]
-        empty = [message for message in messages if message.value is None]
-        mapped = mapper.map(valued)
-        dead = list(mapped.dead)
-        if delivery.tombstones == "dead_letter":
-            dead += [DeadLetter(message, "has no value (a tombstone)") for message in empty]
-            empty = []
-        counted = len(mapped.offsets) + len(dead) + len(empty)
-        if counted != len(messages):
-            raise AssertionError(f"{len(messages)} messages became {counted} results")
-
-        rows = _rows(mapped.columns, mapped.offsets, delivery)
-        letters = _letters(sorted(dead, key=lambda each: each.message.offset), delivery)
+        transform = self._transform_of(delivery.rules)
+        result = transform.apply(messages)
+        rows = rows_of(result, delivery)
+        letters = letters_of(result.dead, delivery)
         here_rows: set[int] = set()
         here_dead: set[int] = set()
-        if delivery.recovered:
+        if delivery.recovered and delivery.probe:
             here_rows = self._present(self._table, "_", delivery)
             here_dead = self._present(self._dead_letters, "", delivery)
-        types = {column.column: known.input_type for column, known in mapper.columns} | _INPUT
         # Dead letters first: when the rows are there, nothing of the range is missing.
         self._insert(self._dead_letters, letters, "offset", here_dead, delivery, ":dead", deadline)
+        types = transform.input_types | INPUT_TYPES
         self._insert(self._table, rows, "_offset", here_rows, delivery, "", deadline, types)
         return Facts(
             rows=rows.num_rows,
             dead=letters.num_rows,
-            skipped=len(empty),
+            skipped=len(result.skipped),
+            filtered=len(result.filtered),
             bytes=sum(len(message.value or b"") for message in messages),
             found=len(here_rows) + len(here_dead),
             newest_ms=max((message.timestamp or 0 for message in messages), default=None),
             seconds=time.monotonic() - began,
         )
 
-    def _mapper(self, delivery: Delivery) -> Mapper:
-        known = self._mappers.get(delivery.mapping_version)
-        if known is None:
-            self._mappers = {delivery.mapping_version: Mapper(delivery.mapping)}
-            known = self._mappers[delivery.mapping_version]
-        return known
+    def _transform_of(self, rules: RowRules) -> Transform:
+        if self._transform is None or self._transform.rules != rules:
+            if self._transform is not None:
+                self._transform.close()
+            self._transform = Transform(rules)
+        return self._transform
 
     def _present(self, table: str, prefix: str, delivery: Delivery) -> set[int]:
         """The offsets of the range that the table holds."""
-        wanted = delivery.range
-        mine = "" if prefix else " AND pipeline = {pipeline:String}"
-        found = self._server.arrow(
-            f"SELECT {prefix}offset AS o FROM `{self._server.target.database}`.`{table}`"
-            f" WHERE {prefix}topic = {{topic:String}} AND {prefix}partition = {{partition:Int32}}"
-            f" AND {prefix}generation = {{generation:Int32}}"
-            f" AND {prefix}offset >= {{start:Int64}} AND {prefix}offset < {{end:Int64}}{mine}"
-            " SETTINGS select_sequential_consistency = 1",
-            topic=wanted.topic,
-            partition=wanted.partition,
-            generation=delivery.generation,
-            start=wanted.start,
-            end=wanted.end,
-            pipeline=delivery.pipeline,
-        )
-        return set(found.column("o").to_pylist())
+        mine = "" if prefix else " AND pipeline = {pipeline:String} AND replay = 0"
+        return present_offsets(
+            self._server, table, prefix, delivery.range, delivery.generation, delivery.pipeline,
+            mine,
+        )  # fmt: skip
 
     def _insert(
         self,
@@ -154,7 +142,7 @@ class Kernel:
         delivery: Delivery,
         suffix: str,
         deadline: float,
-        types: Mapping[str, str] = _INPUT,
+        types: Mapping[str, str] = INPUT_TYPES,
     ) -> None:
         token = delivery.token + suffix
         if present:
@@ -169,23 +157,51 @@ class Kernel:
             self._server.insert(table, batch, types, token, deadline, delivery.comment)
 
 
+def present_offsets(
+    server: ClickHouse,
+    table: str,
+    prefix: str,
+    wanted: OffsetRange,
+    generation: int,
+    pipeline: str,
+    condition: str = "",
+) -> set[int]:
+    """The offsets of a range that a table holds, in one generation."""
+    found = server.arrow(
+        f"SELECT {prefix}offset AS o FROM `{server.target.database}`.`{table}`"
+        f" WHERE {prefix}topic = {{topic:String}} AND {prefix}partition = {{partition:Int32}}"
+        f" AND {prefix}generation = {{generation:Int32}}"
+        f" AND {prefix}offset >= {{start:Int64}} AND {prefix}offset < {{end:Int64}}{condition}"
+        " SETTINGS select_sequential_consistency = 1",
+        topic=wanted.topic,
+        partition=wanted.partition,
+        generation=generation,
+        start=wanted.start,
+        end=wanted.end,
+        pipeline=pipeline,
+    )
+    return set(found.column("o").to_pylist())
+
+
 def repair_suffix(offsets: Sequence[int]) -> str:
     """What tells the token of a repair apart: all of the offsets that it inserts."""
     return f":missing-{sha256(repr(list(offsets)).encode()).hexdigest()[:32]}" if offsets else ""
 
 
-def _rows(columns: Mapping[str, pa.Array], offsets: Sequence[int], delivery: Delivery) -> pa.Table:
-    count = len(offsets)
+def rows_of(result: Transformed, delivery: Delivery) -> pa.Table:
+    if not delivery.provenance:
+        return pa.table(result.columns)
+    count = len(result.offsets)
     provenance = {
-        "_topic": pa.array([delivery.range.topic] * count, pa.string()),
-        "_partition": pa.array([delivery.range.partition] * count, pa.int32()),
-        "_offset": pa.array(offsets, pa.int64()),
-        "_generation": pa.array([delivery.generation] * count, pa.int32()),
+        "_topic": pa.repeat(pa.scalar(delivery.range.topic, pa.string()), count),
+        "_partition": pa.repeat(pa.scalar(delivery.range.partition, pa.int32()), count),
+        "_offset": pa.array(result.offsets, pa.int64()),
+        "_generation": pa.repeat(pa.scalar(delivery.generation, pa.int32()), count),
     }
-    return pa.table({**columns, **provenance})
+    return pa.table({**result.columns, **provenance})
 
 
-def _letters(dead: Sequence[DeadLetter], delivery: Delivery) -> pa.Table:
+def letters_of(dead: Sequence[DeadLetter], delivery: Delivery, replay: int = 0) -> pa.Table:
     messages: list[Message] = [each.message for each in dead]
     count = len(dead)
     return pa.table(
@@ -195,7 +211,7 @@ def _letters(dead: Sequence[DeadLetter], delivery: Delivery) -> pa.Table:
             "partition": pa.array([delivery.range.partition] * count, pa.int32()),
             "offset": pa.array([each.offset for each in messages], pa.int64()),
             "generation": pa.array([delivery.generation] * count, pa.int32()),
-            "mapping_version": pa.array([delivery.mapping_version] * count, pa.int32()),
+            "mapping_version": pa.array([delivery.rules.version] * count, pa.int32()),
             "timestamp": pa.array(
                 [each.timestamp or 0 for each in messages], pa.timestamp("ms", "UTC")
             ),
@@ -203,5 +219,11 @@ def _letters(dead: Sequence[DeadLetter], delivery: Delivery) -> pa.Table:
             "field": pa.array([each.field for each in dead], pa.string()),
             "key": pa.array([each.key for each in messages], pa.binary()),
             "value": pa.array([each.value for each in messages], pa.binary()),
+            # The last of a name counts, as in the mapping.
+            "headers": pa.array(
+                [list(dict(each.headers).items()) for each in messages],
+                pa.map_(pa.string(), pa.binary()),
+            ),
+            "replay": pa.array([replay] * count, pa.int64()),
         }
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -20,6 +21,9 @@ PROVENANCE = {
     "_generation": "Int32",
 }
 
+EXACTLY_ONCE = "exactly once"
+WITHIN_WINDOW = "exactly once within the deduplication window"
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
 # Settings of librdkafka that Kalla needs as they are: another value would break a promise.
 _OURS = re.compile(
@@ -28,6 +32,7 @@ _OURS = re.compile(
 )
 _SECRET = re.compile(r"(.*password|.*secret|ssl\.key\.pem|.*oauthbearer.*config)")
 
+Tombstones = Literal["skip", "dead_letter"]
 KafkaField = Literal["key", "timestamp", "partition", "offset", "topic", "headers"]
 
 
@@ -58,6 +63,9 @@ class ClickHouseConfig(Model):
     user: str = "default"
     password: str = Field("", description="secret://NAME, or nothing")
     create: bool = Field(False, description="create the tables where they are missing")
+    provenance: bool = Field(
+        True, description="write _topic, _partition, _offset, _generation with every row"
+    )
 
     @field_validator("url")
     @classmethod
@@ -122,16 +130,50 @@ class Column(Model):
         return "default" in self.model_fields_set
 
 
-class Pipeline(Model):
+@dataclass(frozen=True)
+class RowRules:
+    """How messages become rows. A version never changes: tokens name it."""
+
+    version: int
+    mapping: tuple[Column, ...]
+    filters: tuple[str, ...] = ()
+    tombstones: Tombstones = "skip"
+
+
+class Options(Model):
+    """How a pipeline delivers; none of it changes what a message becomes."""
+
+    batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    flush_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
+        0.1, description="how long fewer than batch_rows may wait for more"
+    )
+    rows_per_second: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="messages that all replicas together deliver at the most"
+    )
+    poison_percent: Annotated[int, Field(ge=1, le=99)] | None = Field(
+        None, description="the pipeline stops when more of its last messages were dead letters"
+    )
+
+
+class Pipeline(Options):
     name: str = Field(pattern=NAME)
     kafka: KafkaConfig
     clickhouse: ClickHouseConfig
     mapping: tuple[Column, ...] = Field(max_length=2000)
-    tombstones: Literal["skip", "dead_letter"] = Field(
-        "skip", description="what a message without a value becomes"
+    filters: tuple[str, ...] = Field(
+        (), max_length=50, description="SQL predicates over the columns; a row passes all of them"
     )
-    batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    tombstones: Tombstones = Field("skip", description="what a message without a value becomes")
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+
+    @property
+    def rules(self) -> RowRules:
+        """Not saved yet, therefore without a version."""
+        return RowRules(0, self.mapping, self.filters, self.tombstones)
+
+    @property
+    def options(self) -> Options:
+        return Options(**self.model_dump(include=set(Options.model_fields)))
 
     @field_validator("mapping")
     @classmethod
@@ -165,8 +207,14 @@ def validate(document: object) -> Pipeline:
                 for each in error.errors()
             )
         ) from None
-    from kalla.sinks.mapping import mapping_problems  # it needs this module
-
-    if problems := mapping_problems(pipeline.mapping):
+    if problems := rule_problems(pipeline.mapping, pipeline.filters):
         raise InvalidInput(*problems)
     return pipeline
+
+
+def rule_problems(mapping: Sequence[Column], filters: Sequence[str]) -> list[Problem]:
+    """What is wrong with types, constants, defaults and filters."""
+    from kalla.sinks.rows.filters import filter_problems  # these need this module
+    from kalla.sinks.rows.mapping import mapping_problems
+
+    return mapping_problems(mapping) or filter_problems(filters, mapping)

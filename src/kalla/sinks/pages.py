@@ -1,18 +1,22 @@
-"""The pages of pipelines: all of them, and one with its slots, partitions and timeline; live."""
+"""The pages of pipelines: the list, and one pipeline with its tabs; figures stay live."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
 from kalla.database import Connection
-from kalla.sinks import checks, store
-from kalla.sinks.model import Pipeline
-from kalla.sinks.routes import Name, ShownPipeline
-from kalla.sinks.store import PipelineRecord
+from kalla.sinks import ledger as ledgers
+from kalla.sinks import store
+from kalla.sinks.api_models import Name, ShownPipeline
+from kalla.sinks.charts import charts
+from kalla.sinks.records import replays
+from kalla.sinks.routes import assignments
+from kalla.sinks.servers import checks
 from kalla.web.access import Asking, GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.pages import live_page
@@ -20,7 +24,27 @@ from kalla.work import leases
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 
-_EVENTS = 30
+Tab = Literal[
+    "run", "kafka", "clickhouse", "mapping", "filters", "dead-letters", "proof", "timeline"
+]
+TABS: dict[Tab, str] = {
+    "run": "Run",
+    "kafka": "Kafka",
+    "clickhouse": "ClickHouse",
+    "mapping": "Mapping",
+    "filters": "Filters",
+    "dead-letters": "Dead letters",
+    "proof": "Proof",
+    "timeline": "Timeline",
+}
+# What each tab shows live; the rest of it is in its page.
+_FRAGMENTS: dict[Tab, tuple[str, ...]] = {
+    "run": ("sink_charts", "sink_partitions", "sink_slots"),
+    "dead-letters": ("sink_replays",),
+    "proof": ("sink_audit", "sink_headroom"),
+    "timeline": ("sink_events",),
+}
+_EVENTS = 200
 
 
 @router.get("/sinks")
@@ -30,8 +54,28 @@ async def all_pipelines(request: Request, state: State) -> Response:
 
 @router.get("/sinks/{name}")
 async def one_pipeline(request: Request, state: State, caller: Asking, name: Name) -> Response:
-    view = PipelineView(name, caller.may("operator"), state)
-    return await live_page(request, view, "sink.html")
+    return await _tab(request, state, caller, name, "run")
+
+
+@router.get("/sinks/{name}/{tab}")
+async def one_tab(request: Request, state: State, caller: Asking, name: Name, tab: Tab) -> Response:
+    return await _tab(request, state, caller, name, tab)
+
+
+async def _tab(request: Request, state: AppState, caller: Asking, name: str, tab: Tab) -> Response:
+    async with state.database.transaction() as connection:
+        record = await store.get(connection, name)
+        rows = await ledgers.ledger(connection, name)
+    view = PipelineView(name, tab, caller.may("operator"), state)
+    return await live_page(
+        request,
+        view,
+        f"sink_{tab.replace('-', '_')}.html",
+        pipeline=ShownPipeline.of(record, rows),
+        tabs=TABS,
+        may_configure=caller.may("admin"),
+        definitions=list(checks.definitions(record.document()).values()),
+    )
 
 
 @dataclass(frozen=True)
@@ -43,19 +87,30 @@ class ListView:
     async def fragments(
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
+        rates = await store.recent_rates(connection)
         pipelines = [
-            ShownPipeline.of(record, await store.ledger(connection, record.pipeline))
+            ShownPipeline.of(
+                record,
+                await ledgers.ledger(connection, record.pipeline),
+                rates.get(record.pipeline, 0.0),
+            )
             for record in await store.all_pipelines(connection)
         ]
         layout = self.state.layout
-        return {"sinks_table": layout.fragment("sinks_table.html", now=now, pipelines=pipelines)}
+        unleased = not self.state.settings.sinks.leases
+        return {
+            "sinks_table": layout.fragment(
+                "sinks_table.html", now=now, pipelines=pipelines, unleased=unleased
+            )
+        }
 
 
 @dataclass(frozen=True)
 class PipelineView:
-    """One pipeline."""
+    """One tab of a pipeline."""
 
     name: str
+    tab: Tab
     may_change: bool
     state: AppState = field(compare=False, repr=False)
 
@@ -63,28 +118,27 @@ class PipelineView:
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
         record = await store.get(connection, self.name)
-        ledger = await store.ledger(connection, self.name)
-        context = {
+        rows = await ledgers.ledger(connection, self.name)
+        rates = await store.recent_rates(connection)
+        context: dict[str, Any] = {
             "now": now,
             "view": self,
-            "pipeline": ShownPipeline.of(record, ledger),
-            "ledger": ledger,
-            "slots": await leases.holders(connection, record.resource),
-            "events": await store.events(connection, self.name, _EVENTS),
-            "definitions": _definitions(record),
+            "pipeline": ShownPipeline.of(record, rows, rates.get(self.name, 0.0)),
+            "ledger": rows,
+            "unleased": not self.state.settings.sinks.leases,
         }
+        if self.tab == "run":
+            held = await leases.holders(connection, record.resource)
+            context["slots"] = assignments(held, rows)
+            context["charts"] = charts(await store.rates(connection, self.name))
+        elif self.tab == "timeline":
+            context["events"] = await store.events(connection, self.name, _EVENTS)
+        elif self.tab == "dead-letters":
+            context["replays"] = await replays.all_replays(connection, self.name)
+        elif self.tab == "proof":
+            context["audit"] = await store.last_audit(connection, self.name)
+            context["last_intent"] = await ledgers.intents_since(connection, 0)
         return {
             name: self.state.layout.fragment(f"{name}.html", **context)
-            for name in ("sink_state", "sink_partitions", "sink_slots", "sink_events", "sink_table")
+            for name in ("sink_state", *_FRAGMENTS.get(self.tab, ()))
         }
-
-
-def _definitions(record: PipelineRecord) -> list[str]:
-    """The CREATE TABLE of both tables."""
-    pipeline = Pipeline(
-        name=record.pipeline,
-        kafka=record.kafka,
-        clickhouse=record.clickhouse,
-        mapping=record.mapping,
-    )
-    return list(checks.definitions(pipeline).values())

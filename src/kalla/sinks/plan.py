@@ -3,24 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
-from kalla.sinks.messages import OffsetRange
-from kalla.sinks.store import Partition
+from kalla.sinks.ledger import Partition
+from kalla.sinks.servers.messages import OffsetRange
+
+SPARK_ROWS = 100_000  # where so many wait, Spark is quicker than one process
+
+_BURST_SECONDS = 1.0
+_POISON_MESSAGES = 100  # fewer say nothing about a topic
+
+Placement = Literal["auto", "spark", "local"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the next ranges."""
+
+    batch_rows: int
+    flush_seconds: float = 0.0
+    budget: int | None = None  # messages that the rate allows now
+    now: float = 0.0
+    waiting_since: Mapping[int, float] = field(default_factory=dict)  # by partition
 
 
 def next_ranges(
-    partitions: Sequence[Partition], ends: Mapping[int, int], batch_rows: int
+    partitions: Sequence[Partition], ends: Mapping[int, int], limits: Limits
 ) -> list[OffsetRange]:
-    """One range for each partition in which messages wait; the longest wait comes first."""
-    ranges = [
-        OffsetRange(each.topic, each.partition, each.next_offset, min(end, limit))
-        for each in partitions
-        if each.stopped is None and each.intent_id is None
-        for end in [ends.get(each.partition, 0)]
-        for limit in [each.next_offset + batch_rows]
-        if end > each.next_offset
-    ]
-    return sorted(ranges, key=lambda each: each.start - ends[each.partition])
+    """One range for each partition in which messages wait; the longest wait comes first.
+
+    Fewer messages than a batch are delivered when they have waited for `flush_seconds`, so that
+    the last ones of a topic never wait for others.
+    """
+    ranges = []
+    for each in partitions:
+        waiting = ends.get(each.partition, 0) - each.next_offset
+        if each.stopped is not None or each.intent_id is not None or waiting <= 0:
+            continue
+        since = limits.waiting_since.get(each.partition, limits.now - limits.flush_seconds)
+        if waiting >= limits.batch_rows or limits.now - since >= limits.flush_seconds:
+            end = each.next_offset + min(waiting, limits.batch_rows)
+            ranges.append(OffsetRange(each.topic, each.partition, each.next_offset, end))
+    ranges.sort(key=lambda each: each.start - ends[each.partition])
+    return ranges if limits.budget is None else _within(ranges, limits.budget)
+
+
+def _within(ranges: Sequence[OffsetRange], budget: int) -> list[OffsetRange]:
+    kept = []
+    for each in ranges:
+        end = min(each.end, each.start + budget)
+        if end > each.start:
+            kept.append(OffsetRange(each.topic, each.partition, each.start, end))
+            budget -= end - each.start
+    return kept
+
+
+def on_spark(placement: Placement, waiting: int) -> bool:
+    """Whether Spark places the next ranges; else they run in the slot's own process."""
+    return placement == "spark" or (placement == "auto" and waiting >= SPARK_ROWS)
+
+
+class RateLimit:
+    """A bucket of messages that fills at a rate and holds those of one second."""
+
+    def __init__(self, per_second: float | None, now: float) -> None:
+        self._rate = per_second
+        self._filled = (per_second or 0) * _BURST_SECONDS
+        self._at = now
+
+    def budget(self, now: float) -> int | None:
+        if self._rate is None:
+            return None
+        most = max(self._rate * _BURST_SECONDS, 1.0)
+        self._filled = min(most, self._filled + (now - self._at) * self._rate)
+        self._at = now
+        return max(0, int(self._filled))
+
+    def spend(self, messages: int) -> None:
+        self._filled -= messages
+
+
+class Poison:
+    """Counts dead letters until there are enough messages to judge by."""
+
+    def __init__(self, percent: int | None) -> None:
+        self._percent = percent
+        self._messages = self._dead = 0
+
+    def verdict(self, messages: int, dead: int) -> str | None:
+        """A sentence if too many of the last messages were dead letters."""
+        if self._percent is None:
+            return None
+        self._messages += messages
+        self._dead += dead
+        if self._messages < _POISON_MESSAGES:
+            return None
+        counted, bad, self._messages, self._dead = self._messages, self._dead, 0, 0
+        if bad * 100 <= self._percent * counted:
+            return None
+        return (
+            f"{bad:,} of the last {counted:,} messages were dead letters, more than "
+            f"{self._percent} percent: see why, mend the mapping and start it again"
+        )
 
 
 def token(

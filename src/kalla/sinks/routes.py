@@ -1,101 +1,54 @@
-"""REST of pipelines: apply, show, start, stop, scale, lag and audit."""
+"""REST of pipelines: apply, show, change their parts, start, stop, scale, seek."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Response
 
+from kalla.errors import Conflict
 from kalla.secrets import Vault
-from kalla.sinks import audit as audits
-from kalla.sinks import checks, dead_letters, lag, model, seeking, store
-from kalla.sinks.connections import kafka_settings, target
-from kalla.sinks.member import topic_id
-from kalla.sinks.store import LedgerRow, PipelineRecord
-from kalla.web.access import GuardedRoute, harmless, needs
+from kalla.sinks import ledger as ledgers
+from kalla.sinks import model, store
+from kalla.sinks.api_models import (
+    Assignment,
+    Name,
+    NewFilters,
+    NewMapping,
+    PipelineState,
+    ShownFilters,
+    ShownMapping,
+    ShownPipeline,
+    StateChange,
+)
+from kalla.sinks.ledger import LedgerRow
+from kalla.sinks.model import ClickHouseConfig, KafkaConfig, Pipeline
+from kalla.sinks.records import seeking
+from kalla.sinks.servers import checks, lag
+from kalla.sinks.servers.connections import kafka_settings, target
+from kalla.sinks.slots.member import topic_facts
+from kalla.sinks.store import PipelineRecord
+from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
-from kalla.web.commands import Commanded
+from kalla.web.commands import Command, Commanded
 from kalla.work import leases
+from kalla.work.leases import Holding
 
 router = APIRouter(prefix="/api/pipelines", route_class=GuardedRoute, tags=["pipelines"])
-
-Name = Annotated[str, Path(pattern=model.NAME)]
-
-
-class ShownPipeline(BaseModel):
-    pipeline: str
-    state: str = Field(description="in words: delivering, stopped, or what keeps it from that")
-    desired: Literal["started", "stopped"]
-    replicas: int
-    trouble: str | None
-    guarantee: str
-    mapping_version: int
-    rows: int
-    dead_letters: int
-    kafka: dict[str, Any]
-    clickhouse: dict[str, Any]
-    mapping: list[dict[str, Any]]
-    created_at: datetime
-    created_by: str
-    changed_at: datetime
-    changed_by: str
-
-    @classmethod
-    def of(cls, record: PipelineRecord, ledger: list[LedgerRow]) -> Self:
-        return cls(
-            pipeline=record.pipeline,
-            state=_state(record, ledger),
-            desired=record.desired,
-            replicas=record.replicas,
-            trouble=record.trouble,
-            guarantee="exactly once",
-            mapping_version=record.mapping_version,
-            rows=sum(each.rows for each in ledger),
-            dead_letters=sum(each.dead for each in ledger),
-            kafka=record.kafka.model_dump(exclude_unset=True),
-            clickhouse=record.clickhouse.model_dump(exclude_unset=True),
-            mapping=[each.model_dump(exclude_unset=True) for each in record.mapping],
-            created_at=record.created_at,
-            created_by=record.created_by,
-            changed_at=record.changed_at,
-            changed_by=record.changed_by,
-        )
-
-
-class NewState(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    desired: Literal["started", "stopped"] | None = None
-    replicas: int | None = Field(None, ge=0, le=1000)
-
-
-class Assignment(BaseModel):
-    slot: int
-    worker: str
-    epoch: int
-    until: datetime
-    live: bool
-
-
-def _state(record: PipelineRecord, ledger: list[LedgerRow]) -> str:
-    if record.desired == "stopped":
-        return "stopped"
-    if stopped := sorted({each.stopped for each in ledger if each.stopped}):
-        return ", ".join(stopped)
-    if record.trouble:
-        return "waiting"
-    return "delivering" if record.replicas else "started without replicas"
 
 
 @router.get("")
 async def list_pipelines(state: State) -> list[ShownPipeline]:
     """Every pipeline, by name."""
     async with state.database.transaction() as connection:
+        rates = await store.recent_rates(connection)
         return [
-            ShownPipeline.of(record, await store.ledger(connection, record.pipeline))
+            ShownPipeline.of(
+                record,
+                await ledgers.ledger(connection, record.pipeline),
+                rates.get(record.pipeline, 0.0),
+            )
             for record in await store.all_pipelines(connection)
         ]
 
@@ -106,14 +59,24 @@ async def apply_pipeline(
     state: State, command: Commanded, response: Response, document: dict[str, Any]
 ) -> ShownPipeline:
     """Create a pipeline or change it. Its tables are checked; passwords only as secret://name."""
-    pipeline = model.validate(document)
+    record = await _apply(state, command, model.validate(document))
+    response.headers["Location"] = f"/api/pipelines/{record.pipeline}"
+    return ShownPipeline.of(record, await ledgers.ledger(command.connection, record.pipeline))
+
+
+async def _apply(state: AppState, command: Command, pipeline: Pipeline) -> PipelineRecord:
     resolve = Vault(state.settings).resolve
-    await asyncio.to_thread(
+    guarantee = await asyncio.to_thread(
         lambda: checks.check_tables(pipeline, target(pipeline.clickhouse, resolve))
     )
-    record = await store.apply(command.connection, pipeline, command.caller.name)
-    response.headers["Location"] = f"/api/pipelines/{record.pipeline}"
-    return ShownPipeline.of(record, await store.ledger(command.connection, record.pipeline))
+    return await store.apply(command.connection, pipeline, command.caller.name, guarantee)
+
+
+async def _change(state: AppState, command: Command, name: str, **parts: object) -> PipelineRecord:
+    """Apply the pipeline with these parts instead of its own."""
+    record = await store.get(command.connection, name)
+    document = record.document().model_dump(exclude_unset=True, mode="json")
+    return await _apply(state, command, model.validate(document | parts))
 
 
 @router.get("/{name}")
@@ -121,7 +84,9 @@ async def show_pipeline(state: State, name: Name) -> ShownPipeline:
     """A pipeline with its configuration and what becomes of it."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
-        return ShownPipeline.of(record, await store.ledger(connection, name))
+        rates = await store.recent_rates(connection)
+        rows = await ledgers.ledger(connection, name)
+        return ShownPipeline.of(record, rows, rates.get(name, 0.0))
 
 
 @router.delete("/{name}", status_code=204)
@@ -131,65 +96,160 @@ async def remove_pipeline(command: Commanded, name: Name) -> None:
     await store.remove(command.connection, name)
 
 
+@router.get("/{name}/kafka")
+async def show_kafka(state: State, name: Name) -> KafkaConfig:
+    """The topic and how to reach it; passwords are named, not shown."""
+    async with state.database.transaction() as connection:
+        return (await store.get(connection, name)).kafka
+
+
+@router.put("/{name}/kafka")
+@needs("admin")
+async def change_kafka(
+    state: State, command: Commanded, name: Name, new: KafkaConfig
+) -> KafkaConfig:
+    """Another topic, other brokers, other settings."""
+    kafka = new.model_dump(exclude_unset=True)
+    return (await _change(state, command, name, kafka=kafka)).kafka
+
+
+@router.get("/{name}/clickhouse")
+async def show_clickhouse(state: State, name: Name) -> ClickHouseConfig:
+    """The table and how to reach it; the password is named, not shown."""
+    async with state.database.transaction() as connection:
+        return (await store.get(connection, name)).clickhouse
+
+
+@router.put("/{name}/clickhouse")
+@needs("admin")
+async def change_clickhouse(
+    state: State, command: Commanded, name: Name, new: ClickHouseConfig
+) -> ClickHouseConfig:
+    """Another table or server; it is checked first."""
+    config = new.model_dump(exclude_unset=True)
+    return (await _change(state, command, name, clickhouse=config)).clickhouse
+
+
+@router.get("/{name}/mapping")
+async def show_mapping(state: State, name: Name) -> ShownMapping:
+    """The columns, and the tables they need."""
+    async with state.database.transaction() as connection:
+        return _mapping(await store.get(connection, name))
+
+
+@router.put("/{name}/mapping")
+async def change_mapping(
+    state: State, command: Commanded, name: Name, new: NewMapping
+) -> ShownMapping:
+    """Other columns, as a new version; the table is checked first."""
+    parts: dict[str, object] = {
+        "mapping": [each.model_dump(exclude_unset=True) for each in new.mapping]
+    }
+    if new.tombstones is not None:
+        parts["tombstones"] = new.tombstones
+    return _mapping(await _change(state, command, name, **parts))
+
+
+def _mapping(record: PipelineRecord) -> ShownMapping:
+    return ShownMapping(
+        version=record.rules.version,
+        mapping=[each.model_dump(exclude_unset=True) for each in record.rules.mapping],
+        tombstones=record.rules.tombstones,
+        create_tables=list(checks.definitions(record.document()).values()),
+    )
+
+
+@router.get("/{name}/filters")
+async def show_filters(state: State, name: Name) -> ShownFilters:
+    """The predicates that a row has to pass."""
+    async with state.database.transaction() as connection:
+        record = await store.get(connection, name)
+    return ShownFilters(version=record.rules.version, filters=list(record.rules.filters))
+
+
+@router.put("/{name}/filters")
+async def change_filters(
+    state: State, command: Commanded, name: Name, new: NewFilters
+) -> ShownFilters:
+    """Other predicates, as a new version of the rules."""
+    record = await _change(state, command, name, filters=new.filters)
+    return ShownFilters(version=record.rules.version, filters=list(record.rules.filters))
+
+
 @router.get("/{name}/state")
-async def show_state(state: State, name: Name) -> NewState:
+async def show_state(state: State, name: Name) -> PipelineState:
     """What is wanted of a pipeline."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
-    return NewState(desired=record.desired, replicas=record.replicas)
+    return PipelineState(desired=record.desired, replicas=record.replicas)
 
 
 @router.patch("/{name}/state")
-async def change_state(command: Commanded, name: Name, new: NewState) -> NewState:
+async def change_state(
+    state: State, command: Commanded, name: Name, new: StateChange
+) -> PipelineState:
     """Start, stop or scale; workers follow within sinks.reconcile_seconds."""
+    if new.replicas is not None and not state.settings.sinks.leases:
+        raise Conflict("without leases every worker carries the pipeline: start or end workers")
     record = await store.set_state(
         command.connection, name, command.caller.name, new.desired, new.replicas
     )
-    return NewState(desired=record.desired, replicas=record.replicas)
+    return PipelineState(desired=record.desired, replicas=record.replicas)
+
+
+@router.put("/{name}/state")
+async def put_state(
+    state: State, command: Commanded, name: Name, new: PipelineState
+) -> PipelineState:
+    """The same with both parts given."""
+    change = StateChange(desired=new.desired, replicas=new.replicas)
+    return await change_state(state, command, name, change)
 
 
 @router.post("/{name}/start")
-async def start_pipeline(command: Commanded, name: Name) -> NewState:
+async def start_pipeline(state: State, command: Commanded, name: Name) -> PipelineState:
     """Begin to deliver."""
-    return await change_state(command, name, NewState(desired="started"))
+    return await change_state(state, command, name, StateChange(desired="started"))
 
 
 @router.post("/{name}/stop")
-async def stop_pipeline(command: Commanded, name: Name) -> NewState:
+async def stop_pipeline(state: State, command: Commanded, name: Name) -> PipelineState:
     """Stop to deliver; what is on its way is finished first."""
-    return await change_state(command, name, NewState(desired="stopped"))
+    return await change_state(state, command, name, StateChange(desired="stopped"))
 
 
 @router.get("/{name}/assignments")
 async def show_assignments(state: State, name: Name) -> list[Assignment]:
-    """Who holds which slot, and until when."""
+    """Who holds which slot, until when, and with which partitions."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
         held = await leases.holders(connection, record.resource)
-    return [
+        return assignments(held, await ledgers.ledger(connection, name))
+
+
+def assignments(held: list[Holding], rows: list[LedgerRow]) -> list[Assignment]:
+    found = [
         Assignment(
-            slot=each.slot, worker=each.holder, epoch=each.epoch, until=each.until, live=each.live
+            slot=each.slot,
+            worker=each.holder,
+            epoch=each.epoch,
+            until=each.until,
+            live=each.live,
+            partitions=[
+                row.partition for row in rows if (row.slot, row.worker) == (each.slot, each.holder)
+            ],
         )
         for each in held
     ]
-
-
-@router.get("/{name}/metrics")
-async def show_metrics(state: State, name: Name) -> list[lag.PartitionLag]:
-    """How far each partition has come, and what waits."""
-    async with state.database.transaction() as connection:
-        record = await store.get(connection, name)
-        ledger = await store.ledger(connection, name)
-    resolve = Vault(state.settings).resolve
-    return await asyncio.to_thread(lag.measure, record, ledger, resolve)
-
-
-@router.get("/{name}/events")
-async def show_events(state: State, name: Name) -> list[dict[str, Any]]:
-    """What happened to the pipeline, the newest first."""
-    async with state.database.transaction() as connection:
-        await store.get(connection, name)
-        return [vars(each) for each in await store.events(connection, name)]
+    unleased: dict[str, list[int]] = {}
+    for row in rows:
+        if row.slot is None and row.worker is not None:
+            unleased.setdefault(row.worker, []).append(row.partition)
+    found += [
+        Assignment(slot=None, worker=worker, epoch=0, until=None, live=True, partitions=partitions)
+        for worker, partitions in sorted(unleased.items())
+    ]
+    return found
 
 
 @router.post("/{name}/seek")
@@ -198,19 +258,22 @@ async def seek_pipeline(
 ) -> list[seeking.Move]:
     """Deliver again from an offset, as a new generation; with `dry_run` only say what that is."""
     record = await store.get(command.connection, name)
-    ledger = await store.ledger(command.connection, name)
-    ends = await _ends(state, record)
-    moves = seeking.moves(record, ledger, ends, wanted)
+    rows = await ledgers.ledger(command.connection, name)
+    moves = seeking.moves(record, rows, await _ends(state, record), wanted)
     if not wanted.dry_run:
         settings = await asyncio.to_thread(
             kafka_settings, record.kafka, Vault(state.settings).resolve
         )
-        identity = await asyncio.to_thread(topic_id, settings, record.kafka.topic)
-        rows = {each.partition: each for each in ledger if each.topic == record.kafka.topic}
+        topic = await asyncio.to_thread(topic_facts, settings, record.kafka.topic)
+        mine = {each.partition: each for each in rows if each.topic == record.kafka.topic}
         for move in moves:
-            row = rows[move.partition]
-            await store.seek(
-                command.connection, name, row, move.to_offset, identity, command.caller.name
+            await ledgers.seek(
+                command.connection,
+                name,
+                mine[move.partition],
+                move.to_offset,
+                topic.topic_id,
+                command.caller.name,
             )
     return moves
 
@@ -219,13 +282,13 @@ async def seek_pipeline(
 async def skip_gap(state: State, command: Commanded, name: Name) -> list[seeking.Move]:
     """Go on behind every gap; the offsets that are lost are named in the timeline."""
     record = await store.get(command.connection, name)
-    ledger = await store.ledger(command.connection, name)
+    rows = await ledgers.ledger(command.connection, name)
     ends = await _ends(state, record)
     moves = []
-    for row in ledger:
+    for row in rows:
         if row.stopped == "gap" and row.partition in ends:
             low = max(ends[row.partition][0], row.next_offset)
-            await store.skip_gap(command.connection, name, row, low, command.caller.name)
+            await ledgers.skip_gap(command.connection, name, row, low, command.caller.name)
             moves.append(
                 seeking.Move(
                     partition=row.partition, from_offset=row.next_offset, to_offset=low, rereads=0
@@ -239,29 +302,3 @@ async def _ends(state: AppState, record: PipelineRecord) -> dict[int, tuple[int,
     return await asyncio.to_thread(
         lambda: lag.log_ends(kafka_settings(record.kafka, resolve), record.kafka.topic)
     )
-
-
-@router.get("/{name}/dead-letters")
-async def show_dead_letters(
-    state: State,
-    name: Name,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    reason: str | None = None,
-    field: str | None = None,
-) -> dead_letters.DeadLetters:
-    """What could not become a row: how many by reason and field, and the newest of them."""
-    async with state.database.transaction() as connection:
-        record = await store.get(connection, name)
-    resolve = Vault(state.settings).resolve
-    return await asyncio.to_thread(dead_letters.read, record, resolve, limit, reason, field)
-
-
-@router.post("/{name}/audit")
-@harmless
-async def audit_pipeline(state: State, name: Name) -> audits.Audit:
-    """Compare what ClickHouse holds with what Kafka has, offset by offset."""
-    async with state.database.transaction() as connection:
-        record = await store.get(connection, name)
-        ledger = await store.ledger(connection, name)
-    resolve = Vault(state.settings).resolve
-    return await asyncio.to_thread(audits.audit, record, ledger, resolve)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class FencedTable:
                 commit_properties=self._properties(self._barrier, frontier),
             )
         return frontier
+
+    def column_names(self) -> list[str]:
+        table = _open(self._location)
+        return [] if table is None else [field.name for field in table.schema().fields]
 
     def rows(self) -> pa.Table:
         table = self._checked()
@@ -206,27 +211,31 @@ def difference(old: pa.Table, new: pa.Table) -> Change:
     with duckdb.connect() as connection:
         connection.register("old_rows", _numbered(old.select(names)))
         connection.register("new_rows", _numbered(new))
-        found = connection.execute(
-            f"""
+        found = _arrow(
+            connection.sql(
+                f"""
             WITH sides AS (
                 SELECT {chosen}, 1 AS side, __kalla_row FROM old_rows
                 UNION ALL
                 SELECT {chosen}, 2 AS side, __kalla_row FROM new_rows
             )
             SELECT
-                coalesce(list(__kalla_row) FILTER (WHERE side = 1), []) AS old_copies,
-                coalesce(list(__kalla_row) FILTER (WHERE side = 2), []) AS new_copies
+                min(__kalla_row) FILTER (WHERE side = 1) AS old_row,
+                min(__kalla_row) FILTER (WHERE side = 2) AS new_row,
+                count(*) FILTER (WHERE side = 1) AS old_copies,
+                count(*) FILTER (WHERE side = 2) AS new_copies
             FROM sides
             GROUP BY {chosen}
-            HAVING count(*) FILTER (WHERE side = 1) <> count(*) FILTER (WHERE side = 2)
+            HAVING old_copies <> new_copies
             """
-        ).fetchall()
-    one_each = [copies[0] for copies, _ in found if copies]
-    inserted = [row for _, copies in found for row in copies]
+            )
+        )
+    copies = found.column("new_copies").to_numpy()
+    inserted = np.repeat(found.column("new_row").to_numpy(), copies)
     return Change(
-        old.select(names).take(pa.array(one_each, pa.int64())),
-        new.take(pa.array(inserted, pa.int64())),
-        sum(len(copies) for copies, _ in found),
+        old.select(names).take(found.column("old_row").combine_chunks().drop_null()),
+        new.take(pa.array(inserted.astype(np.int64))),
+        int(found.column("old_copies").to_numpy().sum()),
     )
 
 
@@ -238,18 +247,18 @@ def of_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
     with duckdb.connect() as connection:
         connection.register("all_rows", _numbered(rows))
         connection.register("wanted", keys)
-        found = connection.execute(
-            f"SELECT r.__kalla_row FROM all_rows r SEMI JOIN wanted k ON {same}"
-        ).fetchall()
-    return rows.take(pa.array([row for (row,) in found], pa.int64()))
+        found = _arrow(
+            connection.sql(f"SELECT r.__kalla_row FROM all_rows r SEMI JOIN wanted k ON {same}")
+        )
+    return rows.take(found.column(0).combine_chunks())
 
 
 def _numbered(rows: pa.Table) -> pa.Table:
-    return rows.append_column("__kalla_row", pa.array(range(rows.num_rows), pa.int64()))
+    return rows.append_column("__kalla_row", pa.array(np.arange(rows.num_rows)))
 
 
 def _marked(rows: pa.Table, act: str) -> pa.Table:
-    return rows.append_column("__kalla_act", pa.array([act] * rows.num_rows, pa.string()))
+    return rows.append_column("__kalla_act", pa.repeat(act, rows.num_rows))
 
 
 def _at(frontier: Frontier, version: int) -> Frontier:
@@ -291,3 +300,7 @@ def delta_id(location: str) -> str:
     """The id of the Delta table itself: a reader sees by it that the table was replaced."""
     table = _open(location)
     return "" if table is None else str(table.metadata().id)
+
+
+def _arrow(result: duckdb.DuckDBPyRelation) -> pa.Table:
+    return pa.table(result.to_arrow_table())

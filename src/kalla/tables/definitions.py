@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from typing import Literal
 
 from kalla.errors import InvalidInput, Problem
 from kalla.spark.sandbox import hold, result_columns
-from kalla.tables.model import Definition, SourceDefinition, TableDefinition, read_names
+from kalla.tables.model import (
+    Definition,
+    Dropped,
+    SourceDefinition,
+    TableDefinition,
+    read_names,
+)
 from kalla.tables.plan import ordered
 from kalla.tables.store import Source, Table
 
-Action = Literal["created", "changed", "rebuilt", "unchanged"]
+Action = Literal["created", "changed", "rebuilt", "recomputed", "dropped", "unchanged"]
 ColumnsOf = Callable[[SourceDefinition], Sequence[str]]
 """Looks into a source; raises InvalidInput when it cannot be read."""
 
@@ -25,6 +32,7 @@ class Step:
     name: str
     action: Action
     reason: str
+    diff: tuple[str, ...] = ()  # lines that go, with -, and lines that come, with +
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class ApplyPlan:
     steps: tuple[Step, ...]
     sources: tuple[SourceDefinition, ...]
     tables: tuple[CheckedTable, ...]  # upstream first
+    dropped: tuple[str, ...] = ()  # readers first
 
 
 def plan_apply(
@@ -53,15 +62,30 @@ def plan_apply(
     """Raises InvalidInput with every problem; looks into each source that is read."""
     new_sources = {each.name: each for each in given if isinstance(each, SourceDefinition)}
     new_tables = {each.name: each for each in given if isinstance(each, TableDefinition)}
+    dropped = {each.name for each in given if isinstance(each, Dropped)}
     problems = _clashes(new_sources, new_tables, sources, tables)
+    problems += [
+        Problem(name, "is no dynamic table, so it cannot be dropped", suggestion="leave it out")
+        for name in sorted(dropped - tables.keys())
+    ]
+    tables = {name: each for name, each in tables.items() if name not in dropped}
     all_sources = {
         name: SourceDefinition(name, each.location, _format(each.format))
         for name, each in sources.items()
     } | new_sources
     reads = {name: read_names(each.query, name) for name, each in new_tables.items()}
     reads |= {name: frozenset(each.reads) for name, each in tables.items() if name not in reads}
+    for name in reads:
+        if lost := sorted(reads[name] & dropped):
+            problems.append(
+                Problem(
+                    lost[0],
+                    f"is read by {name}, so it cannot be dropped",
+                    suggestion=f"drop {name} too, or change its query first",
+                )
+            )
     for name in new_tables:
-        for read in sorted(reads[name] - all_sources.keys() - reads.keys()):
+        for read in sorted(reads[name] - all_sources.keys() - reads.keys() - dropped):
             problems.append(
                 Problem(
                     name,
@@ -76,11 +100,32 @@ def plan_apply(
     steps = [_source_step(each, sources.get(each.name)) for each in new_sources.values()]
     steps += [_table_step(each.definition, tables.get(each.definition.name)) for each in checked]
     kept = {step.name for step in steps if step.action == "unchanged"}
+    steps += _reader_steps(steps, reads, tables, order)
+    steps += [Step("table", name, "dropped", "its rows are removed") for name in sorted(dropped)]
     return ApplyPlan(
         tuple(steps),
         tuple(each for each in new_sources.values() if each.name not in kept),
         tuple(each for each in checked if each.definition.name not in kept),
+        tuple(sorted(dropped)),
     )
+
+
+def _reader_steps(
+    steps: Sequence[Step],
+    reads: Mapping[str, frozenset[str]],
+    tables: Mapping[str, Table],
+    order: Sequence[str],
+) -> list[Step]:
+    """The tables that stay as they are and read what is computed anew."""
+    anew = {step.name for step in steps if step.action in ("rebuilt", "changed")}
+    anew -= {step.name for step in steps if step.kind == "table" and step.action == "changed"}
+    given = {step.name for step in steps}
+    found = []
+    for name in order:
+        if name in tables and name not in given and (changed := sorted(reads[name] & anew)):
+            anew.add(name)
+            found.append(Step("table", name, "recomputed", f"reads {', '.join(changed)}"))
+    return found
 
 
 def _clashes(
@@ -190,11 +235,17 @@ def _table_step(given: TableDefinition, known: Table | None) -> Step:
         when = "now" if given.initialize == "ON_CREATE" else "by its schedule"
         return Step("table", given.name, "created", f"all rows are computed {when}")
     if known.hash != given.hash:
-        return Step("table", given.name, "rebuilt", "the query changed: all rows are recomputed")
+        old = known.definition["query"].splitlines()
+        lines = list(unified_diff(old, given.query.splitlines(), lineterm="", n=1))[2:]
+        reason = "the query changed: all rows are recomputed"
+        return Step("table", given.name, "rebuilt", reason, tuple(lines))
     fields = given.fields()
     differs = sorted(key for key in fields if fields[key] != known.definition.get(key))
     if differs:
-        return Step("table", given.name, "changed", f"no row is recomputed: {', '.join(differs)}")
+        diff = [f"-{key} = {known.definition.get(key)}" for key in differs]
+        diff += [f"+{key} = {fields[key]}" for key in differs]
+        reason = f"no row is recomputed: {', '.join(differs)}"
+        return Step("table", given.name, "changed", reason, tuple(diff))
     return Step("table", given.name, "unchanged", "")
 
 

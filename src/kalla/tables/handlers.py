@@ -110,6 +110,8 @@ class Refresh:
                 rows_deleted=facts.deleted,
                 rows_inserted=facts.inserted,
                 row_count=facts.rows,
+                changed_rows=facts.changed_rows,
+                affected_keys=facts.affected_keys,
             )
         else:
             await store.record(

@@ -15,7 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kalla.errors import InvalidInput, Problem
 
-Strategy = Literal["AUTO", "AFFECTED_KEYS", "FULL"]
+Strategy = Literal["AUTO", "AFFECTED_KEYS", "DELTA", "FULL"]
 Format = Literal["delta", "parquet", "csv"]
 Initialize = Literal["ON_CREATE", "ON_SCHEDULE"]
 
@@ -30,7 +30,8 @@ _UNITS = {
 }  # fmt: skip
 _GRAMMAR = (
     "write CREATE [OR REPLACE] DYNAMIC TABLE name TARGET_LAG = '5 minutes' AS SELECT …,"
-    " or CREATE [OR REPLACE] SOURCE name LOCATION '/folder' FORMAT DELTA|PARQUET|CSV"
+    " CREATE [OR REPLACE] SOURCE name LOCATION '/folder' FORMAT DELTA|PARQUET|CSV,"
+    " or DROP DYNAMIC TABLE name"
 )
 
 
@@ -69,7 +70,14 @@ class TableDefinition:
         return {name: value for name, value in asdict(self).items() if name != "replace"}
 
 
-Definition = TableDefinition | SourceDefinition
+@dataclass(frozen=True)
+class Dropped:
+    """A dynamic table that is to go."""
+
+    name: str
+
+
+Definition = TableDefinition | SourceDefinition | Dropped
 
 
 def parse(text: str) -> list[Definition]:
@@ -145,6 +153,13 @@ class _Statement:
         self._field = "sql"
 
     def definition(self) -> Definition:
+        if self._accept("DROP"):
+            self._expect("DYNAMIC")
+            self._expect("TABLE")
+            dropped = Dropped(self._name())
+            if self._at < len(self._tokens):
+                raise self._refusal(f"{self._shown()} is not expected here", _GRAMMAR)
+            return dropped
         self._expect("CREATE")
         replace = self._accept("OR")
         if replace:

@@ -10,6 +10,8 @@ from fastapi import APIRouter, Request, Response
 
 from kalla.database import Connection
 from kalla.tables import store
+from kalla.tables.drawing import chart_drawing, graph_drawing
+from kalla.tables.explanation import shown_versions
 from kalla.tables.routes import Name, shown_tables
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
@@ -40,8 +42,11 @@ class TablesView:
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
         found = await shown_tables(connection, self.state)
-        html = self.state.layout.fragment("table_list.html", now=now, tables=found)
-        return {"tables": html}
+        layout = self.state.layout
+        return {
+            "graph": layout.fragment("table_graph.html", now=now, drawing=graph_drawing(found)),
+            "tables": layout.fragment("table_list.html", now=now, tables=found),
+        }
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,14 @@ class TableView:
     ) -> Mapping[str, str]:
         known = await store.table(connection, self.name)
         found = await shown_tables(connection, self.state)
+        table = next(each for each in found if each.name == known.name)
+        refreshes = await store.history(connection, known.name, _REFRESHES)
         html = self.state.layout.fragment(
             "table_facts.html",
             now=now,
-            table=next(each for each in found if each.name == known.name),
-            refreshes=await store.history(connection, known.name, _REFRESHES),
+            table=table,
+            refreshes=refreshes,
+            chart=chart_drawing(refreshes, table.effective_lag_seconds),
+            versions=shown_versions(await store.versions(connection, known.name)),
         )
         return {"table": html}

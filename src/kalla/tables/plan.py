@@ -106,11 +106,3 @@ def period_seconds(lag: float, duration: float) -> float | None:
 def is_due(now: float, last: float | None, period: float) -> bool:
     """Whether a multiple of the period lies between the last tick and now; missed ones are one."""
     return last is None or (now - PHASE) // period > (last - PHASE) // period
-
-
-def cheaper(costs: Mapping[str, float]) -> str | None:
-    """Why FULL is expected to be cheaper than AFFECTED_KEYS, from what both took before."""
-    full, keys = costs.get("FULL"), costs.get("AFFECTED_KEYS")
-    if full is None or keys is None or keys <= full:
-        return None
-    return f"AFFECTED_KEYS took {keys:.1f} s lately and FULL {full:.1f} s"

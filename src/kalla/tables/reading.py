@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.redaction import scrub
 from kalla.spark.session import SparkSessions, require_reading
+from kalla.tables.incremental.changes import placed
 from kalla.tables.run import Views
-from kalla.tables.shape import placed_text
 from kalla.tables.snapshots import Pin, PinGone, frame
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, Outcome
@@ -53,7 +53,7 @@ class TableQuery(Stateless):
             require_reading(session)
             names = _added(session, views, asked.inputs)
             try:
-                rows = session.sql(placed_text(asked.query, names)).limit(MOST_ROWS + 1).toArrow()
+                rows = session.sql(placed(asked.query, names)).limit(MOST_ROWS + 1).toArrow()
             except AnalysisException as error:
                 message = scrub(str(error).strip().splitlines()[0])
                 raise InvalidInput(Problem("query", message)) from None
@@ -78,7 +78,7 @@ class TableAudit(Stateless):
                 require_reading(session)
                 names = _added(session, views, asked.inputs)
                 stored = frame(session, Pin.from_json(asked.table))
-                fresh = session.sql(placed_text(asked.query, names)).toDF(*stored.columns)
+                fresh = session.sql(placed(asked.query, names)).toDF(*stored.columns)
                 missing = fresh.exceptAll(stored).count()
                 extra = stored.exceptAll(fresh).count()
                 rows = stored.count()

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from datetime import datetime
+from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotAllowed, Problem
 from kalla.spark.sandbox import hold
 from kalla.tables import snapshots, store
+from kalla.tables.api_models import (
+    Explanation,
+    NewName,
+    RefreshRequest,
+    Select,
+    ShownRefresh,
+    ShownStep,
+    ShownTable,
+    ShownVersion,
+    Statements,
+    Submitted,
+)
 from kalla.tables.definitions import ApplyPlan, plan_apply
+from kalla.tables.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.lag import lateness
 from kalla.tables.model import SourceDefinition, parse, read_names
-from kalla.tables.plan import downstream, effective_lags, path_seconds, period_seconds, upstream
+from kalla.tables.plan import (
+    BASE_SECONDS,
+    downstream,
+    effective_lags,
+    path_seconds,
+    period_seconds,
+    upstream,
+)
 from kalla.tables.scheduler import graph_of, location
 from kalla.tables.snapshots import Pin
 from kalla.tables.store import Source, Table
@@ -32,78 +51,8 @@ router = APIRouter(prefix="/api/tables", route_class=GuardedRoute, tags=["tables
 Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
 
-class Statements(BaseModel):
-    """CREATE DYNAMIC TABLE and CREATE SOURCE statements."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    sql: str = Field(max_length=1_000_000)
-    dry_run: bool = Field(False, description="answer the plan alone")
-
-
-class ShownStep(BaseModel):
-    kind: str
-    name: str
-    action: str
-    reason: str
-
-
-class ShownTable(BaseModel):
-    name: str
-    state: str
-    target_lag_seconds: float | None = Field(description="null: DOWNSTREAM")
-    effective_lag_seconds: float | None = Field(description="null: refreshed on demand only")
-    lag_seconds: float | None = Field(description="age of the rows; null: never refreshed")
-    late: bool
-    why: str = Field(description="why it is late or not refreshed; empty: it is in time")
-    attainable: bool
-    rows: int | None
-    version: int
-    data_version: int | None
-    data_time: datetime | None
-    reads: list[str]
-    columns: list[str]
-    location: str
-    query: str
-    comment: str
-    strategy: str
-
-
-class ShownRefresh(BaseModel):
-    refresh_id: int
-    tick_id: int
-    job_id: int
-    status: str
-    strategy: str
-    reason: str
-    predicted_seconds: float | None
-    seconds: float | None
-    rows_deleted: int | None
-    rows_inserted: int | None
-    row_count: int | None
-    lag_seconds: float | None
-    error: str | None
-    finished_at: datetime
-
-
-class RefreshRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    full: bool = Field(False, description="recompute every row")
-
-
-class Select(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    query: str = Field(max_length=100_000)
-
-
-class Submitted(BaseModel):
-    job_id: int
-
-
 @router.post("/apply")
-async def apply(command: Commanded, given: Statements) -> list[ShownStep]:
+async def apply(state: State, command: Commanded, given: Statements) -> list[ShownStep]:
     """Create and change tables; the answer is the plan that was carried out."""
     definitions = parse(given.sql)
     connection = command.connection
@@ -114,7 +63,10 @@ async def apply(command: Commanded, given: Statements) -> list[ShownStep]:
         if plan.sources and not command.caller.may("admin"):
             raise NotAllowed("a source is a place that Kalla reads: this needs the role admin")
         await _carry_out(connection, plan, tables, command.caller.name)
-    return [ShownStep(**vars(step)) for step in plan.steps]
+        for name in plan.dropped:
+            await _remove(state, connection, name)
+    durations = await store.durations(connection)
+    return shown_steps(plan, tables, durations)
 
 
 @router.get("")
@@ -165,7 +117,11 @@ async def refresh(command: Commanded, name: Name, asked: RefreshRequest) -> dict
     table = await store.table(command.connection, name)
     if table.state == "suspended":
         raise Conflict(f"{table.name} is suspended: `kalla tables resume {table.name}` first")
-    await store.request(command.connection, table.name, "full" if asked.full else "refresh")
+    names = {table.name}
+    if asked.full and asked.upstream:
+        names = upstream(graph_of(await store.tables(command.connection)), names)
+    for each in sorted(names):
+        await store.request(command.connection, each, "full" if asked.full else "refresh")
     return {"name": table.name}
 
 
@@ -194,10 +150,57 @@ async def drop(state: State, command: Commanded, name: Name) -> dict[str, str]:
     tables = await store.tables(connection)
     if readers := sorted(each.name for each in tables.values() if table.name in each.reads):
         raise Conflict(f"{table.name} is read by {', '.join(readers)}: drop them first")
-    await store.drop_table(connection, table.name)
-    folder = location(state.settings.tables_folder, table.name)
-    await asyncio.to_thread(shutil.rmtree, folder, True)
+    await _remove(state, connection, table.name)
     return {"name": table.name}
+
+
+@router.post("/{name}/rename")
+async def rename(state: State, command: Commanded, name: Name, given: NewName) -> dict[str, str]:
+    """Give a table another name and move its rows; refused while another one reads it."""
+    connection = command.connection
+    await store.lock_graph(connection)
+    table, new = await store.table(connection, name), given.name.lower()
+    tables, sources = await store.tables(connection), await store.sources(connection)
+    if readers := sorted(each.name for each in tables.values() if table.name in each.reads):
+        raise Conflict(
+            f"{table.name} is read by {', '.join(readers)}, whose SQL names it: drop them first"
+        )
+    if new in tables or new in sources:
+        raise Conflict(f"there is a table or source {new} already: choose another name")
+    if table.table_id in await store.busy(connection):
+        raise Conflict(f"{table.name} is being refreshed: try again when that has ended")
+    await store.rename(connection, table.name, new)
+    folder = state.settings.tables_folder
+    await asyncio.to_thread(_move, location(folder, table.name), location(folder, new))
+    return {"name": new}
+
+
+@router.get("/{name}/explain")
+async def explain(state: State, name: Name) -> Explanation:
+    """Which strategies the query allows, why not the others, and how often it is due."""
+    async with state.database.transaction() as connection:
+        table = await store.table(connection, name)
+        tables, sources = await store.tables(connection), await store.sources(connection)
+        shown = next(e for e in await shown_tables(connection, state) if e.name == table.name)
+    columns = await asyncio.to_thread(_input_columns, table, tables, sources)
+    notes, keys = strategy_notes(table.query, columns)
+    return Explanation(
+        name=table.name,
+        strategy=shown.strategy,
+        strategies=notes,
+        keys=[table.columns[place] for place in keys],
+        period_seconds=shown.period_seconds,
+        why=shown.why,
+    )
+
+
+@router.get("/{name}/versions")
+async def versions(state: State, name: Name) -> list[ShownVersion]:
+    """Every version of the definition, the newest first, with what changed in its SQL."""
+    async with state.database.transaction() as connection:
+        table = await store.table(connection, name)
+        found = await store.versions(connection, table.name)
+    return shown_versions(found)
 
 
 @router.post("/query", status_code=202)
@@ -252,6 +255,9 @@ async def shown_tables(connection: Connection, state: AppState) -> list[ShownTab
                 late=late,
                 why=why,
                 attainable=lag is None or period_seconds(lag, duration) is not None,
+                period_seconds=None
+                if lag is None
+                else period_seconds(lag, duration) or BASE_SECONDS,
                 rows=table.row_count,
                 version=table.version,
                 data_version=table.data_version,
@@ -310,3 +316,29 @@ def _newest(
 def _pin_of(state: AppState, table: Table) -> Pin:
     place = location(state.settings.tables_folder, table.name)
     return Pin("delta", place, table.data_version or 0, table.delta_id or "")
+
+
+async def _remove(state: AppState, connection: Connection, name: str) -> None:
+    await store.drop_table(connection, name)
+    folder = location(state.settings.tables_folder, name)
+    await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+def _move(old: str, new: str) -> None:
+    shutil.rmtree(new, ignore_errors=True)
+    if FilePath(old).exists():
+        FilePath(old).rename(new)
+
+
+def _input_columns(
+    table: Table, tables: dict[str, Table], sources: dict[str, Source]
+) -> dict[str, list[str]]:
+    found = {}
+    for name in table.reads:
+        if name in tables:
+            found[name] = list(tables[name].columns)
+        else:
+            source = sources[name]
+            pinned = snapshots.pin(name, source.location, source.format)
+            found[name] = list(snapshots.columns(pinned))
+    return found

@@ -6,10 +6,14 @@ It runs in every worker and in the API; the lock on the graph makes it idempoten
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from kalla import logs
 from kalla.database import Connection, Database
@@ -42,11 +46,44 @@ JOB_TYPE = "refresh"
 _log = logs.get(__name__)
 
 
+class TableGauges(Collector):
+    """Lag and target of every table, at the newest look."""
+
+    def __init__(self) -> None:
+        self._tables: Mapping[str, Table] = {}
+
+    def set(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+
+    def collect(self) -> Iterable[Metric]:
+        lag = GaugeMetricFamily("kalla_table_lag_seconds", "Age of the rows", labels=["table"])
+        target = GaugeMetricFamily(
+            "kalla_table_target_lag_seconds",
+            "TARGET_LAG, or what readers of the table need",
+            labels=["table"],
+        )
+        targets = effective_lags(
+            graph_of(self._tables), {name: each.target_lag for name, each in self._tables.items()}
+        )
+        for name, table in self._tables.items():
+            if table.lag_seconds is not None:
+                lag.add_metric([name], table.lag_seconds)
+            if (wanted := targets[name]) is not None:
+                target.add_metric([name], wanted)
+        return [lag, target]
+
+
 class TableScheduler(Periodic):
     def __init__(
-        self, settings: Settings, database: Database, job_types: JobTypes, wake: Wake
+        self,
+        settings: Settings,
+        database: Database,
+        job_types: JobTypes,
+        wake: Wake,
+        gauges: TableGauges | None = None,
     ) -> None:
         super().__init__("table scheduler", INTERVAL)
+        self._gauges = gauges
         self._folder = settings.tables_folder
         self._database = database
         self._job_types = job_types
@@ -55,6 +92,8 @@ class TableScheduler(Periodic):
     async def tick(self) -> float | None:
         async with self._database.transaction() as connection:
             tables = await store.tables(connection)
+            if self._gauges is not None:
+                self._gauges.set(tables)
             if not tables:
                 return None
             sources = await store.sources(connection)
@@ -178,7 +217,7 @@ class TableScheduler(Periodic):
             deduplication=definition["deduplication"],
             cardinality_threshold=definition["cardinality_threshold"],
             forced=entry.forced,
-            costs=await store.costs(connection, table.table_id),
+            samples=await store.samples(connection, table.table_id),
             rows=table.row_count,
         )
         # Never two refreshes of one table at once.

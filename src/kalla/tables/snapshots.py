@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Problem
+from kalla.tables.delta_log import LogChanges, LogGap, log_changes
+from kalla.tables.incremental.delta import HIDDEN
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 MOST_FILES = 1000
 _MOST_NAME_BYTES = 60_000
 _REFUSED_FEATURES = {"deletionVectors", "columnMapping", "rowTracking", "variantType"}
-_CHANGE_FEED = "delta.enableChangeDataFeed"
+_REMOVED = ("delete", "update_preimage")
 _ADDED = ("insert", "update_postimage")
+_GUESSED_ROW_BYTES = 32  # where nobody counted the rows
 
 
 class Gap(Exception):
@@ -123,7 +125,8 @@ def pin(name: str, location: str, format_: str) -> Pin:
 def columns(pinned: Pin) -> tuple[str, ...]:
     """The names of its columns."""
     if pinned.kind == "delta":
-        return tuple(field.name for field in _table_at(pinned).schema().fields)
+        names = (field.name for field in _table_at(pinned).schema().fields)
+        return tuple(name for name in names if not name.startswith(HIDDEN))
     first = pinned.files[0][0]
     if pinned.format == "csv":
         with pa_csv.open_csv(first) as reader:
@@ -135,84 +138,99 @@ def frame(spark: SparkSession, pinned: Pin) -> DataFrame:
     """The rows of a pin."""
     if pinned.kind == "delta":
         table = _table_at(pinned)
-        return _delta_frame(spark, table, _files(table))
+        files = _files(table)
+        if any(not Path(path).exists() for path in files):
+            raise PinGone(f"files of version {pinned.version} of {pinned.location} were vacuumed")
+        return _delta_frame(spark, table, files)
     for path, size, modified in pinned.files:
         _require_unchanged(path, size, modified)
     return _file_frame(spark, pinned.format, [path for path, _, _ in pinned.files])
 
 
-def changes(spark: SparkSession, old: Pin, new: Pin, scratch: Path) -> Changes:
+def changes(spark: SparkSession, old: Pin, new: Pin) -> Changes:
     """What differs between two pins of one source; raises Gap where that cannot be known."""
-    if (old.kind, old.location, old.format) != (new.kind, new.location, new.format):
-        raise Gap("a source was replaced")
     if new.kind == "files":
-        return _file_changes(spark, old, new)
-    if old.table_id != new.table_id:
-        raise Gap("a source was replaced")
+        added = _new_files(old, new)
+        if not added:
+            return Changes(None, None)
+        return Changes(None, _file_frame(spark, new.format, [path for path, _, _ in added]))
+    return _logged_changes(spark, _table_at(new), _logged(old, new))
+
+
+def changed_rows(old: Pin, new: Pin) -> int | None:
+    """About how many rows changed, without reading them; None: none did. Raises Gap."""
+    if new.kind == "files":
+        added = _new_files(old, new)
+        return sum(size for _, size, _ in added) // _GUESSED_ROW_BYTES + 1 if added else None
+    found = _logged(old, new)
+    return found.rows if found.added or found.removed or found.feed else None
+
+
+def _logged(old: Pin, new: Pin) -> LogChanges:
+    _require_same(old, new)
     if old.version == new.version:
-        return Changes(None, None)
+        return LogChanges()
+    if new.version < old.version:
+        raise Gap("a source was restored to an older version")
     before, after = _table_at(old), _table_at(new)
     if before.schema().to_json() != after.schema().to_json():
         raise Gap("the schema of a source changed")
-    if _has_feed(before) and _has_feed(after):
-        return _fed_changes(spark, before, after, scratch)
-    gone = sorted(set(_files(before)) - set(_files(after)))
-    new_files = sorted(set(_files(after)) - set(_files(before)))
-    if any(not Path(path).exists() for path in gone):
-        raise Gap("old files of a source were vacuumed")
-    # A rewritten file holds its unchanged rows on both sides: net them.
-    removed = _delta_frame(spark, before, gone)
-    added = _delta_frame(spark, after, new_files)
-    if not gone:
-        return Changes(None, added)
-    return Changes(removed.exceptAll(added), added.exceptAll(removed))
+    try:
+        return log_changes(old.location, old.version, new.version, _bytes_per_row(after))
+    except LogGap as gap:
+        raise Gap(f"the changes of a source are not known: {gap}") from None
 
 
-def _file_changes(spark: SparkSession, old: Pin, new: Pin) -> Changes:
+def _new_files(old: Pin, new: Pin) -> list[tuple[str, int, int]]:
+    _require_same(old, new)
     if set(old.files) - set(new.files):
         raise Gap("a file of a source was changed or removed, and its old rows are gone")
     added = sorted(set(new.files) - set(old.files))
-    if not added:
-        return Changes(None, None)
     for each in added:
         _require_unchanged(*each)
-    return Changes(None, _file_frame(spark, new.format, [path for path, _, _ in added]))
+    return added
 
 
-def _fed_changes(
-    spark: SparkSession, before: DeltaTable, after: DeltaTable, scratch: Path
-) -> Changes:
-    """By the change feed, which holds the changed rows alone."""
-    from deltalake.exceptions import DeltaError
-
-    try:
-        reader = after.load_cdf(
-            starting_version=before.version() + 1, ending_version=after.version()
-        )
-        rows = _without_views(pa.table(reader.read_all()))
-    except (DeltaError, OSError) as error:
-        raise Gap(f"the change feed of a source has a gap: {str(error)[:200]}") from None
-    kinds = rows.column("_change_type").to_pylist()
-    names = [field.name for field in after.schema().fields]
-    found: list[DataFrame | None] = []
-    for wanted in (False, True):
-        mask = pa.array([(kind in _ADDED) is wanted for kind in kinds], pa.bool_())
-        part = rows.select(names).filter(mask)
-        if part.num_rows == 0:
-            found.append(None)
-            continue
-        path = scratch / f"changes-{uuid4().hex}.parquet"
-        pq.write_table(part, path)
-        found.append(_delta_frame(spark, after, [str(path)]))
-    return Changes(found[0], found[1])
+def _require_same(old: Pin, new: Pin) -> None:
+    if (old.kind, old.location, old.format) != (new.kind, new.location, new.format):
+        raise Gap("a source was replaced")
+    if old.table_id != new.table_id:
+        raise Gap("a source was replaced")
 
 
-def _without_views(rows: pa.Table) -> pa.Table:
-    """With plain texts: pyarrow cannot filter columns of views."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return rows.cast(
-        pa.schema([each.with_type(plain.get(each.type, each.type)) for each in rows.schema])
-    )
+def row_count(pinned: Pin) -> int:
+    """About how many rows a pin has; 0: not known."""
+    if pinned.kind == "delta":
+        return _counted(_table_at(pinned))[0]
+    return sum(size for _, size, _ in pinned.files) // _GUESSED_ROW_BYTES
+
+
+def _logged_changes(spark: SparkSession, table: DeltaTable, found: LogChanges) -> Changes:
+    removed: list[DataFrame] = []
+    added: list[DataFrame] = []
+    if found.feed:
+        rows = _delta_frame(spark, table, found.feed, ["_change_type"])
+        for kinds, frames in ((_REMOVED, removed), (_ADDED, added)):
+            frames.append(rows.where(rows["_change_type"].isin(*kinds)).drop("_change_type"))
+    if found.rewrote:
+        # A rewritten file holds its unchanged rows on both sides: net them.
+        gone = _delta_frame(spark, table, found.removed)
+        new = _delta_frame(spark, table, found.added)
+        removed.append(gone.exceptAll(new))
+        added.append(new.exceptAll(gone))
+    else:
+        if found.removed:
+            removed.append(_delta_frame(spark, table, found.removed))
+        if found.added:
+            added.append(_delta_frame(spark, table, found.added))
+    return Changes(_all(removed), _all(added))
+
+
+def _all(frames: Sequence[DataFrame]) -> DataFrame | None:
+    found = None
+    for each in frames:
+        found = each if found is None else found.unionByName(each)
+    return found
 
 
 def _open(name: str, location: str) -> DeltaTable:
@@ -255,14 +273,30 @@ def _files(table: DeltaTable) -> list[str]:
     return [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
 
 
-def _has_feed(table: DeltaTable) -> bool:
-    return table.metadata().configuration.get(_CHANGE_FEED, "false") == "true"
+def _counted(table: DeltaTable) -> tuple[int, int]:
+    """Rows and bytes, by the statistics of the log; 0 rows where it has none."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    rows = (
+        actions.column("num_records").to_pylist() if "num_records" in actions.schema.names else []
+    )
+    sizes = actions.column("size_bytes").to_pylist()
+    return (0 if None in rows else sum(rows)), sum(sizes)
 
 
-def _delta_frame(spark: SparkSession, table: DeltaTable, files: Sequence[str]) -> DataFrame:
-    from pyspark.sql.types import StructType
+def _bytes_per_row(table: DeltaTable) -> float:
+    rows, size = _counted(table)
+    return size / rows if rows else float(_GUESSED_ROW_BYTES)
 
-    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+
+def _delta_frame(
+    spark: SparkSession, table: DeltaTable, files: Sequence[str], extra: Sequence[str] = ()
+) -> DataFrame:
+    """Without the columns that a dynamic table keeps for itself."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    given = StructType.fromJson(json.loads(table.schema().to_json()))
+    visible = [each for each in given.fields if not each.name.startswith(HIDDEN)]
+    schema = StructType([*visible, *(StructField(name, StringType()) for name in extra)])
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*files)

@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 from kalla.database import Connection
 from kalla.errors import NotFound
 from kalla.statements import load
+from kalla.tables.incremental.cost import Sample
 from kalla.tables.model import SourceDefinition, TableDefinition
 from kalla.tables.snapshots import Pin
 
@@ -142,6 +143,10 @@ async def drop_table(connection: Connection, name: str) -> None:
     await connection.execute(sql.delete_table, {"name": name})
 
 
+async def rename(connection: Connection, old: str, new: str) -> None:
+    await connection.execute(sql.rename, {"old": old, "new": new})
+
+
 async def set_state(connection: Connection, name: str, state: str, reason: str) -> None:
     await connection.execute(sql.set_state, {"name": name, "state": state, "reason": reason})
 
@@ -262,8 +267,11 @@ async def count_error(connection: Connection, table_id: int, error: str) -> None
 async def record(connection: Connection, **fields: Any) -> None:
     """One line of the refresh history; what is not given is empty."""
     empty = dict.fromkeys(
-        ("predicted_seconds", "seconds", "rows_deleted", "rows_inserted", "row_count", "error")
-    )
+        (
+            "predicted_seconds", "seconds", "rows_deleted", "rows_inserted", "row_count", "error",
+            "changed_rows", "affected_keys",
+        )
+    )  # fmt: skip
     await connection.execute(sql.record, {**empty, **fields})
 
 
@@ -276,10 +284,10 @@ async def versions(connection: Connection, name: str) -> list[dict[str, Any]]:
     return await (await connection.execute(sql.versions, {"name": name})).fetchall()
 
 
-async def costs(connection: Connection, table_id: int) -> dict[str, float]:
-    """What each strategy took lately."""
-    rows = await (await connection.execute(sql.costs, {"table_id": table_id})).fetchall()
-    return {row["strategy"]: float(row["typical"]) for row in rows}
+async def samples(connection: Connection, table_id: int) -> tuple[Sample, ...]:
+    """What earlier refreshes took, the newest first."""
+    rows = await (await connection.execute(sql.samples, {"table_id": table_id})).fetchall()
+    return tuple(Sample(**row) for row in rows)
 
 
 async def durations(connection: Connection) -> dict[int, float]:

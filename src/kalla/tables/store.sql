@@ -41,6 +41,12 @@ VALUES (%(table_id)s, %(version)s, %(definition)s, %(by)s);
 -- name: delete_table
 DELETE FROM kalla.dynamic_tables WHERE name = %(name)s;
 
+-- name: rename
+UPDATE kalla.dynamic_tables
+SET name = %(new)s, definition = jsonb_set(definition, '{name}', to_jsonb(%(new)s::text)),
+    changed_at = kalla.clock()
+WHERE name = %(old)s;
+
 -- name: set_state
 UPDATE kalla.dynamic_tables
 SET state = %(state)s, state_reason = %(reason)s,
@@ -119,9 +125,11 @@ WHERE table_id = %(table_id)s;
 
 -- name: record
 INSERT INTO kalla.refreshes (table_id, tick_id, job_id, status, strategy, reason,
-    predicted_seconds, seconds, rows_deleted, rows_inserted, row_count, lag_seconds, error)
+    predicted_seconds, seconds, rows_deleted, rows_inserted, row_count, changed_rows,
+    affected_keys, lag_seconds, error)
 SELECT %(table_id)s, %(tick_id)s, %(job_id)s, %(status)s, %(strategy)s, %(reason)s,
     %(predicted_seconds)s, %(seconds)s, %(rows_deleted)s, %(rows_inserted)s, %(row_count)s,
+    %(changed_rows)s, %(affected_keys)s,
     extract(epoch FROM kalla.clock() - data_time)::float8, %(error)s
 FROM kalla.dynamic_tables WHERE table_id = %(table_id)s;
 
@@ -134,15 +142,23 @@ SELECT v.version, v.definition, v.applied_at, v.applied_by
 FROM kalla.table_versions v JOIN kalla.dynamic_tables t USING (table_id)
 WHERE t.name = %(name)s ORDER BY v.version DESC;
 
--- Of the last twenty refreshes alone, so that a strategy that was slow once is tried again.
--- name: costs
-SELECT strategy, percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds) AS typical,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
-FROM (SELECT strategy, seconds, reason FROM kalla.refreshes
-      WHERE table_id = %(table_id)s AND status = 'completed'
-      ORDER BY refresh_id DESC LIMIT 20) AS lately
-WHERE reason <> 'the first refresh'
-GROUP BY strategy;
+-- The last ten refreshes, so that a strategy that was slow once is tried again, and the last three
+-- FULL ones, which may be older: every prediction compares with them. The first one of all warms up.
+-- name: samples
+WITH numbered AS (
+    SELECT refresh_id, strategy, seconds, changed_rows, affected_keys,
+           row_number() OVER (ORDER BY refresh_id DESC) AS age,
+           row_number() OVER (PARTITION BY strategy, reason = 'the first refresh'
+                              ORDER BY refresh_id DESC) AS age_of_kind,
+           reason = 'the first refresh' AS first
+    FROM kalla.refreshes
+    WHERE table_id = %(table_id)s AND status = 'completed' AND seconds IS NOT NULL
+      AND strategy IN ('DELTA', 'AFFECTED_KEYS', 'FULL')
+)
+SELECT strategy, seconds, changed_rows, affected_keys FROM numbered n
+WHERE (age <= 10 OR (strategy = 'FULL' AND age_of_kind <= 3))
+  AND NOT (first AND EXISTS (SELECT 1 FROM numbered o WHERE o.strategy = 'FULL' AND NOT o.first))
+ORDER BY refresh_id DESC;
 
 -- name: durations
 SELECT table_id, percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +20,13 @@ import pytest
 from kalla.query.array_types import Floats
 from kalla.query.evaluate import blocks
 from kalla.query.evaluate.frames import Frame, Steps
-from kalla.query.evaluate.samples import SeriesBatch
 from kalla.query.http import event_stream
 from kalla.query.http.query_service import QueryService, keep_kernels
 from kalla.query.operators.elementwise import ELEMENTWISE
-from kalla.query.promql.matchers import Matcher
-from kalla.query.promql.query_errors import TimedOut
-from tests.metrics_kit import batch_of, named
+from kalla.query.promql.query_errors import Stopped, TimedOut
+from kalla.query.protocol.work_messages import Assignment
+from kalla.query.worker.execution import Result
+from tests.metrics_kit import named
 from tests.web_kit import Site, until
 
 START, STEP, COUNT = 1_700_000_000, 10, 30
@@ -161,9 +161,10 @@ async def test_closing_a_stream_ends_the_work_between_two_blocks(
     queries: QueryService = site.app.state.queries
     async with gated(site, monkeypatch) as (gate, answer):
         await until(_true(lambda: gate.passed == 2), "the second block is being computed", 60)
-        [stop] = queries._running.values()
+        [record] = queries._running.values()
+        assert record is not None
         await answer.aclose()
-        await until(_true(stop.is_set), "the query is told to stop", 60)
+        await until(_true(record.stop.is_set), "the query is told to stop", 60)
         gate.let.set()
         await until(_true(lambda: queries.running == 0), "the query has ended", 60)
     assert gate.passed == 2
@@ -244,41 +245,33 @@ async def test_half_a_pair_in_an_expression_is_an_unknown_character(
 
 
 class Slow:
-    """A source whose shards take turns for ever, each for a moment: a query that does not end."""
+    """What a query worker executes never ends by itself, until it is told to stop."""
 
     def __init__(self) -> None:
         self.threads: set[threading.Thread] = set()
         self.asked = 0
+        self.working = 0
 
-    @property
-    def shards(self) -> int:
-        return 2_000
-
-    @property
-    def working(self) -> bool:
-        return any(thread.is_alive() for thread in self.threads)
-
-    def select(
-        self, shard: int, matchers: Sequence[Matcher], after: int, until: int
-    ) -> SeriesBatch:
+    def run(self, given: Assignment, stop: threading.Event) -> Result:
         self.threads.add(threading.current_thread())
         self.asked += 1
-        threading.Event().wait(0.05)
-        return batch_of({named("m", shard=str(shard)): [(until, 1.0)]})
+        self.working += 1
+        try:
+            assert stop.wait(120), "nobody stopped the work"
+            raise Stopped("query was canceled in expression evaluation")
+        finally:
+            self.working -= 1
 
 
 @asynccontextmanager
 async def slow(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Slow, QueryService]]:
-    """The site, served on a port, with a store whose queries never end by themselves."""
+    """The site, with a query worker whose work never ends by itself."""
     source = Slow()
-    queries = QueryService(site.settings, site.app.state.metric_store)
-
-    async def snapshot(*_: object) -> Slow:
-        return source
-
-    monkeypatch.setattr(site.app.state.metric_store, "snapshot", snapshot)
+    [worker] = site.query_workers
+    queries = QueryService(site.settings, site.app.state.metric_store, site.app.state.dispatcher)
+    monkeypatch.setattr(worker.table._executor, "run", source.run)
     usual, site.app.state.queries = site.app.state.queries, queries
     try:
         yield source, queries
@@ -300,11 +293,10 @@ async def test_closing_the_connection_ends_the_work(
                 form = {"query": "m", "start": START, "end": END, "step": STEP}
                 request = client.post("/api/v1/query_range", data=form)
             asking = asyncio.create_task(request)
-            await until(_true(lambda: source.asked > 3), "the query is under way", 60)
+            await until(_true(lambda: source.working), "the query is under way", 60)
             asking.cancel()
         await until(_true(lambda: queries.running == 0), "the query has ended", 60)
-        await until(_true(lambda: not source.working), "its threads have ended", 60)
-        assert source.asked < source.shards
+        await until(_true(lambda: not source.working), "its work has ended", 60)
 
 
 async def test_a_server_that_stops_ends_its_queries_and_says_so(
@@ -312,7 +304,7 @@ async def test_a_server_that_stops_ends_its_queries_and_says_so(
 ) -> None:
     async with slow(site, monkeypatch) as (source, queries):
         asking = asyncio.create_task(events(site, BODY))
-        await until(_true(lambda: source.asked > 3), "the query is under way", 60)
+        await until(_true(lambda: source.working), "the query is under way", 60)
         queries.stop()
         [error] = await asking
         assert error["data"]["errorType"] == "canceled"
@@ -327,12 +319,16 @@ async def test_waiting_for_others_counts_against_the_time(
 ) -> None:
     async with slow(site, monkeypatch) as (source, queries), site.client("viewer") as client:
         busy = [
-            asyncio.create_task(client.get("/api/v1/query", params={"query": f"m + {number}"}))
+            asyncio.create_task(
+                client.get("/api/v1/query", params={"query": f"m + {number}", "time": END})
+            )
             for number in range(site.settings.metrics.query_concurrency)
         ]
         await until(_true(lambda: queries.running == len(busy)), "the queries are under way", 60)
-        await until(_true(lambda: source.asked > len(busy)), "the queries are under way", 60)
-        late = await client.get("/api/v1/query", params={"query": "m", "timeout": "50ms"})
+        await until(_true(lambda: source.working), "the queries are under way", 60)
+        late = await client.get(
+            "/api/v1/query", params={"query": "m", "time": END, "timeout": "50ms"}
+        )
         queries.stop()
         ended = await asyncio.gather(*busy)
     assert late.status_code == 503
@@ -346,7 +342,9 @@ async def test_a_query_that_takes_too_long_is_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with slow(site, monkeypatch), site.client("viewer") as client:
-        answer = await client.get("/api/v1/query", params={"query": "m", "timeout": "0.2"})
+        answer = await client.get(
+            "/api/v1/query", params={"query": "m", "time": END, "timeout": "0.2"}
+        )
     assert answer.status_code == 503
     assert answer.json()["errorType"] == "timeout"
     assert answer.json()["error"] == "query timed out in expression evaluation"

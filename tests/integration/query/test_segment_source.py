@@ -30,6 +30,13 @@ SCRIPTS = Path(runner.__file__).parent / "scripts"
 def through_segments(
     folder: Path, series: Mapping[Labels, Samples], shards: int, commits: int = 3
 ) -> SegmentSource:
+    held = written_segments(folder, series, shards, commits)
+    return SegmentSource(SegmentCache(LOCAL, str(folder), 1 << 24), held, shards)
+
+
+def written_segments(
+    folder: Path, series: Mapping[Labels, Samples], shards: int, commits: int = 3
+) -> list[Segment]:
     """Samples dealt to several objects, some of them twice, and the last object compacted."""
     held: list[Segment] = []
     for number in range(commits):
@@ -47,7 +54,7 @@ def through_segments(
         level = int(number == commits - 1)
         batches = {shard: batch(part) for shard, part in parts.items()}
         held += listed(segments.write(LOCAL, str(folder), level, batches), len(held) + 1)
-    return SegmentSource(SegmentCache(LOCAL, str(folder), 1 << 24), held, shards)
+    return held
 
 
 def series_of(whole: SeriesBatch) -> dict[Labels, Samples]:

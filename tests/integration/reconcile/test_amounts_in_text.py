@@ -61,6 +61,14 @@ def match(
     return facts
 
 
+def test_amounts_are_read_as_bookkeepers_write_them(tmp_path: Path) -> None:
+    written = ["281,72-", "(12,00)", "12,00 €", "$5", "1.000,50-", "-3-", "(-3)"]
+    right = ["-281.72", "-12", "12", "5", "-1000.5", "3", "3"]
+    facts = match(tmp_path, written, right, csv=GERMAN)
+    assert facts.sides["left"].states["matched"].rows == 5
+    assert facts.sides["left"].states["unmatched"].rows == 2
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(
     ("csv", "written"),

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from confluent_kafka import TopicPartition
 
-from kalla.sinks import store
-from kalla.sinks.lag import log_ends
+from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
+from kalla.sinks.servers.lag import log_ends
 from kalla.work import leases
 from tests.sinks_kit import Site, event
 
@@ -45,7 +45,7 @@ async def test_replicas_are_shared_and_given_up_when_scaled_down(site: Site) -> 
     topic = site.servers.create_topic(4)
     pipeline = site.pipeline(topic, replicas=3, batch_rows=200)
     await site.apply(pipeline)
-    workers = [site.start_worker(KALLA_SINKS_REPLICAS_PER_WORKER="2") for _ in range(2)]
+    workers = [await site.start_slots(replicas_per_worker=2) for _ in range(2)]
     site.servers.produce(topic, [event(number) for number in range(1000)])
 
     async def three() -> bool:
@@ -110,7 +110,7 @@ async def test_nothing_is_lost_while_clickhouse_is_away(site: Site) -> None:
     topic = site.servers.create_topic(2)
     pipeline = site.pipeline(topic, batch_rows=100)
     await site.apply(pipeline)
-    site.start_worker()
+    await site.start_slots()
     site.servers.produce(topic, [event(number) for number in range(2000)])
 
     async def begun() -> bool:
@@ -138,20 +138,19 @@ async def test_offsets_that_retention_removed_stop_the_partition_until_skipped(s
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)
-    worker = site.start_worker()
+    slots = await site.start_slots()
     site.servers.produce(topic, [event(number) for number in range(100)])
 
     async def first() -> bool:
         return await counted(site, pipeline) == 100
 
     await until(first, "the first rows")
-    worker.terminate()
-    worker.wait(20)
+    await slots.stop()
     site.servers.produce(topic, [event(number) for number in range(100, 200)])
     admin = site.servers.admin()
     for future in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
         future.result(20)
-    site.start_worker()
+    await site.start_slots()
 
     async def stopped() -> bool:
         return [each.stopped for each in await site.ledger(pipeline)] == ["gap"]
@@ -161,7 +160,7 @@ async def test_offsets_that_retention_removed_stop_the_partition_until_skipped(s
     assert "100 to 149" in (row.reason or "")
     ends = log_ends({"bootstrap.servers": site.servers.kafka.address}, topic)
     async with site.database.transaction() as connection:
-        await store.skip_gap(connection, pipeline.name, row, ends[0][0], "test")
+        await ledger.skip_gap(connection, pipeline.name, row, ends[0][0], "test")
 
     async def rest() -> bool:
         return await counted(site, pipeline) == 150
@@ -177,18 +176,17 @@ async def test_a_topic_that_was_made_anew_is_not_read_on(site: Site) -> None:
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)
-    worker = site.start_worker()
+    slots = await site.start_slots()
     site.servers.produce(topic, [event(number) for number in range(10)])
 
     async def first() -> bool:
         return await counted(site, pipeline) == 10
 
     await until(first, "the first rows")
-    worker.terminate()
-    worker.wait(20)
+    await slots.stop()
     site.servers.replace_topic(topic)
     site.servers.produce(topic, [event(number) for number in range(30)])
-    site.start_worker()
+    await site.start_slots()
 
     async def stopped() -> bool:
         return [each.stopped for each in await site.ledger(pipeline)] == ["topic_replaced"]
@@ -201,7 +199,7 @@ async def test_a_missing_topic_is_said_and_waited_for(site: Site) -> None:
     topic = f"later-{time.monotonic_ns()}"
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)
-    site.start_worker()
+    await site.start_slots()
 
     async def said() -> bool:
         return "has no topic" in ((await site.record(pipeline)).trouble or "")

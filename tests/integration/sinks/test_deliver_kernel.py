@@ -1,16 +1,24 @@
-"""The kernel by itself: one message is one row or one dead letter, inserted once."""
+"""The kernel by itself: one message is one row or one dead letter, inserted once.
+
+The same tests run in this process and in a task that Spark places.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from pydantic import SecretStr
 
-from kalla.sinks import checks
-from kalla.sinks.clickhouse import Late
-from kalla.sinks.kernel import Delivery, Kernel, Unsettled
-from kalla.sinks.messages import OffsetRange, OffsetsGone
+from kalla.settings import Spark
+from kalla.sinks.kernel import Delivery, Facts, Kernel, Unsettled
+from kalla.sinks.servers import checks
+from kalla.sinks.servers.clickhouse import Late
+from kalla.sinks.servers.messages import OffsetRange, OffsetsGone
+from kalla.sinks.slots.child import Connections
+from kalla.sinks.slots.placement import SparkPlacement
+from tests.servers import SparkServer
 from tests.sinks_kit import DATABASE, Site, event
 
 BAD = {
@@ -36,7 +44,10 @@ BAD = {
 class Bench:
     """A topic of one partition, its tables, and a kernel."""
 
-    def __init__(self, site: Site, values: list[bytes | None]) -> None:
+    def __init__(
+        self, site: Site, values: list[bytes | None], spark: SparkPlacement | None = None
+    ) -> None:
+        self.spark = spark
         self.servers = site.servers
         self.topic = self.servers.create_topic(1)
         self.servers.produce(self.topic, values, partition=0)
@@ -45,9 +56,9 @@ class Bench:
             self.servers.execute(statement)
         config = self.pipeline.clickhouse
         target = replace(self.servers.target(config.table), user="sink", password="sink-password")
-        self.kernel = Kernel(
-            {"bootstrap.servers": self.servers.kafka.address}, target, config.dead_letters
-        )
+        kafka = {"bootstrap.servers": self.servers.kafka.address}
+        self.connections = Connections(kafka, target, config.dead_letters)
+        self.kernel = Kernel(kafka, target, config.dead_letters)
         self.table = f"{DATABASE}.{config.table}"
         self.letters = f"{DATABASE}.{config.dead_letters}"
 
@@ -56,13 +67,19 @@ class Bench:
             pipeline=self.pipeline.name,
             range=OffsetRange(self.topic, 0, start, end),
             generation=0,
-            mapping_version=1,
-            mapping=self.pipeline.mapping,
-            tombstones="skip",
+            rules=replace(self.pipeline.rules, version=1),
             token=f"token-{start}-{end}",
             comment="test",
         )
         return replace(given, **changes)  # type: ignore[arg-type]
+
+    async def deliver(self, delivery: Delivery, deadline: float) -> Facts:
+        if self.spark is None:
+            return self.kernel.deliver(delivery, deadline)
+        (result,) = await self.spark.deliver(self.connections, [delivery], deadline)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def soon(self) -> float:
         return self.kernel.clock() + 20
@@ -71,17 +88,43 @@ class Bench:
         return self.servers.offsets(self.pipeline).get(0, [])
 
 
+Benches = Callable[[list[bytes | None]], Bench]
+
+
+@pytest.fixture(scope="module")
+def spark_placement(request: pytest.FixtureRequest) -> Iterator[SparkPlacement]:
+    server: SparkServer = request.getfixturevalue("spark_server")
+    placement = SparkPlacement(Spark(remote=server.remote, token=SecretStr(server.token)))
+    yield placement
+    placement.close()
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def benches(site: Site, request: pytest.FixtureRequest) -> Iterator[Benches]:
+    """Makes a topic with these messages, and a kernel in either placement."""
+    spark = request.getfixturevalue("spark_placement") if request.param == "spark" else None
+    made: list[Bench] = []
+
+    def make(values: list[bytes | None]) -> Bench:
+        made.append(Bench(site, values, spark))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kernel.close()
+
+
 @pytest.fixture
-def bench(site: Site) -> Iterator[Bench]:
-    bench = Bench(site, [event(number) for number in range(100)])
-    yield bench
-    bench.kernel.close()
+def bench(benches: Benches) -> Bench:
+    return benches([event(number) for number in range(100)])
 
 
-async def test_a_message_that_has_no_row_is_a_dead_letter_with_its_reason(site: Site) -> None:
-    bench = Bench(site, [event(0), *BAD, None, event(99)])
+async def test_a_message_that_has_no_row_is_a_dead_letter_with_its_reason(
+    site: Site, benches: Benches
+) -> None:
+    bench = benches([event(0), *BAD, None, event(99)])
     count = len(BAD) + 3
-    facts = bench.kernel.deliver(bench.delivery(count), bench.soon())
+    facts = await bench.deliver(bench.delivery(count), bench.soon())
     assert (facts.rows, facts.dead, facts.skipped) == (2, len(BAD), 1)
     found = site.servers.rows(
         f"SELECT offset, reason, hex(value) AS value FROM {bench.letters} ORDER BY offset"
@@ -91,50 +134,58 @@ async def test_a_message_that_has_no_row_is_a_dead_letter_with_its_reason(site: 
         assert bytes.fromhex(row["value"]) == raw
         assert reason in row["reason"]
     assert bench.offsets() == [*range(len(BAD) + 1), count - 1]
-    bench.kernel.close()
 
 
 async def test_the_same_token_inserts_once(bench: Bench) -> None:
     for _ in range(3):
-        bench.kernel.deliver(bench.delivery(100), bench.soon())
+        await bench.deliver(bench.delivery(100), bench.soon())
     assert bench.offsets() == list(range(100))
 
 
 async def test_a_recovered_range_that_is_there_is_not_inserted_again(bench: Bench) -> None:
-    bench.kernel.deliver(bench.delivery(100), bench.soon())
+    await bench.deliver(bench.delivery(100), bench.soon())
     again = bench.delivery(100, recovered=True, token="another")  # the window has forgotten it
-    assert bench.kernel.deliver(again, bench.soon()).found == 100
+    assert (await bench.deliver(again, bench.soon())).found == 100
     assert bench.offsets() == list(range(100))
 
 
 async def test_of_a_recovered_range_only_what_is_missing_is_inserted(bench: Bench) -> None:
-    bench.kernel.deliver(bench.delivery(40), bench.soon())
+    await bench.deliver(bench.delivery(40), bench.soon())
     rest = bench.delivery(100, recovered=True)
     with pytest.raises(Unsettled):
-        bench.kernel.deliver(replace(rest, settled=False), bench.soon())
+        await bench.deliver(replace(rest, settled=False), bench.soon())
     assert bench.offsets() == list(range(40))
-    bench.kernel.deliver(rest, bench.soon())
+    await bench.deliver(rest, bench.soon())
     assert bench.offsets() == list(range(100))
 
 
 async def test_a_late_insert_is_refused_by_the_server(bench: Bench) -> None:
     with pytest.raises(Late):
-        bench.kernel.deliver(bench.delivery(100), bench.kernel.clock() - 0.5)
+        await bench.deliver(bench.delivery(100), bench.kernel.clock() - 0.5)
     assert bench.offsets() == []
 
 
 async def test_offsets_that_kafka_does_not_have_are_refused(bench: Bench) -> None:
     with pytest.raises(OffsetsGone):
-        bench.kernel.deliver(bench.delivery(1000, start=500), bench.soon())
+        await bench.deliver(bench.delivery(1000, start=500), bench.soon())
 
 
-async def test_a_range_ends_though_its_last_offsets_were_aborted(site: Site) -> None:
-    bench = Bench(site, [event(0)])
+async def test_a_range_ends_though_its_last_offsets_were_aborted(
+    site: Site, benches: Benches
+) -> None:
+    bench = benches([event(0)])
     site.servers.produce_aborted(bench.topic, [event(1), event(2)])
     site.servers.produce(bench.topic, [event(3)], partition=0)
     # 0, then two aborted messages and their marker, then 4.
-    facts = bench.kernel.deliver(bench.delivery(3), bench.soon())
+    facts = await bench.deliver(bench.delivery(3), bench.soon())
     assert facts.rows == 1
-    assert bench.kernel.deliver(bench.delivery(5, start=3), bench.soon()).rows == 1
+    assert (await bench.deliver(bench.delivery(5, start=3), bench.soon())).rows == 1
     assert bench.offsets() == [0, 4]
-    bench.kernel.close()
+
+
+async def test_a_message_of_five_megabytes_is_a_row(site: Site, benches: Benches) -> None:
+    bench = benches([event(0, name="x" * 5_000_000), event(1)])
+    facts = await bench.deliver(bench.delivery(2), bench.soon())
+    assert facts.rows == 2
+    (row,) = site.servers.rows(f"SELECT max(length(name)) AS n FROM {bench.table}")
+    assert int(row["n"]) == 5_000_000

@@ -27,6 +27,9 @@ class Dropping(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if not self.passes():
+            self._answer(503, b"not now")
+            return
         connection = http.client.HTTPConnection(type(self).upstream, timeout=30)
         kept = {
             name: value
@@ -40,7 +43,14 @@ class Dropping(BaseHTTPRequestHandler):
         if "insert_deduplication_token" in self.path and self._drops():
             self.close_connection = True
             return
-        self.send_response(answer.status)
+        self._answer(answer.status, content)
+
+    def passes(self) -> bool:
+        """Whether the request reaches the server at all."""
+        return True
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -57,12 +67,18 @@ class Dropping(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def close(self) -> None:
+        self.server_close()
+
+
 @pytest.fixture
 def dropping_url(sink_servers: Servers) -> Iterator[str]:
     Dropping.upstream = sink_servers.clickhouse.address
     Dropping.inserts = Dropping.dropped = 0
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Dropping)
-    server.daemon_threads = True
+    server = Quiet(("127.0.0.1", 0), Dropping)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -83,7 +99,7 @@ async def test_an_insert_whose_answer_is_lost_is_not_made_twice(
         event(number, id="x") if number % 50 == 0 else event(number) for number in range(3000)
     ]
     site.servers.produce(topic, [*values])
-    site.start_worker()
+    await site.start_slots()
 
     async def all_there() -> bool:
         return await counted(site, pipeline) == 3000

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from kalla.sinks import checks, model
-from tests.sinks_kit import DATABASE, MAPPING, Servers
+from kalla.sinks import model, pages
+from kalla.sinks.servers import checks
+from tests.sinks_kit import DATABASE, MAPPING, Servers, event
 from tests.web_kit import PAGE, Site, open_site
 
 
 @pytest.fixture
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def secret(monkeypatch: pytest.MonkeyPatch, sink_servers: Servers) -> None:
     monkeypatch.setenv("KALLA_SECRET_SINK", "sink-password")
+    monkeypatch.setenv("KALLA_SECRET_ADMIN", sink_servers.clickhouse.password)
 
 
 @pytest.fixture
@@ -61,10 +63,11 @@ async def test_a_pipeline_is_applied_started_and_shown(web: Site, sink_servers: 
         listing = await client.get("/sinks", headers=PAGE)
         assert listing.status_code == 200
         assert topic in listing.text
-        page = await client.get(f"/sinks/{topic}", headers=PAGE)
-        assert page.status_code == 200, page.text
-        assert "CREATE TABLE" in page.text
-        assert "sink-password" not in page.text
+        for tab in ("", *(f"/{each}" for each in pages.TABS)):
+            page = await client.get(f"/sinks/{topic}{tab}", headers=PAGE)
+            assert page.status_code == 200, page.text
+            assert "sink-password" not in page.text
+            assert ("CREATE TABLE" in page.text) == (tab in ("/clickhouse", "/mapping"))
         assert (await client.post(f"{path}/audit")).json() == {"agrees": True, "partitions": []}
         assert (await client.delete(path)).status_code == 204
         assert (await client.get(path)).status_code == 404
@@ -131,3 +134,59 @@ async def test_a_wrong_password_and_an_inlined_one_are_refused(
     async with web.client("operator") as client:
         refused = await client.post("/api/pipelines", json=document(sink_servers, topic))
     assert refused.status_code == 403
+
+
+async def test_samples_suggest_a_mapping_that_can_be_tried_and_saved(
+    web: Site, sink_servers: Servers
+) -> None:
+    topic = sink_servers.create_topic(2)
+    values: list[bytes | None] = [event(number) for number in range(30)]
+    sink_servers.produce(topic, [*values, event(30, name=7), b"nonsense", None])
+    body = document(sink_servers, topic, create=True)
+    body["clickhouse"]["user"] = "kalla"
+    body["clickhouse"]["password"] = "secret://admin"
+    path = f"/api/pipelines/{topic}"
+    async with web.client("admin") as client:
+        found = (await client.post("/api/pipelines/infer", json={"kafka": body["kafka"]})).json()
+        assert (found["samples"], found["unreadable"], found["empty"]) == (33, 1, 1)
+        by_path = {each["path"]: each for each in found["fields"]}
+        assert "30 text" in by_path["name"]["conflict"]
+        assert by_path["amount"]["column"]["type"] == "Decimal(18, 2)"
+        assert by_path["at"]["column"]["unit"] == "ms"
+        assert "CREATE TABLE" in found["create_tables"][0]
+        body["mapping"] = found["mapping"]
+        made = await client.post("/api/pipelines", json=body)
+        assert made.status_code == 201, made.text
+        shown = (await client.get(f"{path}/sample", params={"samples": 5})).json()["samples"]
+        assert len(shown) == 5
+        tried = (await client.post(f"{path}/mapping/preview", json={})).json()
+        assert (tried["row_count"], tried["refusal_count"], tried["skipped"]) == (30, 2, 1)
+        assert {each["field"] for each in tried["refusals"]} == {"", "name"}
+        tested = await client.post(f"{path}/filters/test", json={"filters": ["id < 10"]})
+        assert (tested.json()["row_count"], tested.json()["filtered_count"]) == (10, 20)
+        given = {"filters": ["id > 1"], "messages": [{"id": 1}]}
+        assert (await client.post(f"{path}/filters/test", json=given)).json()["refusal_count"] == 1
+        wrong = await client.put(f"{path}/filters", json={"filters": ["nope = 1"]})
+        assert wrong.status_code == 422
+        saved = (await client.put(f"{path}/filters", json={"filters": ["id < 10"]})).json()
+        assert saved == {"version": 2, "filters": ["id < 10"]}
+        again = (await client.put(f"{path}/filters", json={"filters": ["id < 10"]})).json()
+        assert again["version"] == 2
+        mapping = (await client.get(f"{path}/mapping")).json()
+        assert mapping["mapping"] == found["mapping"]
+        put = await client.put(f"{path}/mapping", json={"mapping": [*found["mapping"], NEW]})
+        assert put.status_code == 422  # the table has no such column, and the DDL is said
+        assert "ALTER TABLE" in put.text
+        assert (await client.get(f"{path}/kafka")).json()["topic"] == topic
+        assert (await client.get(f"{path}/clickhouse")).json()["password"] == "secret://admin"
+        state = await client.put(f"{path}/state", json={"desired": "stopped", "replicas": 4})
+        assert state.json() == {"desired": "stopped", "replicas": 4}
+        assert (await client.get(f"{path}/assignments")).json() == []
+        refused = await client.post(f"{path}/dead-letters/replay", json={})
+        assert refused.status_code == 409
+        assert (await client.get(f"{path}/audit")).status_code == 404
+        await client.post(f"{path}/audit")
+        assert (await client.get(f"{path}/audit")).json()["agrees"]
+
+
+NEW = {"column": "extra", "type": "String", "path": "extra"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kalla.spark.session import connect
 from kalla.tables.commit import Committed, Stale, difference
+from kalla.tables.incremental.delta import HIDDEN
 from kalla.tables.run import Refreshed, RefreshPayload, StrictRefused, recomputed, refresh
 from kalla.tables.snapshots import Pin, pin
 from tests.runs_kit import spark_settings
@@ -31,19 +31,6 @@ GROUPED = (
     "SELECT c.region AS region, count(*) AS n, sum(o.amount) AS total FROM orders o"
     " LEFT JOIN customers c ON o.customer = c.customer GROUP BY c.region"
 )
-QUERIES = {
-    "grouped": GROUPED,
-    "inner": "SELECT o.customer AS customer, max(o.amount) AS most FROM orders o"
-    " JOIN customers c ON o.customer = c.customer WHERE o.id > 1 GROUP BY o.customer",
-    "rows": "SELECT o.customer AS customer, c.region AS region FROM orders o"
-    " LEFT JOIN customers c ON o.customer = c.customer",
-    "distinct": "SELECT DISTINCT customer FROM orders",
-    "pairs": "SELECT a.customer AS customer, count(*) AS n FROM orders a"
-    " JOIN orders b ON a.id = b.id GROUP BY a.customer",
-    "two_outer": "SELECT c.region AS region, count(d.region) AS n FROM orders o"
-    " LEFT JOIN customers c ON o.customer = c.customer"
-    " LEFT JOIN customers d ON c.region = d.region GROUP BY c.region",
-}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +92,7 @@ class Shop:
     def require_equal(self) -> None:
         """The table equals its query, run fresh at the newest versions."""
         rows = pa.table(DeltaTable(self.folder / "result").to_pyarrow_table())
+        rows = rows.select([each for each in rows.column_names if not each.startswith(HIDDEN)])
         inputs = {name: Pin.from_json(each) for name, each in self.payload().inputs.items()}
         fresh = recomputed(self.spark, self.query, inputs).cast(rows.schema)
         assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, fresh.to_pylist()))
@@ -120,7 +108,8 @@ def test_only_affected_keys_are_recomputed(spark: Any, tmp_path: Path, feed: boo
     shop.require_equal()
     shop.set("orders", [(4, "ann", "5.00")], mode="append")
     second = shop.refresh()
-    assert (second.strategy, second.reason) == ("AFFECTED_KEYS", "1 keys are affected")
+    assert second.strategy == "AFFECTED_KEYS"
+    assert second.reason.startswith("1 keys are affected")
     assert (second.deleted, second.inserted, second.rows) == (1, 1, 3)
     shop.require_equal()
     shop.set("customers", [("ann", "north")])  # bob's region is NULL now
@@ -143,6 +132,65 @@ def test_rows_that_did_not_change_are_not_written(spark: Any, tmp_path: Path) ->
     assert again.committed.version > 0
 
 
+SUMS = (
+    "SELECT c.region AS region, count(*) AS n, sum(o.amount) AS total, avg(o.amount) AS mean,"
+    " min(o.amount) AS least FROM orders o JOIN customers c ON o.customer = c.customer"
+    " GROUP BY c.region"
+)
+
+
+def test_delta_adds_signed_changes_of_both_sides_of_a_join(spark: Any, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, SUMS)
+    shop.set("customers", [("ann", "north"), ("bob", "south"), ("cy", None)])
+    shop.set("orders", [(1, "ann", "1.00"), (2, "bob", "2.00"), (3, "cy", None)])
+    assert shop.refresh(strategy="AUTO").strategy == "FULL"
+    shop.set("orders", [(4, "ann", "5.01"), (5, "cy", "0.02")], mode="append")
+    shop.set("customers", [("ann", "south")], mode="append")
+    second = shop.refresh(strategy="DELTA")
+    assert (second.strategy, second.affected_keys, second.rows) == ("DELTA", 3, 3)
+    shop.require_equal()
+    # The least amount of two groups is gone, and with it all rows of the last one.
+    DeltaTable(tmp_path / "orders").delete("amount = 1.00 OR customer = 'cy'")
+    third = shop.refresh(strategy="DELTA", strict=True)
+    assert (third.strategy, third.rows) == ("DELTA", 2)
+    shop.require_equal()
+
+
+def test_a_version_without_changed_rows_is_no_data(spark: Any, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, GROUPED)
+    shop.set("orders", [(1, "ann", "1.00")])
+    shop.set("orders", [(2, "bob", "1.00")], mode="append")
+    first = shop.refresh()
+    DeltaTable(tmp_path / "orders").optimize.compact()
+    version = DeltaTable(tmp_path / "result").version()
+    second = shop.refresh()
+    assert (second.strategy, second.rows) == ("NO_DATA", 0)
+    assert DeltaTable(tmp_path / "result").version() == version
+    assert second.committed.frontier.data_version == first.committed.frontier.data_version
+    shop.set("orders", [(3, "cy", "1.00")], mode="append")
+    assert shop.refresh().strategy == "AFFECTED_KEYS"
+    shop.require_equal()
+
+
+def test_what_is_not_known_of_the_old_version_leads_to_full(spark: Any, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, GROUPED)
+    shop.set("orders", [(1, "ann", "1.00")])
+    shop.refresh()
+    shop.set("orders", [(2, "bob", "1.00")])
+    DeltaTable(tmp_path / "orders").vacuum(
+        retention_hours=0, dry_run=False, enforce_retention_duration=False
+    )
+    vacuumed = shop.refresh()
+    assert vacuumed.strategy == "FULL"
+    assert "vacuumed" in vacuumed.reason
+    shop.require_equal()
+    shutil.rmtree(tmp_path / "orders")
+    write_deltalake(tmp_path / "orders", ORDERS.empty_table(), configuration=FEED)
+    replaced = shop.refresh()
+    assert (replaced.strategy, replaced.reason) == ("FULL", "a source was replaced")
+    shop.require_equal()
+
+
 def test_strict_fails_instead_of_falling_to_full(spark: Any, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, "SELECT count(*) AS n FROM orders")
     shop.set("orders", [(1, "ann", "1.00")])
@@ -160,49 +208,9 @@ def test_a_table_that_is_at_its_tick_is_adopted(spark: Any, tmp_path: Path) -> N
     again = refresh(spark, asked, 2, "second attempt")
     assert isinstance(again, Committed)
     assert again.frontier.refresh == "first attempt"
+    shop.set("orders", [(2, "bob", "1.00")], mode="append")
     with pytest.raises(Stale):
         refresh(spark, shop.payload(), 1, "late attempt")
-
-
-ORDER_ROWS = st.lists(
-    st.tuples(
-        st.integers(1, 3),
-        st.sampled_from(["ann", "bob", None]),
-        st.sampled_from(["1.00", "2.50", None]),
-    ),
-    max_size=5,
-)
-CUSTOMER_ROWS = st.lists(
-    st.tuples(st.sampled_from(["ann", "bob", None]), st.sampled_from(["north", "south", None])),
-    max_size=3,
-)
-
-
-@pytest.mark.parametrize("name", sorted(QUERIES))
-@pytest.mark.timeout(170)
-def test_incremental_equals_full_after_every_change(
-    spark: Any, tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
-    @settings(
-        max_examples=2,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        database=None,
-    )
-    @given(
-        feed=st.booleans(),
-        batches=st.lists(st.tuples(ORDER_ROWS, CUSTOMER_ROWS), min_size=3, max_size=3),
-    )
-    def holds(feed: bool, batches: list[tuple[Any, Any]]) -> None:
-        shop = Shop(spark, tmp_path_factory.mktemp("shop"), QUERIES[name], feed)
-        for orders, customers in batches:
-            shop.set("orders", orders)
-            shop.set("customers", customers)
-            shop.refresh()
-            shop.require_equal()
-
-    holds()
 
 
 def test_the_difference_counts_copies_and_takes_nulls_as_equal() -> None:

@@ -60,7 +60,10 @@ async def test_a_change_of_base_data_reaches_tables_two_deep(
             {"day": "mon", "total": 12},
             {"day": "tue", "total": 3},
         ]
-        assert (await site.history("daily"))[0]["strategy"] == "AFFECTED_KEYS"
+        newest = (await site.history("daily"))[0]
+        assert newest["strategy"] in ("DELTA", "AFFECTED_KEYS")
+        assert newest["changed_rows"] == 1
+        assert newest["predicted_seconds"] is not None
         for name in ("daily", "busy"):
             audit = await site.audit(name)
             assert (audit["equal"], audit["rows"]) == (True, 2)
@@ -152,6 +155,18 @@ async def test_what_cannot_be_applied_is_refused_in_a_sentence(
         answer = await site.runs.client.post("/api/tables/apply", json={"sql": sql})
         assert answer.status_code == 422, (sql, answer.text)
         assert message.lower() in answer.text.lower(), (sql, answer.text)
+    for sql, message in (
+        ("DROP DYNAMIC TABLE daily", "is read by busy"),
+        ("DROP DYNAMIC TABLE nothing", "is no dynamic table"),
+    ):
+        answer = await site.runs.client.post("/api/tables/apply", json={"sql": sql})
+        assert (answer.status_code, message in answer.text) == (422, True), answer.text
+    answer = await site.runs.client.post("/api/tables/daily/rename", json={"name": "days"})
+    assert (answer.status_code, "read by busy" in answer.text) == (409, True)
+    (step,) = await site.apply(
+        "CREATE DYNAMIC TABLE hasty TARGET_LAG = '1 second' AS SELECT day FROM orders"
+    )
+    assert step["warning"].startswith("UNATTAINABLE")
     answer = await site.runs.client.post("/api/tables/daily/drop")
     assert answer.status_code == 409
     assert "read by busy" in answer.text
@@ -182,6 +197,26 @@ async def test_options_change_in_place_and_a_new_query_rebuilds(
         assert [step["action"] for step in rebuilt] == ["rebuilt"]
         assert (await site.refreshed("days"))["columns"] == ["id", "day"]
         assert (await site.history("days"))[0]["reason"] == "the definition changed"
-    dropped = await site.runs.client.post("/api/tables/days/drop")
-    assert dropped.status_code == 200
-    assert not (tmp_path / "data" / "tables" / "days").exists()
+        assert rebuilt[0]["diff"] == [
+            "@@ -1 +1 @@",
+            "-SELECT DISTINCT day FROM files",
+            "+SELECT id, day FROM files",
+        ]
+        versions = await site.runs.get("/api/tables/days/versions")
+        assert [each["version"] for each in versions] == [3, 2, 1]
+        assert "+SELECT id, day FROM files" in versions[0]["diff"]
+        explained = await site.runs.get("/api/tables/days/explain")
+        assert explained["keys"] == ["id", "day"]
+        page = await site.runs.client.get("/tables/days", headers=PAGE)
+        assert "Lag before each refresh" in page.text
+        assert "-SELECT DISTINCT day FROM files" in page.text
+    renamed = await site.runs.client.post("/api/tables/days/rename", json={"name": "Weekdays"})
+    assert renamed.json() == {"name": "weekdays"}
+    assert (tmp_path / "data" / "tables" / "weekdays").exists()
+    async with site.worker():
+        (tmp_path / "files" / "c.csv").write_text("id,day\n4,thu\n")
+        assert (await site.refreshed("weekdays"))["rows"] == 2
+        assert (await site.history("weekdays"))[0]["strategy"] in ("DELTA", "AFFECTED_KEYS")
+    plan = await site.apply("DROP DYNAMIC TABLE weekdays")
+    assert [(step["name"], step["action"]) for step in plan] == [("weekdays", "dropped")]
+    assert not (tmp_path / "data" / "tables" / "weekdays").exists()

@@ -16,6 +16,7 @@ from kalla.query.coordination.messages import (
     AnswerQuery,
     Assign,
     Cancel,
+    Deliver,
     Disconnected,
     Event,
     FailQuery,
@@ -24,9 +25,11 @@ from kalla.query.coordination.messages import (
     FetchFailed,
     HeartbeatSeen,
     QueryCancelled,
+    QueryEvaluated,
     QueryStarted,
     Tick,
     WorkAccepted,
+    WorkAdded,
     WorkerJoined,
     WorkerStatus,
     WorkFailed,
@@ -85,7 +88,8 @@ def started(*workers: str) -> tuple[Coordinator, Assign]:
     coordinator = Coordinator()
     for worker in workers:
         coordinator.handle(WorkerJoined(worker))
-    (action,) = coordinator.handle(QueryStarted("q", (unit(),)))
+    coordinator.handle(QueryStarted("q"))
+    (action,) = coordinator.handle(WorkAdded("q", (unit(),)))
     assert isinstance(action, Assign)
     return coordinator, action
 
@@ -98,10 +102,11 @@ def test_work_goes_from_assignment_to_an_answer() -> None:
     assert coordinator.handle(WorkReady("a", key, "sum")) == [Fetch("a", key, "sum")]
     assert coordinator.handle(WorkReady("a", key, "sum")) == []
     assert coordinator.handle(Fetched(key, "sum")) == [
+        Deliver(key, "sum"),
         Acknowledge("a", key, "sum"),
-        AnswerQuery("q"),
     ]
     assert coordinator.handle(Fetched(key, "sum")) == []
+    assert coordinator.handle(QueryEvaluated("q")) == [AnswerQuery("q")]
 
 
 def test_a_query_is_answered_once_and_its_id_is_free_then() -> None:
@@ -110,9 +115,41 @@ def test_a_query_is_answered_once_and_its_id_is_free_then() -> None:
     coordinator.handle(WorkReady("a", key, "sum"))
 
     assert coordinator.handle(Fetched(key, "of another artifact")) == []
-    assert coordinator.handle(Fetched(key, "sum"))[-1] == AnswerQuery("q")
+    assert coordinator.handle(Fetched(key, "sum"))[0] == Deliver(key, "sum")
+    assert coordinator.handle(QueryEvaluated("q")) == [AnswerQuery("q")]
     assert coordinator.queries == {}
-    assert coordinator.handle(QueryStarted("q", (unit(),))) == [Assign("a", unit())]
+    coordinator.handle(QueryStarted("q"))
+    assert coordinator.handle(WorkAdded("q", (unit(),))) == [Assign("a", unit())]
+
+
+def test_work_can_be_added_while_other_work_is_done() -> None:
+    coordinator, assign = started("a")
+    coordinator.handle(WorkReady("a", assign.unit.key, "sum"))
+    more = unit(shard=1)
+
+    assert coordinator.handle(WorkAdded("q", (more,))) == [Assign("a", more)]
+    with pytest.raises(DuplicateQuery):
+        coordinator.handle(WorkAdded("q", (more,)))
+
+
+def test_an_evaluated_query_cancels_what_it_no_longer_needs() -> None:
+    coordinator, assign = started("a")
+
+    assert coordinator.handle(QueryEvaluated("q")) == [
+        Cancel("a", assign.unit.key),
+        AnswerQuery("q"),
+    ]
+    assert coordinator.handle(WorkAdded("q", (unit(shard=1),))) == []
+
+
+def test_a_failure_that_every_worker_would_have_is_not_tried_again() -> None:
+    coordinator, assign = started("a", "b")
+    key = assign.unit.key
+
+    assert coordinator.handle(WorkFailed(assign.worker, key, "too many samples", "limit")) == [
+        Cancel(assign.worker, key),
+        FailQuery("q", "too many samples", "limit"),
+    ]
 
 
 def test_a_lost_worker_s_work_is_assigned_elsewhere_at_once() -> None:
@@ -148,7 +185,8 @@ def test_a_draining_worker_keeps_what_it_began_and_gives_the_rest_away() -> None
 def test_work_that_fails_too_often_fails_its_query_with_the_reason() -> None:
     coordinator = Coordinator(Bounds(attempts=2))
     coordinator.handle(WorkerJoined("a"))
-    coordinator.handle(QueryStarted("q", (unit(),)))
+    coordinator.handle(QueryStarted("q"))
+    coordinator.handle(WorkAdded("q", (unit(),)))
     coordinator.handle(WorkFailed("a", unit().key, "disk full"))
 
     *_, last = coordinator.handle(WorkFailed("a", unit().key, "disk full"))
@@ -158,7 +196,8 @@ def test_work_that_fails_too_often_fails_its_query_with_the_reason() -> None:
 
 def test_a_query_without_a_worker_fails_after_its_wait() -> None:
     coordinator = Coordinator()
-    coordinator.handle(QueryStarted("q", (unit(),)))
+    coordinator.handle(QueryStarted("q"))
+    coordinator.handle(WorkAdded("q", (unit(),)))
 
     assert coordinator.handle(Tick(10.0)) == []
     assert coordinator.handle(Tick(10.1)) == [
@@ -170,7 +209,7 @@ def test_an_id_in_use_is_refused_by_name() -> None:
     coordinator, _ = started("a")
 
     with pytest.raises(DuplicateQuery):
-        coordinator.handle(QueryStarted("q", (unit(),)))
+        coordinator.handle(QueryStarted("q"))
 
 
 class AnyInterleaving(RuleBasedStateMachine):
@@ -185,6 +224,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.doing: dict[WorkKey, str] = {}
         self.fetching: dict[WorkKey, str] = {}
         self.sent: list[Event] = []
+        self.delivered: set[WorkKey] = set()
         self.at = 0.0
 
     def feed(self, event: Event) -> None:
@@ -203,6 +243,9 @@ class AnyInterleaving(RuleBasedStateMachine):
                 self.end(query_id, "answered")
             case FailQuery(query_id, _):
                 self.end(query_id, "failed")
+            case Deliver(key, _):
+                assert key not in self.delivered
+                self.delivered.add(key)
             case Fetch(worker, key, checksum):
                 assert self.doing[key] == worker
                 self.fetching[key] = checksum
@@ -242,7 +285,28 @@ class AnyInterleaving(RuleBasedStateMachine):
     def start(self, shards: int) -> None:
         query_id = f"q{len(self.begun)}"
         self.begun.append(query_id)
-        self.feed(QueryStarted(query_id, tuple(unit(query_id, one) for one in range(shards))))
+        self.feed(QueryStarted(query_id))
+        self.feed(WorkAdded(query_id, tuple(unit(query_id, one) for one in range(shards))))
+
+    @rule(data=st.data(), shard=st.integers(4, 9))
+    def add(self, data: st.DataObject, shard: int) -> None:
+        """More work, also for a query that has ended."""
+        if self.begun:
+            query_id = data.draw(st.sampled_from(self.begun))
+            given = unit(query_id, shard)
+            if given.key not in self.coordinator.queries.get(query_id, {}):
+                self.feed(WorkAdded(query_id, (given,)))
+
+    @rule(data=st.data())
+    def evaluate(self, data: st.DataObject) -> None:
+        """As the API does it: when every work unit was delivered, and never before."""
+        whole = [
+            query_id
+            for query_id, works in self.coordinator.queries.items()
+            if works and set(works) <= self.delivered
+        ]
+        if whole:
+            self.feed(QueryEvaluated(data.draw(st.sampled_from(whole))))
 
     @rule()
     def all_go_on(self) -> None:
@@ -265,6 +329,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             WorkRejected(worker, key),
             WorkReady(worker, key, checksum),
             WorkFailed(worker, key, "broken"),
+            WorkFailed(worker, key, "too much", "limit"),
             Fetched(key, checksum),
             FetchFailed(key, checksum, "expired"),
         ]
@@ -299,6 +364,8 @@ class AnyInterleaving(RuleBasedStateMachine):
         for worker in WORKERS:
             self.disconnect(worker)
         self.tick(11)
+        for query_id in list(self.coordinator.queries):
+            self.feed(QueryEvaluated(query_id))  # all of its work was delivered before
         assert set(self.ended) == set(self.begun)
 
 

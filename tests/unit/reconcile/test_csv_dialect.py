@@ -56,7 +56,7 @@ def test_other_signs_are_fine() -> None:
     [
         ("thousands", """must be ".", ",", "'" or " \""""),
         ("decimal", 'must be "." or ","'),
-        ("encoding", "must be utf-8, latin-1 or utf-16"),
+        ("encoding", "must be utf-8, latin-1, utf-16 or windows-1252"),
     ],
 )
 def test_signs_that_an_option_may_be_are_told_in_quotes(option: str, message: str) -> None:

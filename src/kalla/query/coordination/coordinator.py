@@ -12,6 +12,7 @@ from kalla.query.coordination.messages import (
     AnswerQuery,
     Assign,
     Cancel,
+    Deliver,
     Disconnected,
     Event,
     FailQuery,
@@ -20,9 +21,11 @@ from kalla.query.coordination.messages import (
     FetchFailed,
     HeartbeatSeen,
     QueryCancelled,
+    QueryEvaluated,
     QueryStarted,
     Tick,
     WorkAccepted,
+    WorkAdded,
     WorkerJoined,
     WorkerStatus,
     WorkFailed,
@@ -74,6 +77,8 @@ class Coordinator:
         self.now = 0.0
         self.workers: dict[str, _Worker] = {}
         self.queries: dict[str, dict[WorkKey, Work]] = {}
+        # What waits for a worker, in the order in which it came.
+        self._pending: dict[WorkKey, Work] = {}
 
     def handle(self, event: Event) -> list[Action]:
         return [*self._react(event), *self._assign()]
@@ -93,8 +98,15 @@ class Coordinator:
                     self.workers[worker].last_seen = self.now
             case WorkerStatus(worker, accepting, draining):
                 return self._status(worker, accepting and not draining)
-            case QueryStarted(query_id, units):
-                return self._start(query_id, units)
+            case QueryStarted(query_id):
+                if query_id in self.queries:
+                    raise DuplicateQuery(f"the query {query_id} is not new")
+                self.queries[query_id] = {}
+            case WorkAdded(query_id, units):
+                self._add(query_id, units)
+            case QueryEvaluated(query_id):
+                if query_id in self.queries:
+                    return [*self._end(query_id, "cancel"), AnswerQuery(query_id)]
             case QueryCancelled(query_id):
                 return self._end(query_id, "cancel")
             case _:
@@ -131,6 +143,8 @@ class Coordinator:
             case WorkRejected() if work.state == "assigned":
                 work.attempts -= 1  # it was not tried
                 return self._retry(work, "")
+            case WorkFailed() if event.error:
+                return self._fail(event.key.query_id, event.reason, event.error)
             case WorkFailed():
                 return self._retry(work, event.reason)
         return []
@@ -138,27 +152,27 @@ class Coordinator:
     def _fetched(self, work: Work) -> list[Action]:
         work.take("fetch")
         key = work.unit.key
-        actions: list[Action] = []
+        actions: list[Action] = [Deliver(key, work.checksum)]
         if work.worker in self.workers:
             actions.append(Acknowledge(work.worker, key, work.checksum))
-        if all(one.state == "fetched" for one in self.queries[key.query_id].values()):
-            del self.queries[key.query_id]
-            actions.append(AnswerQuery(key.query_id))
         return actions
 
-    def _start(self, query_id: str, units: tuple[WorkUnit, ...]) -> list[Action]:
+    def _add(self, query_id: str, units: tuple[WorkUnit, ...]) -> None:
+        """A query that has ended meanwhile gets no more work."""
+        known = self.queries.get(query_id)
+        if known is None:
+            return
         works = {unit.key: Work(unit, self.now) for unit in units}
-        strange = any(key.query_id != query_id for key in works)
-        if query_id in self.queries or len(works) != len(units) or strange:
-            raise DuplicateQuery(f"the query {query_id} or one of its work units is not new")
-        if not works:
-            return [AnswerQuery(query_id)]
-        self.queries[query_id] = works
-        return []
+        strange = any(key.query_id != query_id or key in known for key in works)
+        if strange or len(works) != len(units):
+            raise DuplicateQuery(f"a work unit of the query {query_id} is not new")
+        known.update(works)
+        self._pending.update(works)
 
     def _end(self, query_id: str, step: Step) -> list[Action]:
         actions: list[Action] = []
         for key, work in self.queries.pop(query_id, {}).items():
+            self._pending.pop(key, None)
             if work.state in ENDS:
                 continue
             if work.worker in self.workers:
@@ -170,11 +184,15 @@ class Coordinator:
         key = work.unit.key
         if work.attempts >= self.bounds.attempts:
             reason = f"a work unit failed {work.attempts} times, at last: {reason}"
-            return [*self._end(key.query_id, "fail"), FailQuery(key.query_id, reason)]
+            return self._fail(key.query_id, reason)
         work.take("retry")
         work.avoided.add(work.worker)
         work.worker, work.checksum, work.since = "", "", self.now
+        self._pending[key] = work
         return []
+
+    def _fail(self, query_id: str, reason: str, error: str = "") -> list[Action]:
+        return [*self._end(query_id, "fail"), FailQuery(query_id, reason, error)]
 
     def _status(self, worker: str, accepting: bool) -> list[Action]:
         if worker not in self.workers:
@@ -205,28 +223,31 @@ class Coordinator:
         for name, worker in list(self.workers.items()):
             if self.now - worker.last_seen > self.bounds.dead_after_seconds:
                 actions += self._lose(name)
-        for query_id, works in list(self.queries.items()):
-            waiting = [work.since for work in works.values() if work.state == "pending"]
-            if waiting and self.now - min(waiting) > self.bounds.wait_seconds:
-                reason = f"no query worker took work within {self.bounds.wait_seconds:g} s"
-                actions += [*self._end(query_id, "fail"), FailQuery(query_id, reason)]
+        late = {
+            key.query_id: None
+            for key, work in self._pending.items()
+            if self.now - work.since > self.bounds.wait_seconds
+        }
+        for query_id in late:
+            reason = f"no query worker took work within {self.bounds.wait_seconds:g} s"
+            actions += self._fail(query_id, reason)
         return actions
 
     def _assign(self) -> list[Action]:
         usable = {name for name, worker in self.workers.items() if worker.accepting}
+        if not usable:
+            return []
         actions: list[Action] = []
-        for works in self.queries.values():
-            for work in works.values():
-                if work.state != "pending" or not usable:
-                    continue
-                unit = work.unit
-                # Whoever could not do it is asked again only when nobody else is left.
-                worker = chosen(unit.tenant, unit.shard, usable - work.avoided or usable)
-                if worker is None:
-                    raise AssertionError("there is a usable worker")
-                work.take("assign")
-                work.worker, work.attempts = worker, work.attempts + 1
-                actions.append(Assign(worker, unit))
+        for work in self._pending.values():
+            unit = work.unit
+            # Whoever could not do it is asked again only when nobody else is left.
+            worker = chosen(unit.tenant, unit.shard, usable - work.avoided or usable)
+            if worker is None:
+                raise AssertionError("there is a usable worker")
+            work.take("assign")
+            work.worker, work.attempts = worker, work.attempts + 1
+            actions.append(Assign(worker, unit))
+        self._pending.clear()
         return actions
 
     def _of(self, worker: str, *states: State) -> Iterator[Work]:

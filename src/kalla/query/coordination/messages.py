@@ -53,7 +53,21 @@ class Disconnected:
 @dataclass(frozen=True)
 class QueryStarted:
     query_id: str
+
+
+@dataclass(frozen=True)
+class WorkAdded:
+    """Work of a query under way: some of it is known only when other parts are evaluated."""
+
+    query_id: str
     units: tuple[WorkUnit, ...]
+
+
+@dataclass(frozen=True)
+class QueryEvaluated:
+    """The query has its answer; work of it that is still under way is for nobody."""
+
+    query_id: str
 
 
 @dataclass(frozen=True)
@@ -77,9 +91,12 @@ class WorkReady:
 
 @dataclass(frozen=True)
 class WorkFailed:
+    """`error` names a failure that every worker would have: the query fails at once."""
+
     worker: str
     key: WorkKey
     reason: str
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,8 +125,9 @@ class Tick:
 
 
 Event = (
-    WorkerJoined | WorkerStatus | HeartbeatSeen | Disconnected | QueryStarted | WorkAccepted
-    | WorkRejected | WorkReady | WorkFailed | Fetched | FetchFailed | QueryCancelled | Tick
+    WorkerJoined | WorkerStatus | HeartbeatSeen | Disconnected | QueryStarted | WorkAdded
+    | WorkAccepted | WorkRejected | WorkReady | WorkFailed | Fetched | FetchFailed
+    | QueryEvaluated | QueryCancelled | Tick
 )  # fmt: skip
 
 # Actions
@@ -144,14 +162,25 @@ class Acknowledge:
 
 
 @dataclass(frozen=True)
+class Deliver:
+    """This artifact is the work unit's result: the first that was fetched, and the only one."""
+
+    key: WorkKey
+    artifact_checksum: str
+
+
+@dataclass(frozen=True)
 class AnswerQuery:
     query_id: str
 
 
 @dataclass(frozen=True)
 class FailQuery:
+    """`error` is that of the work unit, where every worker would have it."""
+
     query_id: str
     reason: str
+    error: str = ""
 
 
-Action = Assign | Cancel | Fetch | Acknowledge | AnswerQuery | FailQuery
+Action = Assign | Cancel | Fetch | Acknowledge | Deliver | AnswerQuery | FailQuery

@@ -16,7 +16,7 @@ import numpy as np
 from kalla.query.array_types import Floats, Whole
 from kalla.query.evaluate.annotations import Annotations
 from kalla.query.evaluate.frames import SAME_LABELS, Frame, Steps, stacked
-from kalla.query.evaluate.leaf import BaseExpr, Partial, execute
+from kalla.query.evaluate.leaf import BaseExpr, Partial, carried_out
 from kalla.query.evaluate.partial_aggregates import merged
 from kalla.query.evaluate.samples import Source
 from kalla.query.labels.interned import are_distinct, order
@@ -351,7 +351,7 @@ class EvalFlow:
 
     def _run(self, leaf: BaseExpr, shard: int) -> Partial:
         began = time.perf_counter()
-        part = execute(leaf, self.source, shard, self.budget)
+        part = carried_out(leaf, self.source, shard, self.budget)
         self.budget.keep(_part_bytes(part))
         spent = time.perf_counter() - began
         self.facts.append(LeafCost(leaf, shard, part.series, part.samples, spent, part.read))

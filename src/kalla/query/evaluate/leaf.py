@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -113,8 +113,22 @@ class Guard(Protocol):
     def cells(self, rows: int, steps: int) -> None: ...
 
 
+@runtime_checkable
+class ExecutingSource(Source, Protocol):
+    """A source that has leaves executed where its shards are."""
+
+    def execute(self, leaf: BaseExpr, shard: int, guard: Guard) -> Partial: ...
+
+
+def carried_out(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial:
+    """A leaf's part of one shard, by whoever holds the shard."""
+    if isinstance(source, ExecutingSource):
+        return source.execute(leaf, shard, guard)
+    return execute(leaf, source, shard, guard)
+
+
 def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial:
-    """Reads and computes a leaf on one shard."""
+    """Reads and computes a leaf on one shard, here."""
     guard.check()
     after, until = leaf.bounds
     batch = source.select(shard, leaf.matchers, after, until)

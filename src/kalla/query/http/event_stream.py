@@ -26,7 +26,7 @@ from kalla.query.evaluate.frames import Frame, Steps
 from kalla.query.http import query_service, request_times
 from kalla.query.http.error_responses import REFUSALS, PrometheusRoute, described
 from kalla.query.http.explain import stats
-from kalla.query.http.query_routes import Asking, left
+from kalla.query.http.query_routes import Asking, caller_name, left
 from kalla.query.http.query_service import QueryOptions, QueryReply, QueryRequest, QueryService
 from kalla.query.http.response_json import LabelJson, compact, encoded, numbers, stamps
 from kalla.query.labels.label_sets import Labels
@@ -112,7 +112,7 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     yield b": the query is running\n\n"
     handover = BlockQueue()
-    asked = queries.ask(question, left(request), handover.put)
+    asked = queries.ask(question, left(request), handover.put, caller_name(request))
     work = asyncio.create_task(asked, name="stream")
     work.add_done_callback(lambda _: handover.end())
     sent = SentSeries()

@@ -14,6 +14,7 @@ from kalla.query.promql.printer import formatted
 from kalla.query.promql.syntax_tree import METRIC_NAME
 
 if TYPE_CHECKING:
+    from kalla.query.dispatch.query_records import WorkRecord
     from kalla.query.evaluate.evaluation import LeafCost
     from kalla.query.evaluate.leaf import BaseExpr
     from kalla.query.http.query_service import QueryReply
@@ -69,6 +70,25 @@ def explained(reply: QueryReply) -> dict[str, Any]:
         "series": sum(leaf["series"] for leaf in shown),
         "read": _sum([leaf["read"] for leaf in shown]),
         "leaves": shown,
+        "work_units": [_work_unit(one) for one in reply.record.work],
+        "query_id": reply.record.query_id,
+    }
+
+
+def _work_unit(work: WorkRecord) -> dict[str, Any]:
+    return {
+        "work_id": work.work_id,
+        "leaf": work.leaf_id,
+        "shard": work.shard,
+        "worker": work.worker,
+        "cache": "hit" if work.cache_hit else "miss",
+        "retries": max(work.attempts - 1, 0),
+        "wait_seconds": work.wait_seconds,
+        "run_seconds": work.run_seconds,
+        "ready_to_fetch_seconds": work.ready_to_fetch_seconds,
+        "fetch_seconds": work.fetch_seconds,
+        "rows": work.rows,
+        "bytes": work.bytes,
     }
 
 

@@ -265,6 +265,10 @@ async def query_exemplars(request: Request, asked: Asked, queries: Asking) -> Re
     return _json_response([])
 
 
+def caller_name(request: Request) -> str:
+    return str(request.state.caller.name)
+
+
 async def left(request: Request) -> None:
     """Returns when the caller has gone away."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -290,7 +294,7 @@ async def _answered(
     question: QueryRequest,
     limit: int,
 ) -> Response:
-    reply = await queries.ask(question, left(request))
+    reply = await queries.ask(question, left(request), user=caller_name(request))
     beside: dict[str, Any] = {}
     if asked.one("stats"):
         beside["stats"] = stats(reply, per_step=asked.one("stats") == "all")
@@ -349,7 +353,7 @@ async def _search(
         lambda: [_matchers(text, parameter, expressions) for text in texts] or [()], left(request)
     )
     bounds = (request_times.within(after), request_times.within(until))
-    return await queries.look(selectors, bounds, taken, left(request))
+    return await queries.look(selectors, bounds, taken, left(request), caller_name(request))
 
 
 def _matchers(text: str, parameter: str, expressions: ExpressionBudget) -> tuple[Matcher, ...]:

@@ -1,6 +1,7 @@
 """Queries under way in one process: so many at once, each ended by its limits or when nobody waits.
 
-The engine is imported by the first thread that needs it: its compiler takes seconds to load.
+Their leaves are executed by query workers; what stands above is evaluated here, in threads. The
+engine is imported by the first thread that needs it: its compiler takes seconds to load.
 """
 
 from __future__ import annotations
@@ -14,25 +15,32 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import structlog
 
 from kalla import logs, query
-from kalla.errors import Unavailable
+from kalla.errors import NotFound, Unavailable
+from kalla.query.dispatch.query_records import Ending, QueryRecord
 from kalla.query.evaluate.frames import Steps, range_steps
 from kalla.query.evaluate.samples import MemorySource, Source
 from kalla.query.http.response_json import pieces
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
 from kalla.query.promql.matchers import Matcher
-from kalla.query.promql.query_errors import Stopped, TimedOut
+from kalla.query.promql.query_errors import QueryError, Stopped, TimedOut
 from kalla.query.promql.syntax_tree import Expr
 from kalla.query.promql.type_checker import checked, require_steps
-from kalla.query.store.catalogue import Metadata
+from kalla.query.store.catalogue import Listing, Metadata
 from kalla.settings import Settings
 
 if TYPE_CHECKING:
+    from kalla.query.dispatch.dispatcher import Dispatcher
+    from kalla.query.dispatch.worker_source import WorkerSource
     from kalla.query.engine import Answer, Take
+    from kalla.query.evaluate.evaluation import Limits
     from kalla.query.plan.planner import PlanSettings
+    from kalla.query.store.series_table import SeriesTable
 
 Found = TypeVar("Found")
 
@@ -40,23 +48,19 @@ MOST_POINTS = 11_000
 _FURTHEST = 2**62
 _EVERY_PART = 'sum(rate(a{b=~"c.+"}[5m])) or vector(1.5)'
 _GOODBYE_SECONDS = 5.0
+# Work units of one query that its threads wait for at once.
+_UNITS_AT_ONCE = 16
+# Series of which the API remembers the labels; beyond that it begins anew.
+_MOST_SERIES = 2_000_000
 _log = logs.get(__name__)
-
-
-class ListableSource(Source, Protocol):
-    """A source that can tell its series without their samples."""
-
-    def labels(
-        self, selectors: Sequence[Sequence[Matcher]], after: int, until: int
-    ) -> set[Labels]: ...
 
 
 class Store(Protocol):
     """What is asked of the metric store."""
 
-    async def snapshot(
-        self, after_ms: int, until_ms: int, check: Callable[[], None] | None = None
-    ) -> ListableSource: ...
+    async def shards(self) -> int: ...
+
+    async def listing(self, after_ms: int, until_ms: int) -> Listing: ...
 
     async def metadata(
         self, metric: str | None = None, limit: int | None = None
@@ -96,6 +100,7 @@ class QueryReply:
     question: QueryRequest
     answer: Answer
     stages: tuple[tuple[str, float], ...]
+    record: QueryRecord
 
     @property
     def seconds(self) -> float:
@@ -122,14 +127,16 @@ def ranged(
 class QueryService:
     """Asks the engine in threads of its own; waiting for one counts against a query's time."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: Store, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self._table: SeriesTable | None = None
         self._settings = settings.metrics
         self.features = Features.named(settings.metrics.features)
         self._kernels = settings.data_dir / "kernels"
         self._store = store
         self._free = asyncio.Semaphore(self._settings.query_concurrency)
         self._threads = ThreadPoolExecutor(self._settings.query_concurrency, "query")
-        self._running: dict[asyncio.Task[Any], threading.Event] = {}
+        self._running: dict[asyncio.Task[Any], QueryRecord | None] = {}
         self._closed = False
 
     @property
@@ -148,7 +155,7 @@ class QueryService:
         seconds: float | None = None,
     ) -> Found:
         """What is parsed in a query's thread and time; its regular expressions may take a while."""
-        return await self._led(lambda stop: self._parsed(parsing, seconds), gone)  # noqa: ARG005
+        return await self._led(None, lambda: self._parsed(parsing, seconds), gone)
 
     async def prepare(
         self,
@@ -164,13 +171,34 @@ class QueryService:
         return replace(question, options=replace(question.options, seconds=left))
 
     async def ask(
-        self, question: QueryRequest, gone: Coroutine[Any, Any, None], take: Take | None = None
+        self,
+        question: QueryRequest,
+        gone: Coroutine[Any, Any, None],
+        take: Take | None = None,
+        user: str = "",
     ) -> QueryReply:
         """The whole answer, or an error; the work ends early when `gone` returns first.
 
         Points go to `take` while they are computed, if it is there: from a thread of the query.
         """
-        return await self._led(lambda stop: self._carried_out(question, stop, take), gone)
+        kind: Literal["instant", "range"] = "range" if question.ranged else "instant"
+        record = QueryRecord(question.text, user, kind=kind)
+        return await self._led(record, lambda: self._carried_out(question, record, take), gone)
+
+    def record(self, query_id: str) -> QueryRecord:
+        found = self.dispatcher.records.get(query_id)
+        if found is None:
+            raise NotFound(f"there is no query {query_id}: `kalla query list` shows the last ones")
+        return found
+
+    def kill(self, query_id: str) -> QueryRecord:
+        """Ends a query and its work on all workers; whoever asked is told that it was canceled."""
+        record = self.dispatcher.records.live.get(query_id)
+        if record is None:
+            raise NotFound(f"no query {query_id} is under way: `kalla query list` shows those")
+        record.stop.set()
+        self.dispatcher.cancel_query(query_id)
+        return record
 
     async def look(
         self,
@@ -178,21 +206,27 @@ class QueryService:
         bounds: tuple[int, int],
         taken: Callable[[set[Labels]], Found],
         gone: Coroutine[Any, Any, None],
+        user: str = "",
     ) -> Found:
         """What is `taken` from the series that match, bounded as a query is."""
-        return await self._led(lambda stop: self._looked_up(selectors, bounds, taken, stop), gone)
+        record = QueryRecord("", user, kind="series")
+        return await self._led(
+            record, lambda: self._looked_up(selectors, bounds, taken, record), gone
+        )
 
     async def _led(
         self,
-        carried_out: Callable[[threading.Event], Coroutine[Any, Any, Found]],
+        record: QueryRecord | None,
+        carried_out: Callable[[], Coroutine[Any, Any, Found]],
         gone: Coroutine[Any, Any, None],
     ) -> Found:
+        """The result, unless `gone` returns first; what is only parsed has no record."""
         if self._closed:
             gone.close()
             raise Unavailable("the API is stopping: ask again in a moment")
-        stop = threading.Event()
-        work = asyncio.create_task(carried_out(stop), name="query")
-        self._running[work] = stop
+        carrying = self._recorded(record, carried_out) if record else carried_out()
+        work = asyncio.create_task(carrying, name="query")
+        self._running[work] = record
         work.add_done_callback(self._ended)
         leaving = asyncio.create_task(gone, name="query left")
         try:
@@ -201,9 +235,42 @@ class QueryService:
                 raise Stopped("query was canceled in query execution")
             return work.result()
         finally:
-            stop.set()
+            if not work.done():
+                self._cancel(record)
             leaving.cancel()
             work.cancel()
+
+    async def _recorded(
+        self, record: QueryRecord, carried_out: Callable[[], Coroutine[Any, Any, Found]]
+    ) -> Found:
+        """The query with its line on the page Queries, and what became of it."""
+        structlog.contextvars.bind_contextvars(query_id=record.query_id)
+        records, metrics = self.dispatcher.records, self.dispatcher.metrics
+        records.begin(record)
+        self.dispatcher.open_query(record)
+        ending: Ending = "cancelled"
+        reason = ""
+        try:
+            found = await carried_out()
+            ending = "answered"
+            return found
+        except Stopped as problem:
+            reason = str(problem)
+            metrics.errors.labels(problem.kind).inc()
+            raise
+        except Exception as problem:
+            ending, reason = "failed", str(problem)
+            kind = problem.kind if isinstance(problem, QueryError) else "unavailable"
+            metrics.errors.labels(kind).inc()
+            _log.info("a query has no answer", reason=reason, seconds=round(record.seconds, 3))
+            raise
+        finally:
+            self.dispatcher.close_query(record.query_id)
+            records.end(record, ending, reason)
+            metrics.duration.observe(record.seconds)
+            fetched = [one.ready_at for one in record.work if one.ready_at]
+            if fetched:
+                metrics.first_result.observe(min(fetched) - record.began)
 
     def warm(self) -> threading.Thread:
         """Load the engine and its kernels beside everything else, so that no query waits for it."""
@@ -215,8 +282,8 @@ class QueryService:
     def stop(self) -> None:
         """End every query, so that a server that stops need not wait for them."""
         self._closed = True
-        for stop in self._running.values():
-            stop.set()
+        for record in self._running.values():
+            self._cancel(record)
 
     async def close(self) -> None:
         self.stop()
@@ -224,37 +291,43 @@ class QueryService:
             await asyncio.wait(list(self._running), timeout=_GOODBYE_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def _cancel(self, record: QueryRecord | None) -> None:
+        if record is not None:
+            record.stop.set()
+            self.dispatcher.cancel_query(record.query_id)
+
     def _ended(self, work: asyncio.Task[Any]) -> None:
         del self._running[work]
         if not work.cancelled():
             work.exception()  # whoever asked may be gone
 
     async def _carried_out(
-        self, question: QueryRequest, stop: threading.Event, take: Take | None
+        self, question: QueryRequest, record: QueryRecord, take: Take | None
     ) -> QueryReply:
-        watch = _Watch(question.options.seconds, self._settings.query_seconds)
+        watch = _Watch(question.options.seconds, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
         try:
-            watch.stage("wait")
+            watch.stage("wait", "prepare")
             found = await self._in_thread(lambda: _bounds(question, self._kernels))
-            watch.stage("prepare")
-            source: Source = MemorySource({})
+            watch.stage("prepare", "snapshot")
+            listing, shards = Listing((), {}), 1
             if found is not None:
-                source = await self._snapshot(found, watch, stop)
-            watch.stage("snapshot")
+                listing, shards = await self._listed(found, watch)
+            watch.stage("snapshot", "evaluation")
             answer = await self._in_thread(
-                lambda: self._answer(question, source, watch.left, stop, take)
+                lambda: self._answer(question, self._source(listing, shards, watch), watch, take)
             )
         finally:
             self._free.release()
         parse = ("parse", question.parse_seconds)
-        return QueryReply(question, answer, (parse, *watch.stages, *answer.stats.seconds.items()))
+        stages = (parse, *watch.stages, *answer.stats.seconds.items())
+        return QueryReply(question, answer, stages, record)
 
     async def _parsed(self, parsing: Callable[[], Found], seconds: float | None) -> Found:
-        watch = _Watch(seconds, self._settings.query_seconds)
-        await watch.within(self._free.acquire(), "query queue")
+        limit = _TimeLimit(seconds, self._settings.query_seconds)
+        await limit.within(self._free.acquire(), "query queue")
         try:
-            return await watch.within(self._in_thread(parsing), "query parsing")
+            return await limit.within(self._in_thread(parsing), "query parsing")
         finally:
             self._free.release()
 
@@ -263,55 +336,71 @@ class QueryService:
         selectors: Sequence[Sequence[Matcher]],
         bounds: tuple[int, int],
         taken: Callable[[set[Labels]], Found],
-        stop: threading.Event,
+        record: QueryRecord,
     ) -> Found:
-        watch = _Watch(None, self._settings.query_seconds)
+        watch = _Watch(None, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
         try:
-            source = await self._snapshot(bounds, watch, stop)
-            return await self._in_thread(lambda: taken(source.labels(selectors, *bounds)))
+            watch.stage("wait", "snapshot")
+            listing, shards = await self._listed(bounds, watch)
+            watch.stage("snapshot", "evaluation")
+            return await self._in_thread(
+                lambda: taken(self._source(listing, shards, watch).labels(selectors, *bounds))
+            )
         finally:
             self._free.release()
 
-    async def _snapshot(
-        self, bounds: tuple[int, int], watch: _Watch, stop: threading.Event
-    ) -> ListableSource:
-        def check() -> None:
-            if stop.is_set():
-                raise Stopped("query was canceled in query execution")
-            watch.require_time()
-
+    async def _listed(self, bounds: tuple[int, int], watch: _Watch) -> tuple[Listing, int]:
         after, until = (max(-_FURTHEST, min(_FURTHEST, bound)) for bound in bounds)
-        return await watch.within(self._store.snapshot(after, until, check), "query preparation")
 
-    def _answer(
-        self,
-        question: QueryRequest,
-        source: Source,
-        seconds: float,
-        stop: threading.Event,
-        take: Take | None,
-    ) -> Answer:
-        from kalla.query.engine import Engine
-        from kalla.query.evaluate.blocks import early_width, usual_width
+        async def listed() -> tuple[Listing, int]:
+            return await self._store.listing(after, until), await self._store.shards()
+
+        return await watch.within(listed(), "query preparation")
+
+    def _source(self, listing: Listing, shards: int, watch: _Watch) -> WorkerSource:
+        from kalla.query.dispatch.worker_source import WorkerSource
+        from kalla.query.store.series_table import SeriesTable
+
+        if self._table is None or len(self._table) > _MOST_SERIES:
+            self._table = SeriesTable()
+        return WorkerSource(
+            self.dispatcher,
+            watch.record,
+            listing.segments,
+            listing.listed,
+            shards,
+            self._limits(watch.left),
+            self._table,
+            watch,
+        )
+
+    def _limits(self, seconds: float) -> Limits:
         from kalla.query.evaluate.evaluation import Limits
 
-        limits = Limits(
+        return Limits(
             samples=self._settings.query_samples,
             series=self._settings.query_series,
             memory_bytes=self._settings.query_bytes,
             seconds=seconds,
             points=MOST_POINTS,
         )
+
+    def _answer(
+        self, question: QueryRequest, source: Source, watch: _Watch, take: Take | None
+    ) -> Answer:
+        from kalla.query.engine import Engine
+        from kalla.query.evaluate.blocks import early_width, usual_width
+
         engine = Engine(
             source,
             _plan_settings(question.options),
-            limits,
-            self._settings.query_threads,
+            self._limits(watch.left),
+            _UNITS_AT_ONCE,
             usual_width if take is None else early_width,
         )
         expr, text, steps, step_ms = question.expr, question.text, question.steps, question.step_ms
-        return engine.run(expr, text, steps, step_ms, stop, take)
+        return engine.run(expr, text, steps, step_ms, watch.record.stop, take)
 
     async def _in_thread(self, function: Callable[[], Found]) -> Found:
         """A thread's work; whoever stops waiting for it keeps its place until it has ended."""
@@ -341,27 +430,15 @@ class QueryService:
         _log.info("the query engine is ready", seconds=round(time.monotonic() - began, 1))
 
 
-class _Watch:
-    """The time a query may take, and what became of it."""
+class _TimeLimit:
+    """The time that a query may take."""
 
     def __init__(self, asked: float | None, most: float) -> None:
-        self._began = self._mark = time.monotonic()
-        self._until = self._began + (most if asked is None else min(asked, most))
-        self.stages: list[tuple[str, float]] = []
+        self._until = time.monotonic() + (most if asked is None else min(asked, most))
 
     @property
     def left(self) -> float:
         return self._until - time.monotonic()
-
-    def require_time(self) -> None:
-        if self.left < 0:
-            raise TimedOut("query timed out in query execution")
-
-    def stage(self, name: str) -> None:
-        """What was done since the last one had this name."""
-        now = time.monotonic()
-        self.stages.append((name, now - self._mark))
-        self._mark = now
 
     async def within(self, work: Awaitable[Found], where: str) -> Found:
         try:
@@ -369,6 +446,29 @@ class _Watch:
                 return await work
         except TimeoutError:
             raise TimedOut(f"query timed out in {where}") from None
+
+
+class _Watch(_TimeLimit):
+    """The time a query may take, and the stages it went through."""
+
+    def __init__(self, asked: float | None, most: float, record: QueryRecord) -> None:
+        super().__init__(asked, most)
+        self.record = record
+        self._mark = time.monotonic()
+        self.stages: list[tuple[str, float]] = []
+
+    def check(self) -> None:
+        if self.record.stop.is_set():
+            raise Stopped("query was canceled in query execution")
+        if self.left < 0:
+            raise TimedOut("query timed out in query execution")
+
+    def stage(self, name: str, following: str) -> None:
+        """What was done since the last one had this name; `following` begins."""
+        self.record.stage = following
+        now = time.monotonic()
+        self.stages.append((name, now - self._mark))
+        self._mark = now
 
 
 def _bounds(question: QueryRequest, kernels: Path) -> tuple[int, int] | None:

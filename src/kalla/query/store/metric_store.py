@@ -12,7 +12,7 @@ from kalla.database import Database
 from kalla.errors import Unavailable
 from kalla.query.evaluate.samples import SeriesBatch
 from kalla.query.store import catalogue, segments
-from kalla.query.store.catalogue import Metadata
+from kalla.query.store.catalogue import Listing, Metadata
 from kalla.query.store.metadata_cache import MetadataCache
 from kalla.query.store.segment_cache import SegmentCache
 from kalla.query.store.segment_check import SegmentVerdict, examine
@@ -95,12 +95,9 @@ class MetricStore:
         `check` is called now and then while segments are read; it raises to end that.
         """
         shards = await self.shards()
-        async with self.database.transaction() as connection:
-            listing = await catalogue.snapshot(connection, after_ms, until_ms, self._known)
+        listing = await self.listing(after_ms, until_ms)
         if self._segment_cache.series > _MOST_SERIES:
             self._segment_cache = self._empty_cache()
-        if len(self._known) > _MOST_SEGMENTS:
-            self._known = {}
         return SegmentSource(
             self._segment_cache,
             listing.segments,
@@ -109,6 +106,14 @@ class MetricStore:
             self.settings.query_bytes,
             check,
         )
+
+    async def listing(self, after_ms: int, until_ms: int) -> Listing:
+        """The segments that are committed now and may have samples of (after, until]."""
+        async with self.database.transaction() as connection:
+            listing = await catalogue.snapshot(connection, after_ms, until_ms, self._known)
+        if len(self._known) > _MOST_SEGMENTS:
+            self._known = {}
+        return listing
 
     async def check(self, after: int) -> CheckedPage:
         """Reads segments behind this number, as many as do not take long."""

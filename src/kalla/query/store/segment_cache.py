@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -98,9 +98,16 @@ _Key = tuple[_Kind, str, int]
 class SegmentCache:
     """Nothing on it changes: segments are written once. What was unused for longest goes first."""
 
-    def __init__(self, storage: Storage, url: str, most_bytes: int) -> None:
-        self._storage = storage
+    def __init__(
+        self,
+        storage: Storage,
+        url: str,
+        most_bytes: int,
+        content: Callable[[Segment], pa.Buffer] | None = None,
+    ) -> None:
+        """`content` gives all bytes of the object that holds a segment; else storage does."""
         self._url = url
+        self._content = content or (lambda segment: segments.content(storage, url, segment))
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         # One thread reads an object, the others wait for it; a few locks serve all objects.
@@ -144,7 +151,7 @@ class SegmentCache:
         try:
             opened = self._get(("opened", path, 0))
             if opened is None:
-                content = segments.content(self._storage, self._url, segment)
+                content = self._content(segment)
                 opened = self._put(("opened", path, 0), _Opened.of(content))
             if kind == "footer":
                 return self._put(key, _footer(opened.file.metadata))

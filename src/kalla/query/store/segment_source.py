@@ -29,7 +29,7 @@ from kalla.query.store.segments import Segment
 # Samples of a row group that is better read together with its neighbours.
 _SMALL_SAMPLES = 1 << 16
 # What explain shows; row groups are counted in the segments of the time asked for.
-_UNREAD = dict.fromkeys(
+UNREAD = dict.fromkeys(
     ("segments", "segments_pruned", "row_groups", "row_groups_pruned", "rows", "bytes"), 0
 )
 
@@ -67,7 +67,7 @@ class SegmentSource:
     ) -> SeriesBatch:
         from kalla.query.store import series_merge  # brings the compiler of kernels
 
-        read = Counter(_UNREAD)
+        read = Counter(UNREAD)
         table = self._segment_cache.table
         chosen = self._chosen(shard, matchers, after, until, read)
         ranks, numbers = table.ranks()
@@ -106,7 +106,7 @@ class SegmentSource:
             numbers = [np.empty(0, np.int32)]
             for matchers in selectors:
                 self._check()
-                chosen = self._chosen(shard, matchers, after, until, Counter(_UNREAD))
+                chosen = self._chosen(shard, matchers, after, until, Counter(UNREAD))
                 numbers += [part.head.numbers[rows] for part, rows in chosen]
             found.update(self._segment_cache.table.labels(np.unique(np.concatenate(numbers))))
         return found

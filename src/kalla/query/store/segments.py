@@ -111,12 +111,20 @@ def content(storage: Storage, url: str, segment: NewSegment) -> pa.Buffer:
         with storage.open(place) as opened:
             found = pa.py_buffer(opened.read())
     except NotFound:
-        raise SegmentBroken(
-            f"the segment {place} is listed but does not exist: bring it back from a backup, or "
-            "ask again if the query ran longer than metrics.grace_seconds"
-        ) from None
+        raise missing(place) from None
     if _digest(found) != segment.checksum:
         raise broken(place)
+    return found
+
+
+def mapped(path: str, segment: NewSegment) -> pa.Buffer:
+    """The same of a file on this machine, which is mapped instead of read."""
+    try:
+        found = pa.memory_map(path).read_buffer()
+    except FileNotFoundError:
+        raise missing(path) from None
+    if _digest(found) != segment.checksum:
+        raise broken(path)
     return found
 
 
@@ -124,6 +132,13 @@ def shards_of(found: pq.FileMetaData) -> list[int]:
     """The shard of each row group of an object."""
     shards: list[int] = json.loads(found.metadata[SHARDS.encode()])
     return shards
+
+
+def missing(place: str) -> SegmentBroken:
+    return SegmentBroken(
+        f"the segment {place} is listed but does not exist: bring it back from a backup, or "
+        "ask again if the query ran longer than metrics.grace_seconds"
+    )
 
 
 def broken(place: str) -> SegmentBroken:

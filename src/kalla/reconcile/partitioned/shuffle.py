@@ -114,7 +114,7 @@ def _parts(given: Input, most: int) -> list[Input]:
     local = all(urlsplit(file).scheme == "" for file in given.files)
     if given.relation is not None or not given.files or not local:
         return [given]
-    if given.format not in ("parquet", "delta"):
+    if given.format not in ("parquet", "delta", "xlsx"):
         return [replace(given, files=each) for each in _dealt(given.files, most)]
     described = [pq.read_metadata(file) for file in given.files]
     names = [each.schema.to_arrow_schema().names for each in described]

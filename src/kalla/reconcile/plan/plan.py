@@ -19,6 +19,7 @@ from kalla.reconcile.recipe.model import (
     Rule,
     Side,
     Source,
+    Workbook,
 )
 from kalla.reconcile.sql import column_values, row_filters
 from kalla.reconcile.sql.column_values import Columns, Value
@@ -195,9 +196,14 @@ def recipe_hash(recipe: Recipe) -> str:
     """The same for the same meaning: defaults and parameters are filled in, order is none."""
     document = recipe.model_dump(mode="json", exclude={"output", "description", "parameters"})
     for source in document["sources"].values():
-        # It came later: recipes that do not name it are still those that earlier evidence is of.
+        # They came later: recipes without them are still those that earlier evidence is of.
         if source["csv"]["thousands"] is None:
             del source["csv"]["thousands"]
+        for name in ("skip", "footer"):
+            if not source["csv"][name]:
+                del source["csv"][name]
+        if source["xlsx"] == Workbook().model_dump(mode="json"):
+            del source["xlsx"]
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -20,10 +20,10 @@ def opposite(side: Side) -> Side:
     return "right" if side == "left" else "left"
 
 
-Native = Literal["csv", "parquet", "json"]
+Native = Literal["csv", "parquet", "json", "xlsx"]
 ENDINGS: Mapping[str, Native] = {
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
-    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".xlsx": "xlsx", ".xlsm": "xlsx",
 }  # fmt: skip
 COMPRESSIONS: Mapping[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 DATABASES = ("postgresql", "postgres")  # the schemes of sources that are no files
@@ -193,7 +193,9 @@ class Csv(Part):
     delimiter: str = Field(",", min_length=1, max_length=1)
     quote: str = Field('"', min_length=1, max_length=1)
     header: bool = True
-    encoding: Literal["utf-8", "latin-1", "utf-16"] = "utf-8"
+    encoding: Literal["utf-8", "latin-1", "utf-16", "windows-1252"] = "utf-8"
+    skip: int = Field(0, ge=0, le=1000, description="lines before the header")
+    footer: int = Field(0, ge=0, le=1000, description="lines at the end that are no rows")
     decimal: Literal[".", ","] = Field(".", description="the decimal sign of amounts")
     thousands: Literal[".", ",", "'", " "] | None = Field(
         None, description="the sign between groups of three digits of amounts"
@@ -202,13 +204,21 @@ class Csv(Part):
     date_format: str | None = Field(None, description="as strptime has it; without one ISO 8601")
 
 
+class Workbook(Part):
+    """Where the rows of an XLSX file are. What is not said is found."""
+
+    sheet: str | None = Field(None, min_length=1, max_length=200, description="its name")
+    header_row: int | None = Field(None, ge=1, le=1_048_576, description="as Excel numbers it")
+    footer: int = Field(0, ge=0, le=1000, description="rows at the end that are sums or notes")
+
+
 class Source(Part):
     """Where the rows of one side are, and what identifies them."""
 
     uri: str = Field(min_length=1, max_length=2000, description="a path, s3://, postgresql://…")
     primary_key: tuple[Column, ...] = Field(min_length=1, max_length=16)
     alias: str | None = None
-    format: Literal["csv", "parquet", "json", "delta", "postgres"] | None = None
+    format: Literal["csv", "parquet", "json", "xlsx", "delta", "postgres"] | None = None
     table: str | None = Field(None, description="of a database; schema.table")
     password: str | None = Field(
         None, pattern=r"^secret://[A-Za-z0-9_.-]+$", description="secret://name, never itself"
@@ -217,6 +227,7 @@ class Source(Part):
     currency: Column | None = None
     filters: tuple[Filter, ...] = Field((), description="pushed into the source")
     csv: Csv = Csv()
+    xlsx: Workbook = Workbook()
     read: Literal["staged", "direct"] = "staged"
     consistency: Literal["none", "snapshot"] = "none"
     partition_key: Column | None = None

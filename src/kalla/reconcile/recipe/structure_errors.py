@@ -30,6 +30,7 @@ from kalla.reconcile.recipe.model import (
     Sources,
     Text,
     Tolerance,
+    Workbook,
 )
 from kalla.reconcile.recipe.recipe_problems import Finding, Path, did_you_mean, leaves, nearest
 
@@ -47,6 +48,7 @@ _PARTS: dict[str, tuple[str, type[BaseModel]]] = {
     "left": ("a source", Source),
     "right": ("a source", Source),
     "csv": ("csv", Csv),
+    "xlsx": ("xlsx", Workbook),
     "filters": ("a filter", Filter),
     "left_filters": ("a filter", Filter),
     "right_filters": ("a filter", Filter),

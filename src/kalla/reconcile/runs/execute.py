@@ -37,7 +37,13 @@ from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.session import match_progress
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.side_loading import Loaded
-from kalla.reconcile.sources import checksums, direct_reads, native_files, source_planning
+from kalla.reconcile.sources import (
+    checksums,
+    converted_files,
+    direct_reads,
+    native_files,
+    source_planning,
+)
 from kalla.reconcile.sources.checksums import Marks
 from kalla.reconcile.sources.source_planning import Chunk, Limits, Resolve
 from kalla.reconcile.user_sql import match_sql
@@ -106,6 +112,10 @@ def match(
 ) -> Run:
     """From inputs to evidence in the folder."""
     work = work_folder(folder)
+    inputs = {
+        side: converted_files.within_reach(given, work / "converted" / side)
+        for side, given in inputs.items()
+    }
     made = plan.make(recipe, inputs)
     try:
         with checksums.taken(inputs) as marks:

@@ -34,7 +34,7 @@ def taken(inputs: Mapping[Side, Input]) -> Iterator[Mapping[Side, Marks]]:
 
 
 def _digested(given: Input) -> Marks:
-    if given.format not in ("csv", "json", "parquet"):
+    if given.format not in ("csv", "json", "parquet", "xlsx"):
         return given.marks
     return tuple(dict(mark) | _digest(given.format, str(mark.get("file"))) for mark in given.marks)
 

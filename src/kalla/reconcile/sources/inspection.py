@@ -298,10 +298,15 @@ def _unlike_a_key(name: str) -> bool:
 
 
 def _plain_row(row: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(_plain(value) for value in row)
+    return tuple(plain_value(value) for value in row)
 
 
-def _plain(value: Any) -> Any:
+def plain_fields(document: dict[str, Any]) -> dict[str, Any]:
+    """A document of values as JSON can hold it."""
+    return {name: plain_value(each) for name, each in document.items()}
+
+
+def plain_value(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) <= _SAFE_INTEGER:
@@ -309,9 +314,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): plain_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain_value(each) for each in value]
     if isinstance(value, bytes):
         text = value.hex()
     elif isinstance(value, date | datetime | time):

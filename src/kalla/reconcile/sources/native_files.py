@@ -16,12 +16,13 @@ from itertools import chain
 from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
-from kalla.reconcile.sources import csv_quotes, delta_source
+from kalla.reconcile.sources import converted_files, csv_quotes, delta_source
 from kalla.reconcile.sources.column_names import demand_names
 from kalla.reconcile.sources.compressed_files import demand_whole, plain
 from kalla.reconcile.sources.duckdb_files import opened, readable
 from kalla.reconcile.sources.parquet_schemas import common_schema
 from kalla.reconcile.sources.scan_sql import listed, scan, written_out
+from kalla.reconcile.sources.table_shape import numbered
 from kalla.reconcile.sql.duckdb_errors import names
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
@@ -68,6 +69,8 @@ def look(
         if bounds is None:
             files = storage.tagged(files)
         csv = _dialect(source.csv, files)
+        if kind == "xlsx" or (kind == "csv" and converted_files.is_needed(csv)):
+            return _without_folders(_converted(kind, files, source, csv, storage, bounds))
         given = seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
         return _without_folders(given)
 
@@ -98,6 +101,27 @@ def seen(
     if bounds is None:
         demand_whole(given.files, storage)
     return _of_json(given, storage, lines, bounds)
+
+
+def _converted(
+    kind: Native,
+    files: Sequence[File],
+    source: Source,
+    csv: Csv,
+    storage: Storage,
+    bounds: Bounds | None,
+) -> Input:
+    """Files that are read from copies: with the marks of the files themselves."""
+    if kind == "xlsx":
+        copies = [converted_files.of_workbook(each, source.xlsx, storage) for each in files]
+    else:
+        copies = [converted_files.of_csv(each, csv, storage) for each in files]
+    notes = tuple(note for each in copies for note in each.notes)
+    copied = [LOCAL.info(each.path) for each in copies]
+    read_as: Native = "parquet" if kind == "xlsx" else kind
+    given = seen(read_as, copied, converted_files.plain_dialect(csv), LOCAL, notes, bounds=bounds)
+    size = sum(each.size for each in files)
+    return replace(given, format=kind, marks=tuple(each.mark for each in files), bytes=size)
 
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
@@ -137,7 +161,7 @@ def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], 
                 f"{source.uri} holds files of several formats ({', '.join(examples)}): "
                 "say format, or name the files by a pattern"
             )
-    elif source.format not in ("csv", "parquet", "json"):
+    elif source.format not in ("csv", "parquet", "json", "xlsx"):
         raise _wrong(f"files of the format {source.format} cannot be read")
     kind: Native = known[0] if source.format is None else source.format
     if kind in known:
@@ -292,7 +316,7 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
         raise _wrong(
             f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
         )
-    return line if csv.header else [f"column{number}" for number in range(len(line))]
+    return numbered(line) if csv.header else [f"column{number}" for number in range(len(line))]
 
 
 def _likely_encoding(file: str, storage: Storage) -> str:

@@ -39,7 +39,7 @@ def scan(given: Input) -> str:
         return quote(given.table)
     if given.relation is not None:
         return given.relation
-    if given.format in ("parquet", "delta"):
+    if given.format in ("parquet", "delta", "xlsx"):
         return parquet(given.files)
     if given.format == "json":
         return _lines(given, "VARCHAR")

@@ -31,6 +31,9 @@ _WHITE = "".join(
 _ENDS = ("left", "right")
 # A blank that keeps a number on one line, wide or narrow, and a curved apostrophe look the same.
 _BETWEEN = {".": ".", ",": ",", "'": "'\u2019", " ": " \u00a0\u202f"}
+# As bookkeepers write an amount: a currency's sign on one side, a minus behind it, or brackets.
+_CURRENCY_SIGN = r"^[€$£¥]\s*|\s*[€$£¥]$"
+_NEGATIVE = r"^([0-9][^-+()]*|[.,][0-9]+)-$|^\(([^-+()]+)\)$"
 WHOLE_64 = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 }  # fmt: skip
@@ -136,7 +139,7 @@ def as_number(given: Value, columns: Columns) -> Value:
         return given
     if given.kind != "text":
         raise InvalidInput(Problem("", f"a {given.kind} is no amount"))
-    text = _trimmed(given.sql)
+    text = _signed(_trimmed(given.sql))
     if columns.csv.thousands:
         text = _ungrouped(text, columns.csv.decimal, _BETWEEN[columns.csv.thousands])
     elif columns.csv.decimal == ",":
@@ -231,6 +234,14 @@ def _trimmed(text: str) -> str:
     # To look for all kinds of white takes twenty times as long as to see that there is none.
     plain = " AND ".join(f"{end}({text}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
     return f"(CASE WHEN {plain} THEN {text} ELSE trim({text}, {literal(_WHITE)}) END)"
+
+
+def _signed(text: str) -> str:
+    """An amount with its sign in front: `12,00-` and `(12,00)` are negative, `12,00 €` is 12,00."""
+    plain = f"right({text}, 1) BETWEEN '0' AND '9' AND left({text}, 1) BETWEEN '+' AND '9'"
+    bare = f"regexp_replace({text}, {literal(_CURRENCY_SIGN)}, '')"
+    turned = rf"regexp_replace({bare}, {literal(_NEGATIVE)}, '-\1\2')"
+    return f"(CASE WHEN {plain} THEN {text} ELSE {turned} END)"
 
 
 def _ungrouped(text: str, decimal: str, between: str) -> str:

@@ -21,7 +21,21 @@ export function explanationOf(told) {
       figure("Segments pruned", number(told.read.segments_pruned || 0))),
     make("section", { "aria-label": "Time per stage" }, make("h2", {}, "Time per stage"), stages(told.stages)),
     make("section", { "aria-label": "Leaves" }, make("h2", {}, "Leaves"), told.leaves.length ? told.leaves.map(leaf) : make("p", { class: "none" }, "The expression reads no series.")),
+    (told.work_units || []).length > 0 && make("section", { "aria-label": "Work units" }, make("h2", {}, "Work units"), workUnits(told.work_units)),
   );
+}
+
+// Which query worker did what: a leaf on a shard.
+function workUnits(all) {
+  const cell = (text) => make("td", { class: "number" }, text);
+  const names = ["worker", "leaf", "shard", "segments in memory", "waited", "ran", "ready to fetch", "fetch", "rows", "bytes", "retries"];
+  return make("div", { class: "scroll" }, make("table", {},
+    make("thead", {}, make("tr", {}, names.map((name, index) => make("th", { scope: "col", class: index ? "number" : null }, name)))),
+    make("tbody", {}, all.map((one) => make("tr", {},
+      make("th", { scope: "row" }, one.worker),
+      cell(number(one.leaf + 1)), cell(number(one.shard)), cell(one.cache === "hit" ? "yes" : "no"),
+      cell(took(one.wait_seconds)), cell(took(one.run_seconds)), cell(took(one.ready_to_fetch_seconds)), cell(took(one.fetch_seconds)),
+      cell(number(one.rows)), cell(number(one.bytes)), cell(number(one.retries)))))));
 }
 
 function figure(name, value) {

@@ -1,0 +1,28 @@
+"""`kalla query-worker`: executes parts of queries until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import uvloop
+
+from kalla import logs, settings
+
+
+def command(
+    port: Annotated[int | None, typer.Option(help="Port of the control stream.")] = None,
+    artifact_port: Annotated[
+        int | None, typer.Option(help="Port of artifacts, /metrics, /health and /ready.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Work units to execute at once.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its identity; else host name and port.")] = None,
+) -> None:
+    """Execute work units of queries for API processes; SIGTERM drains."""
+    from kalla.app.query_worker import run_query_worker
+
+    given = {"port": port, "artifact_port": artifact_port, "threads": threads, "name": name}
+    overrides = {"query_worker": {key: value for key, value in given.items() if value is not None}}
+    effective = settings.load(overrides=overrides).settings
+    logs.configure(effective.log.level, effective.log.format)
+    uvloop.run(run_query_worker(effective))

@@ -1,0 +1,432 @@
+"""Carries out what the coordinator decides: assigns and cancels work, fetches what is ready.
+
+Lives on the event loop; queries' threads hand in work units and wait for their artifacts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from kalla import logs
+from kalla.errors import KallaError, Unavailable
+from kalla.query.coordination.coordinator import Bounds, Coordinator
+from kalla.query.coordination.messages import (
+    Acknowledge,
+    Action,
+    AnswerQuery,
+    Assign,
+    Cancel,
+    Deliver,
+    Disconnected,
+    Event,
+    FailQuery,
+    Fetch,
+    Fetched,
+    FetchFailed,
+    HeartbeatSeen,
+    QueryCancelled,
+    QueryEvaluated,
+    QueryStarted,
+    Tick,
+    WorkAccepted,
+    WorkAdded,
+    WorkerJoined,
+    WorkerStatus,
+    WorkFailed,
+    WorkKey,
+    WorkReady,
+    WorkRejected,
+    WorkUnit,
+)
+from kalla.query.discovery.addresses import Discovery, DiscoveryFailed, discovery_of
+from kalla.query.dispatch.artifact_fetch import ArtifactClient, ChecksumMismatch, FetchProblem
+from kalla.query.dispatch.metrics import DispatchMetrics
+from kalla.query.dispatch.query_records import QueryRecord, QueryRecords, WorkRecord
+from kalla.query.dispatch.worker_connection import WorkerConnection
+from kalla.query.promql.query_errors import Stopped
+from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.work_messages import Assignment, assignment_message, error_of
+from kalla.settings import Settings
+
+_log = logs.get(__name__)
+
+_TICK_SECONDS = 0.25
+_TENANT = "default"
+
+
+@dataclass
+class _Unit:
+    key: WorkKey
+    assignment: Assignment
+    result: Future[pa.Buffer]
+    record: WorkRecord
+    ready: pb.WorkReady = field(default_factory=pb.WorkReady)
+    content: pa.Buffer | None = None
+
+
+class Dispatcher:
+    """The query workers of this API process, and the work of its queries on them."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        token: str = "",
+        bounds: Bounds | None = None,
+        discovery_seconds: float = 5.0,
+    ) -> None:
+        self.records = QueryRecords()
+        self.metrics = DispatchMetrics()
+        self.metrics.watch(self._gauges)
+        self.api_id = uuid4().hex
+        self._discovery = discovery
+        self._discovery_seconds = discovery_seconds
+        self._token = token
+        self._coordinator = Coordinator(bounds)
+        self._connections: dict[str, WorkerConnection] = {}  # by address
+        self._workers: dict[str, WorkerConnection] = {}  # by identity, those that are open
+        self._units: dict[str, dict[WorkKey, _Unit]] = {}  # by query
+        self._events: deque[Event] = deque()  # handled within the call that adds them
+        self._handling = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._services: list[asyncio.Task[None]] = []
+        self._artifacts: ArtifactClient | None = None
+        self._hits: dict[str, list[int]] = {}  # by worker: work units done, and cache hits of them
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._artifacts = ArtifactClient(self._token)
+        self._services = [
+            asyncio.create_task(self._tick(), name="query ticks"),
+            asyncio.create_task(self._discover(), name="query worker discovery"),
+        ]
+
+    async def close(self) -> None:
+        for query_id in list(self._units):
+            self.cancel_query(query_id)
+        for task in (*self._services, *self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._services, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*(one.close() for one in self._connections.values()))
+        if self._artifacts is not None:
+            await self._artifacts.close()
+        self._loop = None
+
+    @property
+    def connections(self) -> Sequence[WorkerConnection]:
+        return list(self._connections.values())
+
+    # What queries ask for
+
+    def open_query(self, record: QueryRecord) -> None:
+        self._units[record.query_id] = {}
+        self._feed(QueryStarted(record.query_id))
+
+    def close_query(self, query_id: str) -> None:
+        """The query has its answer, or failed by itself: what still runs for it is ended."""
+        if self._units.pop(query_id, None) is not None:
+            self._feed(QueryEvaluated(query_id))
+
+    def cancel_query(self, query_id: str) -> None:
+        units = self._units.pop(query_id, {})
+        self._feed(QueryCancelled(query_id))
+        for unit in units.values():
+            _fail(unit.result, Stopped("query was canceled in query execution"))
+
+    def submit(
+        self, record: QueryRecord, leaf_id: int, assignment: Assignment
+    ) -> Future[pa.Buffer]:
+        """Called by a query's thread: the bytes of the artifact, checked."""
+        result: Future[pa.Buffer] = Future()
+        if self._loop is None:
+            raise Unavailable("the API is stopping: ask again in a moment")
+        self._loop.call_soon_threadsafe(self._add, record, leaf_id, assignment, result)
+        return result
+
+    def _add(
+        self,
+        record: QueryRecord,
+        leaf_id: int,
+        assignment: Assignment,
+        result: Future[pa.Buffer],
+    ) -> None:
+        units = self._units.get(record.query_id)
+        if units is None:
+            _fail(result, Stopped("query was canceled in query execution"))
+            return
+        key = WorkKey(record.query_id, leaf_id, uuid4().hex)
+        work = WorkRecord(key.work_id, leaf_id, assignment.shard)
+        record.work.append(work)
+        units[key] = _Unit(key, assignment, result, work)
+        self._feed(WorkAdded(record.query_id, (WorkUnit(key, _TENANT, assignment.shard),)))
+
+    # What connections tell
+
+    def joined(self, connection: WorkerConnection) -> bool:
+        other = self._workers.get(connection.worker_id)
+        if other is not None and other is not connection and other.is_open:
+            return False
+        self._workers[connection.worker_id] = connection
+        if connection.lost_at is not None:
+            self.metrics.reconnect.observe(time.monotonic() - connection.lost_at)
+        _log.info("a query worker joined", worker=connection.worker_id, address=connection.address)
+        self._feed(WorkerJoined(connection.worker_id))
+        return True
+
+    def lost(self, connection: WorkerConnection) -> None:
+        self.metrics.disconnects.inc()
+        if self._workers.get(connection.worker_id) is connection:
+            del self._workers[connection.worker_id]
+            _log.warning("a query worker was lost", worker=connection.worker_id)
+            self._feed(Disconnected(connection.worker_id))
+
+    def received(self, connection: WorkerConnection, message: pb.ToApi) -> None:
+        worker = connection.worker_id
+        if self._workers.get(worker) is not connection:
+            return
+        self._feed(HeartbeatSeen(worker))
+        match message.WhichOneof("message"):
+            case "heartbeat":
+                self.metrics.heartbeat.observe(connection.round_trip)
+            case "status":
+                status = message.status
+                self._feed(WorkerStatus(worker, status.accepting_work, status.draining))
+            case "accepted":
+                self._accepted(worker, _key(message.accepted.key))
+            case "rejected":
+                self.metrics.rejected.inc()
+                self._feed(WorkRejected(worker, _key(message.rejected.key)))
+            case "ready":
+                self._ready(worker, message.ready)
+            case "failed":
+                failed = message.failed
+                error = (failed.error or "execution") if failed.final else ""
+                self._feed(WorkFailed(worker, _key(failed.key), failed.reason, error))
+
+    def _accepted(self, worker: str, key: WorkKey) -> None:
+        self.metrics.accepted.inc()
+        unit = self._unit(key)
+        if unit is not None and unit.record.worker == worker:
+            unit.record.state = "accepted"
+            self.metrics.assignment.observe(time.monotonic() - unit.record.added_at)
+        self._feed(WorkAccepted(worker, key))
+
+    def _ready(self, worker: str, ready: pb.WorkReady) -> None:
+        unit = self._unit(_key(ready.key))
+        if unit is not None and unit.record.worker == worker:
+            unit.ready, record = ready, unit.record
+            record.state, record.ready_at = "ready", time.monotonic()
+            record.cache_hit, record.rows = ready.cache_hit, ready.row_count
+            record.wait_seconds, record.run_seconds = ready.wait_seconds, ready.run_seconds
+            record.bytes = ready.artifact_size_bytes
+            self.metrics.affinity.labels(str(ready.cache_hit).lower()).inc()
+            counts = self._hits.setdefault(worker, [0, 0])
+            counts[0], counts[1] = counts[0] + 1, counts[1] + ready.cache_hit
+        self._feed(WorkReady(worker, _key(ready.key), ready.artifact_checksum))
+
+    # What the coordinator wants done
+
+    def _feed(self, event: Event) -> None:
+        """An action may cause the next event: each is handled before the one after it."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                for action in self._coordinator.handle(self._events.popleft()):
+                    self._carry_out(action)
+        finally:
+            self._handling = False
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Assign(worker, unit):
+                self._assign(worker, unit.key)
+            case Cancel(worker, key):
+                self._send(worker, pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
+                if (found := self._unit(key)) is not None:
+                    found.record.state = "cancelled"
+            case Acknowledge(worker, key, checksum):
+                ack = pb.ArtifactAck(key=_wire(key), artifact_checksum=checksum)
+                self._send(worker, pb.ToWorker(ack=ack))
+            case Fetch(worker, key, _):
+                if (found := self._unit(key)) is not None and worker in self._workers:
+                    self._spawn(self._fetch(self._workers[worker], found))
+            case Deliver(key, _):
+                self._deliver(key)
+            case FailQuery(query_id, reason, error):
+                problem = error_of(error, reason) if error else Unavailable(_sentence(reason))
+                for one in self._units.pop(query_id, {}).values():
+                    _fail(one.result, problem)
+            case AnswerQuery():
+                pass
+
+    def _assign(self, worker: str, key: WorkKey) -> None:
+        unit = self._unit(key)
+        if unit is None:
+            return
+        record = unit.record
+        if record.attempts:
+            self.metrics.reassigned.inc()
+        record.worker, record.state = worker, "assigned"
+        record.attempts, record.assigned_at = record.attempts + 1, time.monotonic()
+        message = assignment_message(_wire(key), unit.assignment)
+        self._send(worker, pb.ToWorker(assign=message))
+
+    def _send(self, worker: str, message: pb.ToWorker) -> None:
+        connection = self._workers.get(worker)
+        if connection is not None:
+            connection.send(message)
+
+    async def _fetch(self, connection: WorkerConnection, unit: _Unit) -> None:
+        ready, record = unit.ready, unit.record
+        checksum = ready.artifact_checksum
+        began = time.monotonic()
+        record.ready_to_fetch_seconds = began - record.ready_at
+        self.metrics.ready_to_fetch.observe(record.ready_to_fetch_seconds)
+        url = connection.artifact_host + ready.artifact_url
+        try:
+            content = await self._fetched(url, ready.artifact_size_bytes, checksum)
+        except FetchProblem as problem:
+            _log.warning(
+                "an artifact could not be fetched",
+                query_id=unit.key.query_id,
+                work_id=unit.key.work_id,
+                worker=record.worker,
+                reason=str(problem),
+            )
+            self._feed(FetchFailed(unit.key, checksum, str(problem)))
+            return
+        record.fetch_seconds = time.monotonic() - began
+        self.metrics.fetch.observe(record.fetch_seconds)
+        unit.content = content
+        self._feed(Fetched(unit.key, checksum))
+
+    async def _fetched(self, url: str, size: int, checksum: str) -> pa.Buffer:
+        """Once more where the bytes came damaged; then the work is done again."""
+        if self._artifacts is None:
+            raise FetchProblem("the API is stopping")
+        try:
+            return await self._artifacts.fetch(url, size, checksum)
+        except ChecksumMismatch:
+            self.metrics.mismatches.inc()
+        try:
+            return await self._artifacts.fetch(url, size, checksum)
+        except ChecksumMismatch:
+            self.metrics.mismatches.inc()
+            raise
+
+    def _deliver(self, key: WorkKey) -> None:
+        unit = self._unit(key)
+        if unit is not None and unit.content is not None:
+            unit.record.state = "fetched"
+            content, unit.content = unit.content, None
+            if not unit.result.done():
+                unit.result.set_result(content)
+
+    # Services
+
+    async def _tick(self) -> None:
+        # A clock that stands still while this process does: its own pause is no worker's silence.
+        clock, last = 0.0, time.monotonic()
+        while True:
+            now = time.monotonic()
+            clock += min(now - last, 2 * _TICK_SECONDS)
+            last = now
+            self._feed(Tick(clock))
+            for worker, connection in list(self._workers.items()):
+                if worker not in self._coordinator.workers:
+                    connection.hang_up("it was silent for too long")
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def _discover(self) -> None:
+        while True:
+            try:
+                found = set(await self._discovery.addresses())
+            except DiscoveryFailed as problem:
+                # Those that are known stay: a name server that is away ends no query.
+                _log.warning("query workers could not be looked up", reason=str(problem))
+            else:
+                await self._connect(found)
+            await asyncio.sleep(self._discovery_seconds)
+
+    async def _connect(self, found: set[str]) -> None:
+        for address in found - self._connections.keys():
+            self._connections[address] = WorkerConnection(address, self.api_id, self._token, self)
+        for address in self._connections.keys() - found:
+            connection = self._connections[address]
+            if not connection.is_open:  # one that is no longer listed may still finish its work
+                del self._connections[address]
+                await connection.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="fetch")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _unit(self, key: WorkKey) -> _Unit | None:
+        return self._units.get(key.query_id, {}).get(key)
+
+    def affinity(self, worker: str) -> float | None:
+        """The share of its work units whose segments a worker had in memory."""
+        done, hits = self._hits.get(worker, (0, 0))
+        return hits / done if done else None
+
+    def queue(self) -> tuple[int, float, int]:
+        """Work units that wait, the age of the oldest, and those that run."""
+        waiting, running = [], 0
+        for units in self._units.values():
+            for unit in units.values():
+                if unit.record.state in ("pending", "assigned"):
+                    waiting.append(unit.record.added_at)
+                running += unit.record.state == "accepted"
+        age = time.monotonic() - min(waiting) if waiting else 0.0
+        return len(waiting), age, running
+
+    def _gauges(self) -> dict[str, float]:
+        depth, age, running = self.queue()
+        return {
+            "streams": len(self._workers),
+            "queue_depth": depth,
+            "oldest_age_seconds": age,
+            "work_running": running,
+            "live": len(self.records.live),
+        }
+
+
+def dispatcher_of(settings: Settings) -> Dispatcher:
+    query = settings.query
+    bounds = Bounds(attempts=query.attempts, wait_seconds=query.worker_wait_seconds)
+    return Dispatcher(
+        discovery_of(query.workers),
+        query.token.get_secret_value(),
+        bounds,
+        query.discovery_seconds,
+    )
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason}: see the page Query workers, or ask again in a moment"
+
+
+def _fail(result: Future[pa.Buffer], problem: KallaError) -> None:
+    if not result.done():
+        result.set_exception(problem)
+
+
+def _key(message: pb.WorkKey) -> WorkKey:
+    return WorkKey(message.query_id, message.leaf_id, message.work_id)
+
+
+def _wire(key: WorkKey) -> pb.WorkKey:
+    return pb.WorkKey(query_id=key.query_id, leaf_id=key.leaf_id, work_id=key.work_id)

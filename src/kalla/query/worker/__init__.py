@@ -1,0 +1,1 @@
+"""The query worker: executes work units, keeps segments, and serves artifacts."""

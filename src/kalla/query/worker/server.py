@@ -1,0 +1,191 @@
+"""The servers of a query worker: its control streams, and the HTTP of artifacts and probes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+import grpc
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from kalla import logs
+from kalla.errors import StartFailed
+from kalla.query.protocol.work_messages import PROTOCOL_VERSION
+from kalla.query.worker.artifact_spool import SegmentFiles, Spool
+from kalla.query.worker.disk_budget import DiskBudget
+from kalla.query.worker.execution import Executor
+from kalla.query.worker.metrics import WorkerMetrics
+from kalla.query.worker.sessions import Sessions
+from kalla.query.worker.work_table import WorkTable
+from kalla.settings import Settings
+from kalla.storage import Storage
+
+_log = logs.get(__name__)
+
+MESSAGE_BYTES = 64 << 20
+_SWEEP_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+class QueryWorkerServer:
+    """One worker; `address` and `artifact_port` are known once it is open."""
+
+    def __init__(self, settings: Settings, artifact_listener: socket.socket) -> None:
+        own = settings.query_worker
+        self.settings = own
+        self._token = settings.query.token.get_secret_value()
+        require_safe(own.host, self._token)
+        artifact_port = artifact_listener.getsockname()[1]
+        folder = Path(own.folder or settings.data_dir / "query-worker") / str(artifact_port)
+        storage = Storage.of(settings.storage)
+        self.metrics = WorkerMetrics()
+        self.spool = Spool(
+            folder,
+            DiskBudget(own.disk_bytes),
+            own.acknowledged_seconds,
+            own.unfetched_seconds,
+        )
+        self._files = SegmentFiles(storage, settings.metrics_url, self.spool)
+        self._executor = Executor(storage, settings.metrics_url, self._files, own.memory_bytes)
+        self.table = WorkTable(self._executor, self.spool, self.metrics, own.threads, own.queue)
+        self._grpc = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        self.port = self._grpc.add_insecure_port(f"{_bracketed(own.host)}:{own.port}")
+        if not self.port:
+            raise StartFailed(
+                f"Cannot listen on {own.host}:{own.port}: stop what holds it, or set "
+                "query_worker.port."
+            )
+        self.worker_id = own.name or f"{socket.gethostname()}:{self.port}"
+        self.sessions = Sessions(self.worker_id, artifact_port, self._token, self.table)
+        self.sessions.sizes = self._sizes
+        self._grpc.add_generic_rpc_handlers((self.sessions.handler(),))
+        self.metrics.watch(self._gauges)
+
+    @property
+    def address(self) -> str:
+        return f"{_bracketed(self.settings.host)}:{self.port}"
+
+    def http(self) -> Starlette:
+        """/artifacts with the token of query workers; /metrics, /health and /ready without."""
+        return Starlette(
+            routes=[
+                Route("/artifacts/{name}", self._artifact),
+                Route("/metrics", self._metrics),
+                Route("/health", self._health),
+                Route("/ready", self._ready),
+            ]
+        )
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        await self._grpc.start()
+        background = [
+            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self.sessions.tell_status_regularly(), name="status"),
+        ]
+        _log.info(
+            "the query worker serves",
+            worker_id=self.worker_id,
+            address=self.address,
+            protocol_version=PROTOCOL_VERSION,
+        )
+        try:
+            yield
+        finally:
+            for task in background:
+                task.cancel()
+            await self._grpc.stop(grace=None)
+            await self.table.close()
+
+    async def drain(self) -> None:
+        """No new work; returns when all artifacts were fetched, or the time for that is over."""
+        self.table.drain()
+        self.sessions.tell_status()
+        try:
+            async with asyncio.timeout(self.settings.drain_seconds):
+                while self.table.running or (self.table.unfetched and self.sessions.count):
+                    await self.table.changed(_POLL_SECONDS)
+        except TimeoutError:
+            _log.warning(
+                "the drain took too long",
+                running=self.table.running,
+                unfetched=self.table.unfetched,
+            )
+
+    async def _artifact(self, request: Request) -> Response:
+        shown = request.headers.get("authorization", "")
+        if self._token and not hmac.compare_digest(shown, f"Bearer {self._token}"):
+            return JSONResponse({"detail": "the token is not that of query workers"}, 401)
+        path = self.spool.path(request.path_params["name"])
+        if path is None:
+            return JSONResponse({"detail": "the artifact has expired"}, 404)
+        return FileResponse(path, media_type="application/vnd.apache.parquet")
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _ready(self, _: Request) -> Response:
+        if self.table.draining:
+            return JSONResponse({"status": "unavailable", "reasons": ["it is draining"]}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            gone = await asyncio.to_thread(self.spool.sweep)
+            self.metrics.cleanups.inc(gone)
+
+    def _sizes(self) -> tuple[int, int, int, int]:
+        cache, spool = self.spool.sizes()
+        return cache, spool, self.spool.budget.total, self._executor.memory_bytes
+
+    def _gauges(self) -> dict[str, float]:
+        cache, spool, total, memory = self._sizes()
+        return {
+            "streams": self.sessions.count,
+            "queue_depth": self.table.queued,
+            "running": self.table.running,
+            "oldest_age_seconds": self.table.oldest_age,
+            "cache_bytes": cache,
+            "spool_bytes": spool,
+            "free_bytes": total - cache - spool,
+            "memory_bytes": memory,
+            "downloads": self._files.downloads,
+            "download_seconds": self._files.download_seconds,
+            "draining": float(self.table.draining),
+        }
+
+
+def require_safe(host: str, token: str) -> None:
+    """Without a token a worker may be reached from this machine alone."""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not token and not loopback:
+        raise StartFailed(
+            f"A query worker on {host} needs a token: set query.token to the same text for the API "
+            "and all query workers."
+        )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

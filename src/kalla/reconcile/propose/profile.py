@@ -1,0 +1,159 @@
+"""A profile of a source: its columns with their facts, examples and distribution, and its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+
+from kalla.reconcile.propose import side_tables
+from kalla.reconcile.propose.column_roles import ColumnFacts, column_facts
+from kalla.reconcile.propose.row_keys import row_key
+from kalla.reconcile.propose.side_tables import SideTable
+from kalla.reconcile.recipe.model import Source
+from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.inspection import plain_value
+from kalla.reconcile.sources.source_planning import Resolve, from_environment
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.storage import LOCAL, Storage
+
+_EXAMPLES = 3
+_BINS = 10
+_LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A part of a column's range, or one of its frequent values, and how many rows have it."""
+
+    label: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class ProfiledColumn:
+    name: str
+    type: str
+    role: str
+    nulls: int
+    distinct: int
+    smallest: Any
+    largest: Any
+    examples: tuple[str, ...]
+    histogram: tuple[Bin, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`total` is how many rows there are about, if only the first were read."""
+
+    format: str
+    rows: int
+    total: int | None
+    bytes: int
+    columns: tuple[ProfiledColumn, ...]
+    primary_key: tuple[str, ...]
+    primary_key_note: str
+    decisions: tuple[Decided, ...]
+    notes: tuple[str, ...]
+
+
+def profile(
+    source: Source,
+    *,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = side_tables.PROFILED,
+) -> Profile:
+    """Read all rows of a source (of a database the first 200,000) and describe its columns."""
+    with side_tables.opened(storage, bounds) as connection:
+        table = side_tables.load(connection, "rows", source, storage=storage, resolve=resolve)
+        facts = column_facts(connection, table)
+        columns = tuple(_column(connection, table, each) for each in facts)
+        key: tuple[str, ...] = ()
+        note = "there are no rows"
+        if table.rows:
+            key, _, note = row_key(connection, table, facts, ())
+    return Profile(
+        table.format, table.rows, table.total, table.bytes, columns, key, note,
+        table.decisions, table.notes,
+    )  # fmt: skip
+
+
+def _column(
+    connection: duckdb.DuckDBPyConnection, table: SideTable, facts: ColumnFacts
+) -> ProfiledColumn:
+    text = table.text(facts.name)
+    value = _measured(table, facts) or text
+    found = connection.execute(f"SELECT min({value}), max({value}) FROM {table.name}").fetchone()
+    smallest, largest = found or (None, None)
+    frequent = connection.execute(
+        f"SELECT value, count(*) FROM (SELECT {text} AS value FROM {table.name})"
+        f" WHERE value IS NOT NULL GROUP BY value ORDER BY 2 DESC, 1 LIMIT {_BINS}"
+    ).fetchall()
+    histogram = [Bin(_short(label), rows) for label, rows in frequent]
+    if _measured(table, facts) and smallest is not None and smallest != largest:
+        histogram = _bins(connection, table, value, facts.role == "date")
+    elif facts.distinct * 2 > facts.given:
+        histogram = []  # nearly every value is its own
+    return ProfiledColumn(
+        facts.name,
+        facts.type,
+        facts.role,
+        facts.nulls,
+        facts.distinct,
+        _plain(smallest),
+        _plain(largest),
+        tuple(_short(label) for label, _ in frequent[:_EXAMPLES]),
+        tuple(histogram),
+    )
+
+
+def _measured(table: SideTable, facts: ColumnFacts) -> str | None:
+    """The column as a number or a day, if that is what it holds."""
+    if facts.role == "date":
+        return table.day(facts.name)
+    return table.number(facts.name) if facts.role in ("amount", "integer") else None
+
+
+def _bins(
+    connection: duckdb.DuckDBPyConnection, table: SideTable, value: str, are_days: bool
+) -> list[Bin]:
+    """Equal parts of the range between the smallest and the largest value."""
+    days = f"date_diff('day', DATE '1970-01-01', {value})"
+    number = f"CAST({days if are_days else value} AS DOUBLE)"
+    found = connection.execute(
+        f"""
+        WITH numbers AS (SELECT {number} AS n FROM {table.name} WHERE {value} IS NOT NULL),
+             ends AS (SELECT min(n) AS low, max(n) AS high FROM numbers)
+        SELECT least({_BINS - 1}, CAST((n - low) // ((high - low) / {_BINS}) AS INTEGER)) AS bin,
+               count(*), any_value(low), any_value(high)
+        FROM numbers, ends GROUP BY bin ORDER BY bin
+        """
+    ).fetchall()
+    counts = {row[0]: row[1] for row in found}
+    low, high = found[0][2], found[0][3]
+    width = (high - low) / _BINS
+    return [
+        Bin(_label(low + width * place, are_days), counts.get(place, 0)) for place in range(_BINS)
+    ]
+
+
+def _label(start: float, are_days: bool) -> str:
+    if not are_days:
+        return f"{start:,.2f}"
+    return (date(1970, 1, 1) + timedelta(days=int(start))).isoformat()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return plain_value(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,344 @@
+"""A recipe for two sources, proposed from their values: keys, amounts, dates, parts, and a trial.
+
+Deterministic: the same files give the same recipe, byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.propose import (
+    key_candidates,
+    observed_differences,
+    recipe_text,
+    side_tables,
+    trial_match,
+)
+from kalla.reconcile.propose.column_roles import ColumnFacts, column_facts
+from kalla.reconcile.propose.key_agreement import AmountPair, KeyEvaluation, KeyPart, Sample
+from kalla.reconcile.propose.key_candidates import Form, KeyCandidate
+from kalla.reconcile.propose.observed_differences import ToleranceFound, WindowFound
+from kalla.reconcile.propose.recipe_text import Draft, DraftCondition, DraftRule, DraftSource
+from kalla.reconcile.propose.row_keys import row_key
+from kalla.reconcile.propose.side_tables import SideTable
+from kalla.reconcile.propose.trial_match import Trial, try_recipe
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import Source
+from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.source_planning import Resolve, from_environment
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.storage import LOCAL, Storage
+
+_TRIED_KEYS = 6
+_MOST_PARTS = 3
+_UNIQUE = 0.95
+_BETTER = 1.02
+_NAMES_AGREE = 0.6
+_LEAST_SCORE = 0.05
+
+ProgressCallback = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A recipe with what speaks for it. `text` is YAML with comments, for a person to edit."""
+
+    text: str
+    evidence: tuple[str, ...]
+    unsure: tuple[str, ...]
+    decisions: dict[str, tuple[Decided, ...]]  # of each side: how its file is written
+    trial: Trial
+    seconds: float
+
+
+def propose(
+    left: Source,
+    right: Source,
+    *,
+    names: tuple[str, str] = ("left", "right"),
+    uris: tuple[str, str] | None = None,
+    storage: Storage = LOCAL,
+    resolve: Resolve = from_environment,
+    bounds: Bounds = side_tables.PROFILED,
+    progress: ProgressCallback = lambda _: None,
+) -> Proposal:
+    """Propose a recipe for two sources; `uris` are what it names them by, if not their own."""
+    began = time.monotonic()
+    with side_tables.opened(storage, bounds) as connection:
+        progress("reading both sources")
+        own = side_tables.load(connection, "left_rows", left, storage=storage, resolve=resolve)
+        other = side_tables.load(connection, "right_rows", right, storage=storage, resolve=resolve)
+        tables = (own, other)
+        for table, name in zip(tables, names, strict=True):
+            if not table.rows:
+                raise InvalidInput(Problem(name, f"{table.source.uri} has no rows to compare"))
+        progress("looking for columns that hold the same values")
+        facts = (column_facts(connection, own), column_facts(connection, other))
+        draft = _draft(connection, tables, facts, names, uris)
+        progress("trying the recipe")
+        draft, trial = _tried(connection, draft, tables, bounds)
+    text = recipe_text.write(draft, trial)
+    parsing.read(text)  # what is proposed is a recipe
+    decisions = {
+        name: table.decisions for name, table in zip(("left", "right"), tables, strict=True)
+    }
+    return Proposal(
+        text, draft.evidence, draft.unsure, decisions, trial, round(time.monotonic() - began, 2)
+    )
+
+
+def as_facts(found: Proposal) -> dict[str, Any]:
+    """A proposal as JSON has it."""
+    return {
+        "text": found.text,
+        "evidence": list(found.evidence),
+        "unsure": list(found.unsure),
+        "decisions": {
+            side: [dataclasses.asdict(each) for each in decided]
+            for side, decided in found.decisions.items()
+        },
+        "trial": trial_match.as_facts(found.trial),
+        "seconds": found.seconds,
+    }
+
+
+def _draft(
+    connection: duckdb.DuckDBPyConnection,
+    tables: tuple[SideTable, SideTable],
+    facts: tuple[list[ColumnFacts], list[ColumnFacts]],
+    names: tuple[str, str],
+    uris: tuple[str, str] | None,
+) -> Draft:
+    sample = Sample(connection, tables, facts)
+    found = key_candidates.candidates(connection, tables, facts)
+    key = _best_key(sample, found)
+    if key is None:
+        raise InvalidInput(
+            Problem(
+                "sources",
+                "have no columns whose values occur on both sides, in any usual notation: say in a"
+                " recipe which columns belong together",
+            )
+        )
+    pair = key.amounts
+    allowed = observed_differences.tolerance(sample, pair) if pair else None
+    window = observed_differences.window(sample, pair)
+    if window and any(part.left.is_date for part in key.parts):
+        window = None
+    currency = _currency(facts)
+    evidence = _evidence(key, pair, allowed, window, currency, names, sample.share)
+    unsure = _unsure(tables, key, pair, allowed, window)
+    rules = _rules(sample, key, pair, allowed, window, found)
+    sources = []
+    for place, table in enumerate(tables):
+        columns, is_unique, note = row_key(
+            connection, table, facts[place], [(part.left, part.right)[place] for part in key.parts]
+        )
+        if not is_unique:
+            unsure.append(f"{names[place]}: {note}")
+        sources.append(
+            DraftSource(
+                table.source,
+                uris[place] if uris else table.source.uri,
+                columns,
+                note,
+                ((pair.left, pair.right)[place] if pair else None),
+                (currency[place] if currency else None),
+                table.decisions,
+            )
+        )
+    title = " and ".join(names)
+    return Draft(title, (sources[0], sources[1]), tuple(rules), tuple(evidence), tuple(unsure))
+
+
+def _best_key(sample: Sample, found: Sequence[KeyCandidate]) -> KeyEvaluation | None:
+    """The candidate whose groups agree in amounts, with further parts where one does not tell rows
+    apart."""
+    tried: list[tuple[float, int, KeyEvaluation]] = []
+    for place, each in enumerate(found[:_TRIED_KEYS]):
+        evaluated = sample.evaluate([KeyPart(each.left, each.right)])
+        tried.append((round(-evaluated.score, 3), place, evaluated))
+    if not tried:
+        return None
+    best = min(tried, key=lambda each: each[:2])[2]
+    while best.uniqueness < _UNIQUE and len(best.parts) < _MOST_PARTS:
+        further = _with_another_part(sample, best, found)
+        if further is None:
+            break
+        best = further
+    if best.score < _LEAST_SCORE:
+        return None
+    return sample.evaluate(best.parts)  # its groups are what is looked at from here on
+
+
+def _with_another_part(
+    sample: Sample, best: KeyEvaluation, found: Sequence[KeyCandidate]
+) -> KeyEvaluation | None:
+    used = {part.left.column for part in best.parts}, {part.right.column for part in best.parts}
+    parts = [
+        KeyPart(each.left, each.right)
+        for each in found
+        if each.left.column not in used[0] and each.right.column not in used[1]
+        and min(each.left_share, each.right_share) > 0.3
+    ][:_TRIED_KEYS]  # fmt: skip
+    parts += [
+        KeyPart(Form(left, "day", (), 1, True), Form(right, "day", (), 1, True))
+        for left in sample.dates[0]
+        for right in sample.dates[1]
+        if left not in used[0] and right not in used[1]
+    ][:_TRIED_KEYS]
+    tried = [sample.evaluate([*best.parts, part]) for part in parts]
+    better = [each for each in tried if each.score > best.score * _BETTER]
+    return max(better, key=lambda each: round(each.score, 3)) if better else None
+
+
+def _rules(
+    sample: Sample,
+    key: KeyEvaluation,
+    pair: AmountPair | None,
+    allowed: ToleranceFound | None,
+    window: WindowFound | None,
+    found: Sequence[KeyCandidate],
+) -> list[DraftRule]:
+    by_key = [DraftCondition.equal(part.left, part.right) for part in key.parts]
+    checks = []
+    if pair and allowed:
+        checks.append(DraftCondition.tolerance(pair, allowed))
+    if window:
+        checks.append(DraftCondition.window(window))
+    called = "same reference" + (" and amount" if pair else "")
+    rules = [DraftRule(called, "1:1", (*by_key, *checks))]
+    if pair and allowed:
+        split, joined = observed_differences.parts(sample, pair, allowed)
+        for number, cardinality, name in (
+            (split, "1:N", "one against several"), (joined, "N:1", "several against one")
+        ):  # fmt: skip
+            if number.are_there:
+                note = (
+                    f"{number.fitting:,} of {number.groups:,} groups of one row against several"
+                    " have the same sum"
+                )
+                rules.append(DraftRule(name, cardinality, (*by_key, *checks), note))
+        fallback = _by_name(sample, key, found)
+        if fallback:
+            exact = DraftCondition.tolerance(pair, allowed)
+            more = [DraftCondition.window(window)] if window else []
+            share = observed_differences.agreeing(
+                sample, "left", "right", (fallback.left.column, fallback.right.column)
+            )
+            note = f"for rows without a reference; the names agree in {share:.1%} of those with one"
+            conditions = (DraftCondition.equal(fallback.left, fallback.right), exact, *more)
+            rules.append(DraftRule("same name and amount", "1:1", conditions, note))
+    return rules
+
+
+def _by_name(
+    sample: Sample, key: KeyEvaluation, found: Sequence[KeyCandidate]
+) -> KeyCandidate | None:
+    """Other columns that agree where the key does, such as the name of the customer."""
+    used = {part.left.column for part in key.parts}, {part.right.column for part in key.parts}
+    fitting = [
+        (round(-share, 3), place, each)
+        for place, each in enumerate(found)
+        if each.left.column not in used[0] and each.right.column not in used[1]
+        and each.left.name in ("as it is", "in capitals")
+        and (share := observed_differences.agreeing(
+            sample, "left", "right", (each.left.column, each.right.column))) >= _NAMES_AGREE
+    ]  # fmt: skip
+    return min(fitting, key=lambda each: each[:2])[2] if fitting else None
+
+
+def _currency(
+    facts: tuple[list[ColumnFacts], list[ColumnFacts]],
+) -> tuple[str, str] | None:
+    """The first column of each side that holds currencies, if both have one."""
+    own = [[each.name for each in side if each.role == "currency"] for side in facts]
+    return (own[0][0], own[1][0]) if own[0] and own[1] else None
+
+
+def _evidence(
+    key: KeyEvaluation,
+    pair: AmountPair | None,
+    allowed: ToleranceFound | None,
+    window: WindowFound | None,
+    currency: tuple[str, str] | None,
+    names: tuple[str, str],
+    share: int,
+) -> list[str]:
+    left = ", ".join(part.left.column for part in key.parts)
+    right = ", ".join(part.right.column for part in key.parts)
+    overlap = (
+        f"{key.left_share:.1%} of the rows of {names[0]} have a {left} that occurs in {right} of"
+        f" {names[1]}, and {key.right_share:.1%} the other way round"
+    )
+    found = [overlap]
+    if pair and allowed:
+        opposite = " with the opposite sign" if pair.is_opposite else ""
+        found.append(
+            f"{pair.left} and {pair.right} are equal{opposite} in {pair.equal:,} of {pair.groups:,}"
+            f" groups of the same reference; the tolerance covers {allowed.covered:,} of"
+            f" {allowed.pairs:,} that are at most 10 % apart"
+        )
+    if window:
+        found.append(
+            f"{window.right} is {window.earliest} to {window.latest} days from {window.left} in"
+            f" {window.pairs:,} pairs"
+        )
+    if currency:
+        found.append(f"{currency[0]} and {currency[1]} hold currencies")
+    if share > 1:
+        found.append(f"computed from every {share}th value of the reference, on both sides")
+    return found
+
+
+def _unsure(
+    tables: tuple[SideTable, SideTable],
+    key: KeyEvaluation,
+    pair: AmountPair | None,
+    allowed: ToleranceFound | None,
+    window: WindowFound | None,
+) -> list[str]:
+    found = [
+        f"{table.source.uri}: csv.{each.option} {each.reason}"
+        for table in tables
+        for each in table.decisions
+        if not each.is_sure
+    ]
+    found += [
+        f"{table.source.uri}: only the first {table.rows:,} of about {table.total:,} rows were read"
+        for table in tables
+        if table.total
+    ]
+    if key.uniqueness < _UNIQUE:
+        found.append("the reference is not unique on either side: some rows may be ambiguous")
+    if pair is None:
+        found.append("no amounts agree under this reference: rows match by the reference alone")
+    elif allowed and allowed.covered < allowed.pairs:
+        found.append(
+            f"{allowed.pairs - allowed.covered:,} amounts differ by more than the tolerance, up to"
+            f" {format(allowed.largest or 0, 'f').rstrip('0').rstrip('.')}"
+        )
+    if window is None and not any(part.left.is_date for part in key.parts):
+        found.append("no dates lie close together: no date window is proposed")
+    return found
+
+
+def _tried(
+    connection: duckdb.DuckDBPyConnection,
+    draft: Draft,
+    tables: tuple[SideTable, SideTable],
+    bounds: Bounds,
+) -> tuple[Draft, Trial]:
+    """The draft without rules that take nothing, and what the others take."""
+    recipe = parsing.read(recipe_text.write(draft))
+    trial = try_recipe(connection, recipe, tables, bounds)
+    taken = {each.name for each in trial.rules if each.matches}
+    kept = tuple(rule for rule in draft.rules if rule.name in taken) or draft.rules[:1]
+    return recipe_text.with_rules(draft, kept), trial

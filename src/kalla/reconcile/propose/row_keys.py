@@ -1,0 +1,56 @@
+"""Which columns tell the rows of a table apart: the `primary_key` that a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import duckdb
+
+from kalla.reconcile.propose.column_roles import ColumnFacts
+from kalla.reconcile.propose.key_candidates import Form
+from kalla.reconcile.propose.side_tables import SideTable
+
+_COMBINED = 6  # columns of which combinations are tried
+_LONGEST = 60
+
+
+def row_key(
+    connection: duckdb.DuckDBPyConnection,
+    table: SideTable,
+    facts: Sequence[ColumnFacts],
+    reference: Sequence[Form],
+) -> tuple[tuple[str, ...], bool, str]:
+    """The columns, whether they are unique, and why these."""
+    preferred = [form.column for form in reference if not form.derivations or table.rows < 2]
+    named = [each for each in facts if each.name in preferred]
+    others = [each for each in facts if each.role in ("code", "integer") and each not in named]
+    texts = [each for each in facts if each.role == "text" and each.length <= _LONGEST]
+    for each in [*named, *others, *texts]:
+        if each.is_unique:
+            return (each.name,), True, f"unique and never empty in all {table.rows:,} rows"
+    pool = [each for each in facts if each.role in ("code", "integer", "text", "date", "amount")]
+    weight = {"code": 0, "integer": 0, "text": 1, "date": 1, "amount": 2}
+    pool = sorted(pool, key=lambda each: (-each.distinct, weight[each.role]))[:_COMBINED]
+    in_order = [each for each in facts if each in pool]
+    best: tuple[int, tuple[str, ...]] = (0, ())
+    groups = [group for width in (2, 3) for group in combinations(in_order, width)]
+    groups.sort(key=lambda group: (len(group), sum(weight[each.role] for each in group)))
+    for group in groups:
+        names = tuple(each.name for each in group)
+        parts = ", ".join(f"coalesce({table.text(name)}, '')" for name in names)
+        found = connection.execute(f"SELECT count(DISTINCT ({parts})) FROM {table.name}").fetchone()
+        count = int(found[0]) if found else 0
+        if count == table.rows:
+            return names, True, f"together unique in all {table.rows:,} rows"
+        if count > best[0]:
+            best = count, names
+    names = best[1] or (facts[0].name,)
+    return (
+        names,
+        False,
+        (
+            f"no columns tell all rows apart: {', '.join(names)} has {max(best[0], 1):,} values in"
+            f" {table.rows:,} rows, and equal ones are numbered"
+        ),
+    )

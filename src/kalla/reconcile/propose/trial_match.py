@@ -1,0 +1,131 @@
+"""A recipe tried on a sample: the real match, on rows whose key's hash falls into few buckets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import duckdb
+
+from kalla.reconcile import kernel
+from kalla.reconcile.plan import plan
+from kalla.reconcile.propose.side_tables import SideTable
+from kalla.reconcile.recipe.model import SIDES, Equal, Recipe, Side
+from kalla.reconcile.session.duckdb_engine import Resources
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.sql import column_values
+from kalla.reconcile.sql.column_values import held, quote
+from kalla.reconcile.sql.duckdb_limits import Bounds
+from kalla.storage.files import File
+
+TRIED_ROWS = 100_000  # of a side
+_WHEN = "1970-01-01T00:00:00+00:00"  # of evidence that nobody keeps
+
+
+@dataclass(frozen=True)
+class TriedRule:
+    name: str
+    matches: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a recipe did to the rows that it was tried on."""
+
+    left_rows: int
+    right_rows: int
+    left_matched: int
+    right_matched: int
+    ambiguous: int
+    rules: tuple[TriedRule, ...]
+    is_sample: bool
+
+    @property
+    def match_rate(self) -> float:
+        rows = self.left_rows + self.right_rows
+        return (self.left_matched + self.right_matched) / rows if rows else 0.0
+
+
+def try_recipe(
+    connection: duckdb.DuckDBPyConnection,
+    recipe: Recipe,
+    tables: tuple[SideTable, SideTable],
+    bounds: Bounds,
+) -> Trial:
+    """Match the rows of both tables, or of a sample of keys, and count."""
+    share = max(1, max(table.rows for table in tables) // TRIED_ROWS)
+    with tempfile.TemporaryDirectory(prefix="kalla-trial-") as place:
+        folder = Path(place)
+        inputs: dict[Side, plan.Input] = {}
+        for side, table in zip(SIDES, tables, strict=True):
+            file = folder / f"{side}.parquet"
+            _write(connection, recipe, side, table, share, file)
+            found = File(str(file), file.stat().st_size)
+            inputs[side] = replace(native_files.seen("parquet", [found]), marks=())
+        made = plan.make(recipe, inputs)
+        resources = Resources(bounds.memory, bounds.threads, folder / "temp")
+        facts = kernel.match(made, folder / "evidence", resources, _WHEN)
+    states = {side: facts.sides[side].states for side in SIDES}
+    rows = {
+        side: sum(tally.rows for name, tally in states[side].items() if name != "filtered")
+        for side in SIDES
+    }
+    matched = {
+        side: states[side]["matched"].rows + states[side]["suggested"].rows for side in SIDES
+    }
+    return Trial(
+        rows["left"],
+        rows["right"],
+        matched["left"],
+        matched["right"],
+        sum(states[side]["ambiguous"].rows for side in SIDES),
+        tuple(
+            TriedRule(each.name, each.matches, each.left.rows, each.right.rows)
+            for each in facts.rules
+        ),
+        share > 1,
+    )
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection,
+    recipe: Recipe,
+    side: Side,
+    table: SideTable,
+    share: int,
+    file: Path,
+) -> None:
+    """The rows of a side as Parquet: all, or those whose key is in the sample; rows without a key
+    by their number."""
+    columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in table.names)
+    where = ""
+    if share > 1:
+        keys = [
+            column_values.as_text(
+                column_values.value(table.columns, each.column(side), each.derivations(side))
+            ).sql
+            for each in recipe.rules[0].conditions
+            if isinstance(each, Equal)
+        ][:1]
+        value = keys[0] if keys else "NULL"
+        where = (
+            f" WHERE CASE WHEN {value} IS NULL THEN rid % {share} = 0"
+            f" ELSE hash({value}) % {share} = 0 END"
+        )
+    rows = f"SELECT {columns} FROM {table.name}{where} ORDER BY rid"
+    connection.execute(f"COPY ({rows}) TO '{file}' (FORMAT parquet)")
+
+
+def as_facts(trial: Trial) -> Mapping[str, object]:
+    return {
+        "match_rate": trial.match_rate,
+        "left": {"rows": trial.left_rows, "matched": trial.left_matched},
+        "right": {"rows": trial.right_rows, "matched": trial.right_matched},
+        "ambiguous": trial.ambiguous,
+        "rules": [vars(each) for each in trial.rules],
+        "is_sample": trial.is_sample,
+    }

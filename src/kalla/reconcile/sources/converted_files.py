@@ -1,0 +1,168 @@
+"""Files that are converted once before they are read: workbooks to Parquet, and CSV files that have
+lines that are no rows, or are in Windows-1252, to plain UTF-8.
+
+The copies are a cache in the temporary folder, named by what the file was and how it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.plan.plan import Input
+from kalla.reconcile.recipe.model import Csv, Workbook
+from kalla.reconcile.sources import workbooks
+from kalla.reconcile.sources.compressed_files import plain
+from kalla.storage import Storage
+from kalla.storage.files import File
+
+_KEPT_SECONDS = 24 * 3600
+_FORM = 1  # of the copies; another one makes them anew
+_PYTHON = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "windows-1252": "cp1252", "latin-1": "latin-1"}
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A copy that is read in the file's place, and what was left out of it."""
+
+    path: str
+    notes: tuple[str, ...]
+
+
+def is_needed(csv: Csv) -> bool:
+    """Whether a CSV is read from a copy: DuckDB reads no Windows-1252, and always to the end."""
+    return bool(csv.skip or csv.footer or csv.encoding == "windows-1252")
+
+
+def plain_dialect(csv: Csv) -> Csv:
+    """How the copy is written."""
+    return csv.model_copy(update={"skip": 0, "footer": 0, "encoding": "utf-8"})
+
+
+def of_csv(file: File, csv: Csv, storage: Storage) -> Converted:
+    def convert(target: Path) -> list[str]:
+        return _rows_alone(file.url, csv, storage, target)
+
+    return _cached(file, ".csv", csv.model_dump_json(), convert)
+
+
+def of_workbook(file: File, options: Workbook, storage: Storage) -> Converted:
+    def convert(target: Path) -> list[str]:
+        with storage.open(file.url) as opened:
+            content = opened.read()
+        sheet, _ = workbooks.to_parquet(content, file.url, options, target)
+        name = file.url.rpartition("/")[2]
+        notes = [f"{name}: sheet {sheet.name!r}, {sheet.reason}; header in row {sheet.header_row}"]
+        if options.footer:
+            notes.append(f"left out: the last {options.footer} rows of {name}")
+        return notes
+
+    return _cached(file, ".parquet", options.model_dump_json(), convert)
+
+
+def within_reach(given: Input, folder: Path) -> Input:
+    """The input with its copies in a folder that Spark's executors see too, as the cache need not
+    be."""
+    cache = str(_folder())
+    if not any(file.startswith(cache) for file in given.files):
+        return given
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, file in enumerate(given.files):
+        target = folder / f"{number:05}-{Path(file).name}"
+        shutil.copyfile(file, target)
+        files.append(str(target))
+    return replace(given, files=tuple(files))
+
+
+def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]:
+    """Write the header and the rows in UTF-8; what is left out is told."""
+    above: list[str] = []
+    below: deque[str] = deque()
+    with storage.open(url) as raw, target.open("w", encoding="utf-8", newline="") as written:
+        text = io.TextIOWrapper(plain(raw, url), _PYTHON[csv.encoding], newline="")
+        try:
+            above = [text.readline() for _ in range(csv.skip)]
+            if not csv.footer:
+                shutil.copyfileobj(text, written, 1 << 20)
+            given = 0
+            for line in text:
+                below.append(line)
+                given += bool(line.strip())
+                while given > csv.footer:
+                    first = below.popleft()
+                    given -= bool(first.strip())
+                    written.write(first)
+        except UnicodeError as error:
+            wrong = f"{url} is not written in {csv.encoding} ({error}): name its encoding"
+            raise InvalidInput(Problem("", wrong)) from None
+    name = url.rpartition("/")[2]
+    notes = []
+    for where, left_out in (("above the header", above), ("below the rows", below)):
+        if lines := [line.strip() for line in left_out if line.strip()]:
+            notes.append(f"left out: {len(lines)} lines of {name} {where}: {_shown(lines)}")
+    return notes
+
+
+def _shown(lines: Sequence[str]) -> str:
+    text = " / ".join(lines)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _cached(
+    file: File, ending: str, options: str, convert: Callable[[Path], list[str]]
+) -> Converted:
+    folder = _folder()
+    described = json.dumps([_FORM, file.mark, options], sort_keys=True)
+    own = folder / hashlib.sha256(described.encode()).hexdigest()
+    name = file.url.rpartition("/")[2]
+    stem = name if name.lower().endswith(ending) else f"{name}{ending}"
+    target, told = own / stem, own / "notes.json"
+    if not told.exists():
+        _sweep(folder)
+        fresh = folder / f".{uuid4().hex}"
+        fresh.mkdir(mode=0o700)
+        try:
+            notes = convert(fresh / stem)
+            (fresh / "notes.json").write_text(json.dumps(notes), "utf-8")
+            fresh.rename(own)
+        except OSError:
+            if not told.exists():  # unless another process was faster
+                raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    os.utime(own)
+    return Converted(str(target), tuple(json.loads(told.read_text("utf-8"))))
+
+
+def _folder() -> Path:
+    """Of this user alone: copies hold what the files do."""
+    folder = Path(tempfile.gettempdir()) / f"kalla-converted-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise InvalidInput(Problem("", f"{folder} belongs to somebody else: remove it"))
+    return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Copies that nobody has used for a day are gone."""
+    oldest = time.time() - _KEPT_SECONDS
+    for each in folder.iterdir():
+        try:
+            if each.stat().st_mtime < oldest:
+                shutil.rmtree(each, ignore_errors=True)
+        except OSError:  # another process sweeps too
+            continue

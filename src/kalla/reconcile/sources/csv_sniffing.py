@@ -1,0 +1,264 @@
+"""How a CSV file is written, found by its beginning and its end: each option with the reason.
+
+What is found are the `csv` options of a source, so that a person can correct each of them.
+"""
+
+from __future__ import annotations
+
+import csv as csv_lines
+import io
+import re
+from codecs import BOM_UTF8, BOM_UTF16_LE
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.recipe.model import COMPRESSIONS, Csv
+from kalla.reconcile.sources.compressed_files import plain
+from kalla.reconcile.sources.table_shape import find_shape
+from kalla.storage import Storage
+
+MOST_COLUMNS = 2_000
+_HEAD_BYTES = 256 * 1024
+_TAIL_BYTES = 16 * 1024
+_DELIMITERS = ((";", "semicolon"), (",", "comma"), ("\t", "tab"), ("|", "bar"))
+_READ_ROWS = 2_000
+_MOSTLY = 0.9  # of a column's values
+
+_PLAIN_DATE = (
+    "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d",
+    "%Y%m%d", "%d/%m/%y", "%m/%d/%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y",
+)  # fmt: skip
+_WITH_TIME = ("", " %H:%M:%S", " %H:%M", "T%H:%M:%S")
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
+_AMOUNT = re.compile(
+    r"[-+(]?\s?[€$£¥]?\s?(?P<digits>[0-9][0-9.,' \u00a0\u202f\u2019]*)[-)]?\s?[€$£¥]?"
+)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """An option of a source, what it was found to be, and by what."""
+
+    option: str
+    value: Any
+    reason: str
+    is_sure: bool = True
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    csv: Csv
+    decisions: tuple[Decided, ...]
+
+
+def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B008 -- frozen
+    """The options of a CSV file. What is given already is taken as it is."""
+    said = {name: getattr(given, name) for name in given.model_fields_set}
+    head, tail, is_whole = _ends(url, storage)
+    decided: list[Decided] = []
+
+    def decide(option: str, value: Any, reason: str, is_sure: bool = True) -> Any:
+        if option in said:
+            value, reason, is_sure = said[option], "as said", True
+        if reason:
+            decided.append(Decided(option, value, reason, is_sure))
+        return value
+
+    encoding = decide("encoding", *_encoding(head, url))
+    lines = _lines(head, encoding, is_whole)
+    quote = decide("quote", '"', "")
+    delimiter = decide("delimiter", *_delimiter(lines, quote))
+    rows = _parsed(lines, delimiter, quote)
+    last = None if is_whole else _parsed(_lines(tail, encoding, True)[1:], delimiter, quote)
+    shape = find_shape(rows, last)
+    if shape.width > MOST_COLUMNS:
+        raise _wrong(f"{url} has {shape.width:,} columns: at most {MOST_COLUMNS:,} can be read")
+    skip = decide("skip", shape.header, shape.header_reason if shape.header else "")
+    footer = decide("footer", shape.footer, shape.footer_reason if shape.footer else "")
+    records = rows[skip + 1 :]
+    if footer and last is None:
+        records = [row for row in records if any(row)][:-footer]
+    columns = list(zip(*(_padded(row, shape.width) for row in records[:_READ_ROWS]), strict=True))
+    decimal, thousands, reason, sure = _number_signs(columns)
+    decide("decimal", decimal, reason, sure)
+    decide("thousands", thousands, reason if thousands else "", sure)
+    written, reason, sure = _date_format(columns)
+    decide("date_format", written, reason if written else "", sure)
+    options = {each.option: each.value for each in decided if each.value is not None}
+    return Sniffed(Csv.model_validate(said | options), tuple(decided))
+
+
+def _ends(url: str, storage: Storage) -> tuple[bytes, bytes, bool]:
+    """The first and the last bytes of a file, and whether the first are all."""
+    size = storage.size(url)
+    with storage.open(url) as raw:
+        head = plain(raw, url).read(_HEAD_BYTES)
+        packed = url.lower().endswith(tuple(COMPRESSIONS))
+        is_whole = len(head) < _HEAD_BYTES if packed else size <= len(head)
+        tail = b""
+        if not is_whole and not packed:
+            raw.seek(size - _TAIL_BYTES)
+            tail = raw.read(_TAIL_BYTES)
+    if not head.strip():
+        raise _wrong(f"{url} is empty")
+    return head, tail, is_whole
+
+
+def _encoding(head: bytes, url: str) -> tuple[str, str]:
+    if head.startswith(BOM_UTF16_LE) or (head[1:200:2].count(0) > 80 and not head[:200:2].count(0)):
+        return "utf-16", "every second byte is zero, or the file begins with its mark"
+    if b"\0" in head:
+        raise _wrong(f"{url} is binary and no text, whatever its name says")
+    if head.startswith(BOM_UTF8):
+        return "utf-8", "the file begins with its mark"
+    try:
+        head[: head.rfind(b"\n") + 1 or len(head)].decode("utf-8")
+    except UnicodeDecodeError as error:
+        odd = head[error.start : error.start + 1]
+        line = head.count(b"\n", 0, error.start) + 1
+        with suppress(UnicodeDecodeError):
+            head.decode("cp1252")
+            sign = odd.decode("cp1252")
+            return (
+                "windows-1252",
+                f"not UTF-8: byte {odd.hex()} in line {line} is {sign!r} in Windows-1252",
+            )
+        return "latin-1", f"neither UTF-8 nor Windows-1252: byte {odd.hex()} in line {line}"
+    return "utf-8", "" if head.isascii() else "all of the beginning is valid UTF-8"
+
+
+def _lines(content: bytes, encoding: str, is_whole: bool) -> list[str]:
+    codec = {"windows-1252": "cp1252", "utf-8": "utf-8-sig"}.get(encoding, encoding)
+    text = content.decode(codec, "replace")
+    lines = io.StringIO(text, newline="").read().splitlines()
+    return lines if is_whole else lines[:-1]
+
+
+def _delimiter(lines: Sequence[str], quote: str) -> tuple[str, str, bool]:
+    """The sign that cuts most lines into the same number of values."""
+    scores = []
+    for sign, name in _DELIMITERS:
+        widths = Counter(len(row) for row in _parsed(lines[:500], sign, quote) if len(row) > 1)
+        if widths:
+            width, count = max(widths.items(), key=lambda each: (each[1], each[0]))
+            scores.append((count / max(1, len(lines[:500])), width, sign, name))
+    if not scores:
+        return ",", "there is one column", False
+    share, width, sign, name = max(scores, key=lambda each: (round(each[0], 2), each[1]))
+    return sign, f"{share:.0%} of the lines have {width} values between {name}s", share > 0.5
+
+
+def _parsed(lines: Sequence[str], delimiter: str, quote: str) -> list[list[str]]:
+    try:
+        return list(csv_lines.reader(lines, delimiter=delimiter, quotechar=quote))
+    except csv_lines.Error:  # a line longer than a value may be, or a null byte
+        return [line.split(delimiter) for line in lines]
+
+
+def _padded(row: Sequence[str], width: int) -> list[str]:
+    return [*row[:width], *[""] * (width - len(row))]
+
+
+def _number_signs(columns: Sequence[Sequence[str]]) -> tuple[str, str | None, str, bool]:
+    """The decimal and thousands signs that all amounts can be read by."""
+    votes: Counter[tuple[str, str | None]] = Counter()
+    example: dict[tuple[str, str | None], str] = {}
+    for column in columns:
+        values = [value.strip() for value in column if value.strip()]
+        found = [_AMOUNT.fullmatch(value) for value in values]
+        if not values or sum(map(bool, found)) < _MOSTLY * len(values):
+            continue
+        if _formats_of(values):
+            continue
+        for value, match in zip(values, found, strict=True):
+            signs = _signs_of(match["digits"].strip()) if match else None
+            if signs:
+                votes[signs] += 1
+                example.setdefault(signs, value)
+    if not votes:
+        return ".", None, "", True
+    decimals = Counter[str]()
+    for (decimal, _), count in votes.items():
+        decimals[decimal] += count
+    decimal = max(decimals, key=lambda sign: (decimals[sign], sign == "."))
+    thousands = Counter(
+        {sign: count for (own, sign), count in votes.items() if own == decimal and sign}
+    )
+    grouped = max(thousands, key=lambda sign: (thousands[sign], sign)) if thousands else None
+    shown = example.get((decimal, grouped)) or next(iter(example.values()))
+    against = sum(count for (own, _), count in votes.items() if own != decimal)
+    reason = f"as in {shown}"
+    if against:
+        reason += f"; {against} of {sum(votes.values())} amounts look otherwise"
+    return decimal, grouped, reason if decimal == "," or grouped else "", not against
+
+
+def _signs_of(digits: str) -> tuple[str, str | None] | None:
+    """What an amount tells of its signs; None if it has none, or could be read in two ways."""
+    groups = {".": ",", ",": ".", "'": ".", "\u2019": ".", " ": ",", "\u00a0": ",", "\u202f": ","}
+    names = {"\u2019": "'", "\u00a0": " ", "\u202f": " "}
+    for sign, decimal in groups.items():
+        between = re.escape(sign)
+        for point in {decimal, "," if sign in " \u00a0\u202f'\u2019" else decimal, "."} - {sign}:
+            if re.fullmatch(rf"\d{{1,3}}({between}\d{{3}})+{re.escape(point)}\d*", digits):
+                return point, names.get(sign, sign)
+            if re.fullmatch(rf"\d{{1,3}}({between}\d{{3}}){{2,}}", digits):
+                return decimal, names.get(sign, sign)
+    if re.fullmatch(r"\d+,(\d{1,2}|\d{4,})", digits):
+        return ",", None
+    if re.fullmatch(r"\d+\.(\d{1,2}|\d{4,})", digits):
+        return ".", None
+    return None
+
+
+def _date_format(columns: Sequence[Sequence[str]]) -> tuple[str | None, str, bool]:
+    """The format that every date of every column with dates is written in."""
+    kept: set[str] | None = None
+    example = ""
+    for column in columns:
+        values = list(dict.fromkeys(value.strip() for value in column if value.strip()))
+        if (formats := _formats_of(values)) and (kept is None or kept & formats):
+            kept = formats if kept is None else kept & formats
+            example = example or max(values)
+    if not kept:
+        return None, "", True
+    order = [plain + timed for timed in _WITH_TIME for plain in _PLAIN_DATE]
+    found = sorted(kept, key=order.index)
+    if len(found) == 1:
+        return found[0], f"as in {example}", True
+    return found[0], f"as in {example}; {' or '.join(found[1:])} would read all dates too", False
+
+
+def _formats_of(values: Sequence[str]) -> set[str]:
+    """The formats that read nearly all of these values; none for ISO dates, which need none."""
+    if not values or all(_ISO.fullmatch(value) for value in values):
+        return set()
+    shape = re.compile(
+        r"(\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}|\d{1,2}[- ]\w{3}[- ]\d{4}|\w{3} .*)([ T].*)?"
+    )
+    if sum(bool(shape.fullmatch(value)) for value in values) < _MOSTLY * len(values):
+        return set()
+    found = set()
+    for plain_format in _PLAIN_DATE:
+        for timed in _WITH_TIME:
+            read = sum(_reads(value, plain_format + timed) for value in values)
+            if read >= _MOSTLY * len(values) and read > len(values) - 2:
+                found.add(plain_format + timed)
+    return found
+
+
+def _reads(value: str, written: str) -> bool:
+    try:
+        found = datetime.strptime(value, written)  # noqa: DTZ007 -- only whether it can be read
+    except ValueError:
+        return False
+    return 1900 <= found.year <= 2200 and not ("%Y%m%d" in written and len(value) < 8)
+
+
+def _wrong(message: str) -> InvalidInput:
+    return InvalidInput(Problem("uri", message))

@@ -1,0 +1,1 @@
+"""Simulates how policies scale workers over a day of jobs, without a cluster."""

@@ -1,0 +1,97 @@
+-- Statements about the ledger. Every write carries the partition's epoch, its fence.
+
+-- name: enter
+-- A partition nobody has seen before starts at the offset that is the earliest.
+INSERT INTO kalla.ledger (pipeline, topic, partition, topic_id, next_offset, first_offset)
+VALUES (%(pipeline)s, %(topic)s, %(partition)s, %(topic_id)s, %(earliest)s, %(earliest)s)
+ON CONFLICT DO NOTHING;
+
+-- name: take
+-- From here on an earlier member's intent and commit change nothing.
+UPDATE kalla.ledger SET epoch = epoch + 1, slot = %(slot)s, worker = %(worker)s
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+RETURNING topic, partition, topic_id, epoch, generation, next_offset, stopped,
+    intent_id, intent_end, intent_mapping, intent_table, intent_deadline,
+    extract(epoch FROM kalla.clock() - intent_at)::double precision AS intent_seconds;
+
+-- name: intend
+-- Before anything is inserted: who recovers knows exactly what may be there.
+UPDATE kalla.ledger
+SET intent_id = nextval('kalla.intents'), intent_end = %(end)s, intent_mapping = %(mapping_version)s,
+    intent_table = %(table_uuid)s, intent_deadline = %(deadline)s, intent_at = kalla.clock()
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id IS NULL AND stopped IS NULL
+RETURNING intent_id;
+
+-- name: extend
+-- A recovered intent is tried again: its content is frozen, its deadline is new.
+UPDATE kalla.ledger SET intent_deadline = %(deadline)s
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
+RETURNING intent_id;
+
+-- name: commit
+-- Trap 13: after the insert. The epoch, the offset and the intent all have to be ours.
+UPDATE kalla.ledger
+SET next_offset = intent_end, intent_id = NULL, intent_end = NULL, intent_mapping = NULL,
+    intent_table = NULL, intent_deadline = NULL, intent_at = NULL,
+    rows = rows + %(rows)s, dead = dead + %(dead)s, skipped = skipped + %(skipped)s,
+    filtered = filtered + %(filtered)s,
+    newest_at = greatest(newest_at, to_timestamp(%(newest_ms)s::double precision / 1000)),
+    committed_at = kalla.clock()
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
+RETURNING next_offset;
+
+-- name: stop_partition
+UPDATE kalla.ledger SET stopped = %(stopped)s, reason = %(reason)s
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND epoch = %(epoch)s
+RETURNING partition;
+
+-- name: ledger
+SELECT topic, partition, topic_id, epoch, generation, first_offset, next_offset, stopped, reason,
+    rows, dead, skipped, filtered, newest_at, committed_at, intent_id, intent_end, intent_at,
+    extract(epoch FROM kalla.clock() - intent_at)::double precision AS intent_seconds,
+    slot, worker, log_start, log_end, retention_ms,
+    extract(epoch FROM kalla.clock() - newest_at)::double precision AS newest_seconds
+FROM kalla.ledger WHERE pipeline = %(pipeline)s ORDER BY topic, partition;
+
+-- name: note_log
+-- What Kafka's log looks like, for lag on pages; the fence keeps an earlier member's view out.
+UPDATE kalla.ledger SET log_start = %(log_start)s, log_end = %(log_end)s,
+    retention_ms = %(retention_ms)s, log_at = kalla.clock()
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND epoch = %(epoch)s;
+
+-- name: add_rate
+INSERT INTO kalla.pipeline_rates (pipeline, partition, at, rows, dead, waiting)
+VALUES (%(pipeline)s, %(partition)s, date_bin('10 seconds', kalla.clock(), 'epoch'), %(rows)s,
+    %(dead)s, %(waiting)s)
+ON CONFLICT (pipeline, at, partition) DO UPDATE SET rows = pipeline_rates.rows + EXCLUDED.rows,
+    dead = pipeline_rates.dead + EXCLUDED.dead, waiting = EXCLUDED.waiting;
+
+-- name: intents_since
+-- How many intents were written since: no more blocks than that can have pushed out its token.
+SELECT last_value - %(intent_id)s AS count FROM kalla.intents;
+
+-- name: seek
+-- A new generation: rows of the earlier one stay apart, and no token of theirs is used again. Not
+-- while a range is on its way, unless nobody can say any more what became of it.
+UPDATE kalla.ledger
+SET next_offset = %(offset)s, first_offset = %(offset)s, generation = generation + 1,
+    epoch = epoch + 1, topic_id = %(topic_id)s, stopped = NULL, reason = NULL,
+    intent_id = NULL, intent_end = NULL, intent_mapping = NULL, intent_table = NULL,
+    intent_deadline = NULL, intent_at = NULL
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND next_offset = %(from)s AND (intent_id IS NULL OR stopped IN ('topic_replaced', 'uncertain'))
+RETURNING generation;
+
+-- name: skip_gap
+UPDATE kalla.ledger
+SET next_offset = %(offset)s, epoch = epoch + 1, stopped = NULL, reason = NULL,
+    intent_id = NULL, intent_end = NULL, intent_mapping = NULL, intent_table = NULL,
+    intent_deadline = NULL, intent_at = NULL
+WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
+  AND next_offset = %(from)s AND stopped = 'gap'
+RETURNING partition;

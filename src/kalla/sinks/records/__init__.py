@@ -1,0 +1,1 @@
+"""What was delivered: the audit, dead letters, seeks."""

@@ -1,0 +1,171 @@
+"""Compares, offset by offset, what ClickHouse and the dead letters hold with what Kafka has.
+
+It asks the ledger only for the span that is said to be delivered, never for what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from kalla.errors import Conflict
+from kalla.sinks.ledger import LedgerRow
+from kalla.sinks.model import RowRules
+from kalla.sinks.records.letters import OPEN
+from kalla.sinks.rows.transform import Transform
+from kalla.sinks.servers.clickhouse import ClickHouse
+from kalla.sinks.servers.connections import Resolve, kafka_settings, target
+from kalla.sinks.servers.lag import log_ends
+from kalla.sinks.servers.messages import Message, OffsetRange, Reader
+from kalla.sinks.store import PipelineRecord
+
+_STEP = 200_000
+_MOST_NAMED = 20
+_READ_SECONDS = 120.0
+
+
+class PartitionAudit(BaseModel):
+    partition: int
+    start: int
+    end: int
+    messages: int = Field(description="in Kafka")
+    rows: int
+    dead_letters: int = Field(description="those that no replay has settled")
+    left_out: int = Field(
+        description="messages without a row that a filter or a tombstone explains"
+    )
+    missing: list[int] = Field(description="offsets in Kafka and nowhere else; the first ones")
+    doubled: list[int] = Field(description="offsets in ClickHouse more than once; the first ones")
+    unknown: list[int] = Field(description="offsets in ClickHouse and not in Kafka; the first ones")
+    missing_count: int
+    doubled_count: int
+    unknown_count: int
+    removed: int = Field(description="offsets that retention removed: they cannot be compared")
+
+
+class Audit(BaseModel):
+    agrees: bool
+    partitions: list[PartitionAudit]
+
+
+class LastAudit(Audit):
+    at: datetime
+
+
+def audit(
+    record: PipelineRecord,
+    ledger: Sequence[LedgerRow],
+    versions: Sequence[RowRules],
+    resolve: Resolve,
+) -> Audit:
+    """Blocking; reads the whole span from Kafka again. `versions` explain what was left out."""
+    if not record.clickhouse.provenance:
+        raise Conflict("without provenance columns nobody can say which message a row came from")
+    transforms = [Transform(each) for each in versions]
+    settings = kafka_settings(record.kafka, resolve)
+    ends = log_ends(settings, record.kafka.topic)
+    reader, server = Reader(settings), ClickHouse(target(record.clickhouse, resolve), 300)
+    try:
+        found = [
+            _partition(record, row, ends[row.partition][0], reader, server, transforms)
+            for row in ledger
+            if row.topic == record.kafka.topic and row.partition in ends
+        ]
+    finally:
+        reader.close()
+        server.close()
+        for each in transforms:
+            each.close()
+    agrees = not any(
+        each.missing_count or each.doubled_count or each.unknown_count for each in found
+    )
+    return Audit(agrees=agrees, partitions=found)
+
+
+def _partition(
+    record: PipelineRecord,
+    row: LedgerRow,
+    earliest: int,
+    reader: Reader,
+    server: ClickHouse,
+    transforms: Sequence[Transform],
+) -> PartitionAudit:
+    total: dict[str, Any] = {
+        "messages": 0, "rows": 0, "dead_letters": 0, "missing_count": 0, "doubled_count": 0,
+        "unknown_count": 0, "left_out": 0,
+    }  # fmt: skip
+    named: dict[str, list[int]] = {"missing": [], "doubled": [], "unknown": []}
+    start = min(max(earliest, row.first_offset), row.next_offset)
+    for begin in range(start, row.next_offset, _STEP):
+        span = OffsetRange(row.topic, row.partition, begin, min(begin + _STEP, row.next_offset))
+        messages = reader.read(span, _READ_SECONDS)
+        wanted = np.array([each.offset for each in messages], dtype=np.int64)
+        rows = _offsets(server, record, row, span, record.clickhouse.table, "_")
+        dead = _offsets(server, record, row, span, record.clickhouse.dead_letters, "")
+        held, counts = np.unique(np.concatenate([rows, dead]), return_counts=True)
+        absent = np.setdiff1d(wanted, held)
+        explained = _explained(messages, absent, transforms)
+        total["left_out"] += len(explained)
+        for name, offsets in (
+            ("missing", np.setdiff1d(absent, explained)),
+            ("doubled", held[counts > 1]),
+            ("unknown", np.setdiff1d(held, wanted)),
+        ):
+            total[f"{name}_count"] += len(offsets)
+            named[name] += offsets[: _MOST_NAMED - len(named[name])].tolist()
+        total["messages"] += len(wanted)
+        total["rows"] += len(rows)
+        total["dead_letters"] += len(dead)
+    return PartitionAudit(
+        partition=row.partition,
+        start=start,
+        end=row.next_offset,
+        removed=start - min(row.first_offset, start),
+        **total,
+        **named,
+    )
+
+
+def _explained(
+    messages: Sequence[Message], absent: Any, transforms: Sequence[Transform]
+) -> list[int]:
+    """Of the offsets without a row those that some version of the rules leaves out."""
+    left = set(absent.tolist())
+    found: list[int] = []
+    for transform in transforms:
+        if not left:
+            break
+        result = transform.apply([each for each in messages if each.offset in left])
+        out = [*result.skipped, *result.filtered]
+        found += out
+        left -= set(out)
+    return found
+
+
+def _offsets(
+    server: ClickHouse,
+    record: PipelineRecord,
+    row: LedgerRow,
+    span: OffsetRange,
+    table: str,
+    prefix: str,
+) -> Any:
+    named = f"`{record.clickhouse.database}`.`{table}`"
+    mine = "" if prefix else f" AND {OPEN % {'table': named}}"
+    found = server.arrow(
+        f"SELECT {prefix}offset AS o FROM {named}"
+        f" WHERE {prefix}topic = {{topic:String}} AND {prefix}partition = {{partition:Int32}}"
+        f" AND {prefix}generation = {{generation:Int32}}"
+        f" AND {prefix}offset >= {{start:Int64}} AND {prefix}offset < {{end:Int64}}{mine}",
+        topic=span.topic,
+        partition=span.partition,
+        generation=row.generation,
+        start=span.start,
+        end=span.end,
+        pipeline=record.pipeline,
+    )
+    return found.column("o").to_numpy()

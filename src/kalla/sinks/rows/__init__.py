@@ -1,0 +1,1 @@
+"""What messages become: types, the mapping, filters, and what samples suggest."""

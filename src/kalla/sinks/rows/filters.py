@@ -1,0 +1,252 @@
+"""Filters: SQL predicates over the mapped columns, held by the sandbox, evaluated by DuckDB.
+
+The simple comparisons of the older, CEL-like form (`==`, `&&`, `||`, `!`) are translated first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kalla.errors import InvalidInput, Problem
+from kalla.sinks.model import Column
+from kalla.sinks.rows.types import Unfit, column_type
+
+LONGEST = 2000
+
+# Of the sandbox's functions those that mean the same in DuckDB; none fails on a value of its type.
+_FUNCTIONS = frozenset(
+    {
+        "abs", "coalesce", "concat", "contains", "endswith", "greatest", "least", "left", "length",
+        "lower", "ltrim", "nullif", "replace", "right", "rtrim", "startswith", "substring", "trim",
+        "upper",
+    }
+)  # fmt: skip
+_KAFKA = {"_topic": pa.string(), "_partition": pa.int32(), "_offset": pa.int64()}
+_CEL = re.compile(r"==|&&|\|\||!(?!=)")
+_CEL_TOKENS = re.compile(
+    r"""(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!()-])"""
+    r"""|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<space>\s+)"""
+)
+_CEL_SIGNS = {"==": "=", "&&": "AND", "||": "OR", "!": "NOT"}
+
+
+class Filter:
+    """The filters of one mapping version, made ready; a row passes if all of them are true."""
+
+    def __init__(self, filters: Sequence[str], mapping: Sequence[Column]) -> None:
+        import duckdb
+
+        self._condition = " AND ".join(f"({each})" for each in held(filters, mapping))
+        self._connection = duckdb.connect(
+            config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"}
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def passing(self, columns: Mapping[str, pa.Array], place: Place) -> Passing:
+        """Which rows pass; a row for which it cannot be said is named, never dropped."""
+        offsets = place.offsets
+        count = len(offsets)
+        kafka = {
+            "_topic": pa.array([place.topic] * count, pa.string()),
+            "_partition": pa.array([place.partition] * count, pa.int32()),
+            "_offset": pa.array(offsets, pa.int64()),
+        }
+        table = pa.table({name: _naive(each) for name, each in columns.items()} | kafka)
+        faults: dict[int, str] = {}
+        return Passing(self._bisect(table, 0, faults), faults)
+
+    def _bisect(self, table: pa.Table, start: int, faults: dict[int, str]) -> list[bool]:
+        """A value that the predicate fails on is found by halving, so that the others go on."""
+        try:
+            return self._evaluate(table)
+        except _duckdb_error() as error:
+            if table.num_rows == 1:
+                faults[start] = f"the filter cannot be evaluated: {str(error).splitlines()[0]}"
+                return [False]
+        half = table.num_rows // 2
+        return [
+            *self._bisect(table.slice(0, half), start, faults),
+            *self._bisect(table.slice(half), start + half, faults),
+        ]
+
+    def _evaluate(self, table: pa.Table) -> list[bool]:
+        if not table.num_rows:
+            return []
+        self._connection.register("message", table)
+        # By its number: nobody promises the order of a scan.
+        found: pa.Table = self._connection.sql(
+            f"SELECT _offset, coalesce({self._condition}, false) AS passes FROM message"
+        ).to_arrow_table()
+        passes = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+        return [passes[offset] for offset in table.column("_offset").to_pylist()]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of a batch come from."""
+
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Passing:
+    """One answer a row; `faults` names the rows without one, and why."""
+
+    rows: list[bool]
+    faults: dict[int, str]
+
+
+def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[Problem]:
+    """What is wrong with the filters: syntax, names, types."""
+    problems: list[Problem] = []
+    for number, each in enumerate(filters):
+        try:
+            held([each], mapping, number)
+        except InvalidInput as error:
+            problems += error.problems
+    return problems
+
+
+def held(filters: Sequence[str], mapping: Sequence[Column], first: int = 0) -> list[str]:
+    """The predicates as DuckDB sees them: written anew from their trees. Raises InvalidInput."""
+    return [_held(each, mapping, f"filters.{number}") for number, each in enumerate(filters, first)]
+
+
+def _held(text: str, mapping: Sequence[Column], field: str) -> str:
+    from sqlglot import exp, parse_one
+
+    from kalla.spark.sandbox import hold
+
+    if len(text) > LONGEST:
+        raise InvalidInput(Problem(field, f"has more than {LONGEST:,} characters"))
+    schema = _schema(mapping)
+    predicate = translated(text, field)
+    passed = hold(
+        f"SELECT * FROM message WHERE ({predicate})", {"message": list(schema)}, field, {}
+    )
+    tree = parse_one(passed, dialect="spark")
+    where = tree.args.get("where")
+    parts = {name for name, part in tree.args.items() if part}
+    nested = tree.find(exp.Subquery, exp.Exists, exp.Window, exp.AggFunc)
+    if where is None or len(list(tree.find_all(exp.Select))) != 1 or nested is not None:
+        raise InvalidInput(Problem(field, "must be one predicate, without SELECT and aggregates"))
+    if parts - {"expressions", "from_", "from", "where", "kind"}:
+        raise InvalidInput(Problem(field, "must be one predicate and nothing after it"))
+    for node in where.find_all(exp.Func, exp.Cast, exp.RegexpLike):
+        name = _spark_name(node)
+        if name not in _FUNCTIONS and not isinstance(node, exp.And | exp.Or | exp.Case | exp.If):
+            raise InvalidInput(
+                Problem(
+                    field,
+                    f"{name} is not for filters",
+                    suggestion=f"use one of {', '.join(sorted(_FUNCTIONS))}",
+                )
+            )
+    for like in where.find_all(exp.Like):
+        if "\\" in like.sql():
+            raise InvalidInput(Problem(field, "a backslash in LIKE is not allowed"))
+    written = str(where.this.sql(dialect="duckdb"))
+    _check_types(written, schema, field)
+    return written
+
+
+def _spark_name(node: Any) -> str:
+    return str(node.sql(dialect="spark")).split("(")[0].lower()
+
+
+def _check_types(predicate: str, schema: Mapping[str, Any], field: str) -> None:
+    """On one made-up row: DuckDB objects to what does not compare with values of these types."""
+    import duckdb
+
+    row = pa.table({name: pa.array([_any_value(kind)], kind) for name, kind in schema.items()})
+    with duckdb.connect(config={"enable_external_access": "false"}) as connection:
+        connection.register("message", row)
+        try:
+            described = connection.execute(f"DESCRIBE SELECT {predicate} AS p FROM message")
+            kind = described.fetchall()[0][1]
+            connection.execute(f"SELECT {predicate} FROM message").fetchall()
+        except duckdb.OutOfRangeException:
+            pass  # of this value; the rows' own are another matter
+        except duckdb.Error as error:
+            raise InvalidInput(Problem(field, str(error).splitlines()[0])) from None
+    if kind != "BOOLEAN":
+        raise InvalidInput(Problem(field, f"must be true or false, and is {kind}"))
+
+
+def _any_value(kind: Any) -> object:
+    if pa.types.is_boolean(kind):
+        return True
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return 1
+    if pa.types.is_decimal(kind):
+        return Decimal(0)
+    if pa.types.is_string(kind):
+        return "x"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return 0
+    return []
+
+
+def _schema(mapping: Sequence[Column]) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for each in mapping:
+        try:
+            kind = column_type(each.type, each.unit).arrow
+        except Unfit:
+            continue  # told with the mapping
+        if not pa.types.is_decimal256(kind):  # DuckDB has no such numbers
+            schema[each.column] = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+    return schema | _KAFKA
+
+
+def _naive(column: pa.Array) -> pa.Array:
+    """Times as UTC without a zone, so that they compare with plain literals."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return pc.local_timestamp(column)
+    return column
+
+
+def translated(text: str, field: str = "filters") -> str:
+    """The predicate as SQL; a CEL-like one is rewritten sign by sign, a SQL one left as it is."""
+    outside = re.sub(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", "''", text)
+    if not _CEL.search(outside):
+        return text
+    written: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _CEL_TOKENS.match(text, at)
+        if found is None:
+            raise InvalidInput(
+                Problem(
+                    field,
+                    f"cannot be read at {text[at : at + 20]!r}: with ==, && and || only simple"
+                    " comparisons are translated",
+                    suggestion="write SQL: name = 'x' AND amount > 3",
+                )
+            )
+        at = found.end()
+        if found["text"]:
+            body = found["text"][1:-1].replace("\\'", "'").replace('\\"', '"')
+            written.append("'" + body.replace("'", "''") + "'")
+        elif found["name"] == "null" and written and written[-1] in ("=", "!="):
+            written[-1] = "IS NULL" if written[-1] == "=" else "IS NOT NULL"
+        elif not found["space"]:
+            written.append(_CEL_SIGNS.get(found[0], found[0]))
+    return " ".join(written)
+
+
+def _duckdb_error() -> type[Exception]:
+    import duckdb
+
+    return duckdb.Error

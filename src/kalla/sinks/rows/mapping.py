@@ -1,0 +1,206 @@
+"""Turns messages into columns: each message becomes one row or one dead letter, never both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from kalla.errors import Problem
+from kalla.sinks.model import Column
+from kalla.sinks.rows.types import ColumnType, Unfit, column_type
+from kalla.sinks.servers.messages import Message
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A message that has no row: why, and the field at fault ("" for the whole message)."""
+
+    message: Message
+    reason: str
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Rows in the order of their offsets, and the messages that have none."""
+
+    columns: dict[str, pa.Array]
+    offsets: list[int]
+    dead: list[DeadLetter]
+
+
+def mapping_problems(mapping: Sequence[Column]) -> list[Problem]:
+    """What is wrong with types, constants and defaults."""
+    problems = []
+    for each in mapping:
+        place = f"mapping.{each.column}"
+        try:
+            known = column_type(each.type, each.unit)
+        except (Unfit, ValueError) as error:
+            problems.append(Problem(f"{place}.type", str(error)))
+            continue
+        for name, given in (("constant", each.constant), ("default", each.default)):
+            if name in each.model_fields_set:
+                try:
+                    known.convert(_exact(given) if known.exact_numbers else given)
+                except Unfit as error:
+                    problems.append(Problem(f"{place}.{name}", str(error)))
+    return problems
+
+
+class Mapper:
+    """A mapping made ready: types looked up, paths taken apart, the JSON parser chosen."""
+
+    def __init__(self, mapping: Sequence[Column]) -> None:
+        self.columns = [(each, column_type(each.type, each.unit)) for each in mapping]
+        # orjson reads numbers as floats, which would change a decimal's last digits.
+        exact = any(known.exact_numbers for _, known in self.columns)
+        self._parse: Callable[[bytes], Any] = parse_exactly if exact else orjson.loads
+
+    def map(self, messages: Sequence[Message]) -> Mapped:
+        """`messages` have a value each: tombstones were taken out before."""
+        dead: list[DeadLetter] = []
+        kept: list[Message] = []
+        documents: list[Any] = []
+        for message in messages:
+            try:
+                document = self._parse(message.value or b"")
+            except (ValueError, RecursionError) as error:
+                dead.append(DeadLetter(message, f"is not JSON: {_cause(error)}"))
+                continue
+            if type(document) is not dict:
+                dead.append(DeadLetter(message, "is JSON, but not an object"))
+                continue
+            kept.append(message)
+            documents.append(document)
+        values: list[list[Any]] = []
+        faults: dict[int, tuple[str, str]] = {}
+        for column, known in self.columns:
+            values.append(_column(column, known, kept, documents, faults))
+        if faults:
+            dead += [DeadLetter(kept[row], *faults[row]) for row in faults]
+            good = [row for row in range(len(kept)) if row not in faults]
+            values = [[column[row] for row in good] for column in values]
+            kept = [kept[row] for row in good]
+        columns = {
+            column.column: pa.array(cells, known.arrow)
+            for (column, known), cells in zip(self.columns, values, strict=True)
+        }
+        return Mapped(columns, [message.offset for message in kept], dead)
+
+
+def _cause(error: ValueError | RecursionError) -> str:
+    """Without the place: letters are grouped by their reason."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:200]
+
+
+def parse_exactly(value: bytes) -> Any:
+    """JSON with numbers as they are written; strict about UTF-8 and about NaN."""
+    return json.loads(value.decode("utf-8"), parse_float=Decimal, parse_constant=_refuse)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _column(
+    column: Column,
+    known: ColumnType,
+    messages: Sequence[Message],
+    documents: Sequence[Any],
+    faults: dict[int, tuple[str, str]],
+) -> list[Any]:
+    """The column's values, converted; what cannot be is noted in `faults`, the first one counts."""
+    raw = _raw(column, messages, documents)
+    if known.plain and set(map(type, raw)) <= known.plain and _fits(raw, known):
+        return raw
+    converted: list[Any] = []
+    where = column.path or column.header or column.kafka or column.column
+    absent = _default(column, known)
+    for row, value in enumerate(raw):
+        try:
+            if value is _ABSENT:
+                if absent is _ABSENT:
+                    raise Unfit("is absent, and the mapping has no default for it")
+                converted.append(absent)
+            else:
+                converted.append(known.convert(value))
+        except Unfit as error:
+            faults.setdefault(row, (str(error), where))
+            converted.append(None)
+    return converted
+
+
+def _fits(raw: list[Any], known: ColumnType) -> bool:
+    """Whether Arrow takes all of them as they are: bounds of integers, halves of characters."""
+    try:
+        pa.array(raw, known.arrow)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def _raw(column: Column, messages: Sequence[Message], documents: Sequence[Any]) -> list[Any]:
+    if column.path is not None:
+        return _at(column.path.split("."), documents)
+    if column.header is not None:
+        return [_header(message, column.header) for message in messages]
+    if column.kafka is not None:
+        return [_of_kafka(message, column.kafka) for message in messages]
+    constant = column.constant
+    if column_type(column.type, column.unit).exact_numbers:
+        constant = _exact(constant)
+    return [constant] * len(messages)
+
+
+def _at(path: list[str], documents: Sequence[Any]) -> list[Any]:
+    first, *rest = path
+    found = [document.get(first, _ABSENT) for document in documents]
+    for name in rest:
+        found = [
+            each.get(name, _ABSENT) if type(each) is dict else (None if each is None else _ABSENT)
+            for each in found
+        ]
+    return found
+
+
+def _default(column: Column, known: ColumnType) -> Any:
+    if column.has_default:
+        given = _exact(column.default) if known.exact_numbers else column.default
+        return known.convert(given)
+    return None if known.nullable else _ABSENT
+
+
+def _exact(value: Any) -> Any:
+    """YAML reads 0.10 as a float; its shortest notation is what was written."""
+    return Decimal(repr(value)) if type(value) is float else value
+
+
+def _header(message: Message, name: str) -> Any:
+    values = [value for key, value in message.headers if key == name]
+    return _decoded(values[-1]) if values else _ABSENT
+
+
+def _of_kafka(message: Message, field: str) -> Any:
+    if field == "key":
+        return _decoded(message.key)
+    if field == "headers":
+        return {key: _decoded(value) for key, value in message.headers}
+    if field == "timestamp":
+        return message.timestamp
+    return getattr(message, field)
+
+
+def _decoded(value: bytes | None) -> str | None:
+    # What is no UTF-8 becomes half characters, which no column of text takes.
+    return None if value is None else value.decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""The two servers of a pipeline: reading Kafka, writing and checking ClickHouse."""

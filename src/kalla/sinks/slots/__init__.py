@@ -1,0 +1,1 @@
+"""Who carries a pipeline: slots by lease, group members, the process that delivers."""

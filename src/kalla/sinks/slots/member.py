@@ -1,0 +1,252 @@
+"""A member of a pipeline's consumer group: it learns which partitions are its own, and no more.
+
+The ledger says where to read; offsets are committed to the group for lag tools alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+
+from kalla import logs
+from kalla.errors import NotFound, Unavailable
+
+_log = logs.get(__name__)
+
+_ENDS_SECONDS = 0.1  # between questions for the ends of the log; while nothing happens, rarer
+_IDLE_ENDS_SECONDS = 0.5
+_IDLE_AFTER_SECONDS = 10.0
+_ASK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class LogEnds:
+    """The oldest offset that Kafka has and the one that comes next."""
+
+    low: int
+    high: int
+
+
+class GroupMember(threading.Thread):
+    """One thread makes every call, for a consumer serialises them and a commit would starve."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        topic: str,
+        group: str,
+        instance: str,
+        session_seconds: float,
+        changed: Callable[[], None],
+        drain_seconds: float = 5.0,
+    ) -> None:
+        super().__init__(name=f"member {instance}", daemon=True)
+        self._topic = topic
+        self._changed = changed
+        self._drain_seconds = drain_seconds
+        self._lock = threading.Condition()
+        self._assigned: frozenset[int] = frozenset()
+        self._leaving: frozenset[int] = frozenset()  # revoked, but their delivery may go on
+        self._busy: frozenset[int] = frozenset()
+        self._ends: dict[int, LogEnds] = {}
+        self._positions: dict[int, int] = {}  # to be committed to the group
+        self._stopping = threading.Event()
+        self._moved = 0.0  # when the log last grew
+        self.trouble: str | None = None
+        self._consumer = Consumer(
+            {
+                **settings,
+                "group.id": group,
+                "group.instance.id": instance,
+                "group.protocol": "classic",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": int(session_seconds * 1000),
+                "heartbeat.interval.ms": int(session_seconds * 1000 / 6),
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "topic.metadata.refresh.interval.ms": 10_000,
+            }
+        )
+
+    def assigned(self) -> frozenset[int]:
+        """The partitions whose delivery may begin now."""
+        with self._lock:
+            return self._assigned - self._leaving
+
+    def ends(self) -> dict[int, LogEnds]:
+        with self._lock:
+            return dict(self._ends)
+
+    def begin(self, partition: int) -> bool:
+        """Say that a delivery of the partition begins; False if it is no longer ours."""
+        with self._lock:
+            if partition not in self._assigned - self._leaving:
+                return False
+            self._busy |= {partition}
+            return True
+
+    def end(self, partition: int, position: int | None = None) -> None:
+        """Say that it has ended, and up to where the partition is delivered."""
+        with self._lock:
+            self._busy -= {partition}
+            if position is not None:
+                self._positions[partition] = position
+            self._lock.notify_all()
+
+    def stop(self) -> None:
+        """Leave the group and wait for it: a static member that only closes would keep its seat."""
+        self._stopping.set()
+        with self._lock:
+            self._lock.notify_all()
+        self.join(10)
+
+    def run(self) -> None:
+        try:
+            self._consumer.subscribe(
+                [self._topic],
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
+            )
+            asked = self._moved = time.monotonic()
+            while not self._stopping.is_set():
+                idle = time.monotonic() - self._moved > _IDLE_AFTER_SECONDS
+                pause = _IDLE_ENDS_SECONDS if idle else _ENDS_SECONDS
+                message = self._consumer.poll(pause / 2)
+                error = message.error() if message is not None else None
+                if error is not None:
+                    self.trouble = f"Kafka: {error.str()}"
+                    if error.fatal():
+                        break
+                now = time.monotonic()
+                if now - asked > pause:
+                    self._ask_ends()
+                    asked = now
+                self._commit()
+            self._commit()
+            self._consumer.unsubscribe()
+            # Its answer to the group is sent while it polls.
+            self._consumer.poll(0.2)
+        except KafkaException as error:
+            self.trouble = f"Kafka: {error.args[0].str()}"
+            _log.warning("group member ended", trouble=self.trouble)
+        finally:
+            self._consumer.close()
+            with self._lock:
+                self._assigned = frozenset()
+            self._changed()
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            each.offset = OFFSET_BEGINNING  # nothing is fetched: the kernel reads for itself
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        with self._lock:
+            self._assigned |= {each.partition for each in partitions}
+        self.trouble = None
+        self._changed()
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {each.partition for each in partitions}
+        deadline = time.monotonic() + self._drain_seconds
+        with self._lock:
+            self._leaving |= gone
+            while self._busy & gone and time.monotonic() < deadline:
+                self._lock.wait(0.1)
+        self._commit()
+        self._drop(consumer, partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._drop(consumer, partitions)
+
+    def _drop(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {each.partition for each in partitions}
+        consumer.incremental_unassign(partitions)
+        with self._lock:
+            self._assigned -= gone
+            self._leaving -= gone
+            self._ends = {each: ends for each, ends in self._ends.items() if each not in gone}
+            self._positions = {
+                each: offset for each, offset in self._positions.items() if each not in gone
+            }
+        self._changed()
+
+    def _ask_ends(self) -> None:
+        before = self.ends()
+        for partition in self.assigned():
+            try:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, partition), timeout=_ASK_SECONDS
+                )
+            except KafkaException as error:
+                self.trouble = f"Kafka: {error.args[0].str()}"
+                return
+            with self._lock:
+                self._ends[partition] = LogEnds(low, high)
+        self.trouble = None
+        if self.ends() != before:
+            self._moved = time.monotonic()
+            self._changed()
+
+    def _commit(self) -> None:
+        with self._lock:
+            positions, self._positions = self._positions, {}
+            mine = self._assigned
+        offsets = [
+            TopicPartition(self._topic, partition, offset)
+            for partition, offset in positions.items()
+            if partition in mine
+        ]
+        if offsets:
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                _log.info("group offsets not committed", error=error.args[0].str())
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    topic_id: str  # a topic made anew under its name has another
+    retention_ms: int | None  # None: for ever, or nobody may know
+
+
+def topic_facts(settings: Mapping[str, str], topic: str) -> TopicFacts:
+    """Blocking. What Kafka says of the topic itself."""
+    admin = AdminClient({**settings, "log_level": 0})
+    (described,) = admin.describe_topics(
+        TopicCollection([topic]), request_timeout=_ASK_SECONDS
+    ).values()
+    try:
+        identity = str(described.result().topic_id)
+    except KafkaException as error:
+        code = error.args[0]
+        if code.name() == "UNKNOWN_TOPIC_OR_PART":
+            raise NotFound(f"Kafka has no topic {topic}: create it, and delivery begins") from None
+        raise Unavailable(f"Kafka does not answer: {code.str()}") from None
+    return TopicFacts(identity, _retention_ms(admin, topic))
+
+
+def _retention_ms(admin: AdminClient, topic: str) -> int | None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    try:
+        (answer,) = admin.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
+        found = answer.result()
+    except KafkaException:  # it needs a right of its own, and only a figure on a page depends on it
+        return None
+    if "delete" not in found["cleanup.policy"].value:
+        return None
+    milliseconds = int(found["retention.ms"].value)
+    return None if milliseconds < 0 else milliseconds

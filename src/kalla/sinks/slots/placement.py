@@ -1,0 +1,119 @@
+"""Places deliveries: in the slot's own process, or over Spark's executors. The same kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from kalla import logs
+from kalla.errors import KallaError, Unavailable
+from kalla.redaction import scrub
+from kalla.settings import Spark as SparkSettings
+from kalla.sinks.kernel import Delivery, Facts, Kernel
+from kalla.sinks.servers.messages import OffsetsGone
+from kalla.sinks.slots.child import Child, Connections
+from kalla.spark.placing import place
+from kalla.spark.session import connect
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_log = logs.get(__name__)
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+Result = Facts | KallaError | OffsetsGone
+
+_SPARK_PAUSE_SECONDS = 30.0  # a Spark that does not answer is not asked more often
+
+_opened: tuple[Connections, Kernel] | None = None  # of an executor's Python process
+
+
+async def place_locally(
+    child: Child, deliveries: Sequence[Delivery], deadline: float
+) -> list[Result]:
+    """One after another; an error ends none of the others."""
+    results: list[Result] = []
+    for each in deliveries:
+        try:
+            results.append(await child.deliver(each, deadline))
+        except (KallaError, OffsetsGone) as error:
+            results.append(error)
+    return results
+
+
+class SparkPlacement:
+    """Ranges over executors, each a task. One of it serves all slots of a worker."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+        self._not_before = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """False for a while after it did not answer."""
+        return time.monotonic() >= self._not_before
+
+    async def warm(self, tasks: int) -> None:
+        """Connect; the first tasks of a session take seconds, and no intent waits for them."""
+        if self._session is None:
+            await self._place(_nothing, list(range(max(2, tasks))))
+
+    async def deliver(
+        self, connections: Connections, deliveries: Sequence[Delivery], deadline: float
+    ) -> list[Result]:
+        def kernel(delivery: Delivery) -> Result:
+            return deliver_in_task(connections, delivery, deadline)
+
+        return await self._place(kernel, list(deliveries))
+
+    def close(self) -> None:
+        """Blocking. What still runs is interrupted; its deadline would end it, too."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.interruptAll()
+                session.stop()
+            except Exception as error:  # the server is gone, and the session with it
+                _log.info("spark session not closed", error=str(error)[:200])
+
+    async def _place(self, kernel: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
+        try:
+            return await asyncio.to_thread(lambda: place(self._connected(), kernel, tasks))
+        except Exception as error:  # whatever Spark raises: the intents tell what has to be done
+            self._not_before = time.monotonic() + _SPARK_PAUSE_SECONDS
+            await asyncio.to_thread(self.close)
+            reason = scrub((str(error) or type(error).__name__).splitlines()[0])
+            raise Unavailable(f"Spark cannot place ranges: {reason}") from error
+
+    def _connected(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = connect(self._settings)
+            return self._session
+
+
+def deliver_in_task(connections: Connections, delivery: Delivery, deadline: float) -> Result:
+    """Runs in an executor. Connections stay open for the next range of this process."""
+    global _opened
+    if _opened is None or _opened[0] != connections:
+        if _opened is not None:
+            _opened[1].close()
+        kernel = Kernel(connections.kafka, connections.target, connections.dead_letters)
+        _opened = (connections, kernel)
+    try:
+        return _opened[1].deliver(delivery, deadline)
+    except (KallaError, OffsetsGone) as error:
+        return error
+
+
+def _nothing(number: int) -> int:
+    import kalla.sinks.kernel  # noqa: F401 -- what a task needs, imported before one matters
+
+    return number

@@ -1,0 +1,135 @@
+"""Holds slots: compares what is wanted with what this worker carries, and takes what is free."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from kalla.database import Database
+from kalla.settings import Leases, Settings
+from kalla.sinks import store
+from kalla.sinks.servers.connections import Resolve
+from kalla.sinks.slots.carrier import Carrier, Dependencies
+from kalla.sinks.slots.placement import SparkPlacement
+from kalla.sinks.slots.seat import Seat
+from kalla.sinks.store import PipelineRecord
+from kalla.work.lease_keeper import LeaseKeeper
+from kalla.work.leases import Lease
+from kalla.work.service import Periodic
+
+_FINISH_SECONDS = 5.0
+_JITTER = 0.2
+
+
+class Slots(Periodic):
+    """Every worker runs one; Postgres decides who gets a slot, and nobody is a leader."""
+
+    def __init__(
+        self, settings: Settings, database: Database, holder: str, resolve: Resolve
+    ) -> None:
+        # Workers that start together would otherwise always look at the same moment.
+        jitter = 1 + random.uniform(-_JITTER, _JITTER)  # noqa: S311
+        super().__init__("sinks", settings.sinks.reconcile_seconds * jitter)
+        self._settings = settings.sinks
+        self._database = database
+        self._holder = holder
+        self._spark = SparkPlacement(settings.spark)
+        self._shared = Dependencies(database, settings.sinks, resolve, self._spark)
+        ttl = settings.sinks.lease_ttl_seconds
+        self._keeper = LeaseKeeper(
+            database,
+            holder,
+            Leases(ttl_seconds=ttl, renew_seconds=ttl / 5, margin_seconds=ttl / 10),
+        )
+        self._carriers: dict[Lease, Carrier] = {}
+        self._unleased: dict[str, Carrier] = {}  # by pipeline, in no-lease mode
+
+    async def start(self) -> None:
+        await self._keeper.start()
+        await super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._keeper.stop()
+        await asyncio.gather(*(self._end(each) for each in list(self._unleased)))
+        await asyncio.to_thread(self._spark.close)
+
+    async def tick(self) -> None:
+        async with self._database.transaction() as connection:
+            records = {each.pipeline: each for each in await store.all_pipelines(connection)}
+            await store.forget_rates(connection)
+        if self._settings.leases:
+            await self._hold_leases(records)
+        else:
+            await self._carry_all(records)
+
+    async def _hold_leases(self, records: dict[str, PipelineRecord]) -> None:
+        by_resource = {each.resource: each for each in records.values()}
+        released = []
+        for lease, carrier in list(self._carriers.items()):
+            record = by_resource.get(lease.resource)
+            if reason := _outdated(record, carrier):
+                released.append(self._keeper.release(lease, reason))
+        # Together: a slow one must not hold up the others.
+        await asyncio.gather(*released)
+        for record in records.values():
+            # Trap 11: the upper slots are given up as soon as they are not wanted.
+            await self._keeper.trim(record.resource, record.replicas)
+            if record.desired == "started":
+                await self._acquire(record)
+
+    async def _carry_all(self, records: dict[str, PipelineRecord]) -> None:
+        """Without leases: one member for every started pipeline, on every worker."""
+        for name, carrier in list(self._unleased.items()):
+            if _outdated(records.get(name), carrier):
+                await self._end(name)
+        for name, record in records.items():
+            if record.desired == "started" and name not in self._unleased:
+                seat = Seat(self._holder, None, lambda: time.monotonic() + 3600)
+                self._unleased[name] = Carrier(self._shared, record, seat)
+
+    async def _end(self, pipeline: str) -> None:
+        await self._unleased[pipeline].stop(_FINISH_SECONDS)
+        del self._unleased[pipeline]
+
+    async def _acquire(self, record: PipelineRecord) -> None:
+        """One slot a look, so that several workers share them."""
+        ready = asyncio.Event()
+        found: list[Carrier] = []
+
+        async def stop(lease: Lease, _reason: str) -> None:
+            await ready.wait()
+            left = self._deadline(lease) - time.monotonic()
+            await found[0].stop(min(left, _FINISH_SECONDS))
+            self._carriers.pop(lease, None)
+
+        lease = await self._keeper.acquire(
+            record.resource, record.replicas, stop, self._settings.replicas_per_worker
+        )
+        if lease is None:
+            return
+        seat = Seat(self._holder, lease, lambda: self._deadline(lease))
+        carrier = Carrier(self._shared, record, seat)
+        found.append(carrier)
+        self._carriers[lease] = carrier
+        ready.set()
+
+    def _deadline(self, lease: Lease) -> float:
+        return self._keeper.deadline(lease)
+
+
+def _outdated(record: PipelineRecord | None, carrier: Carrier) -> str | None:
+    """Why a carrier has to end, if it has to."""
+    if record is None or record.desired != "started":
+        return "the pipeline is stopped"
+    if carrier.poisoned:
+        return "the pipeline stopped itself"
+    if _settings_of(record) != _settings_of(carrier.record):
+        return "the pipeline was changed"
+    return None
+
+
+def _settings_of(record: PipelineRecord) -> tuple[object, ...]:
+    share = record.replicas if record.options.rows_per_second else None
+    return record.kafka, record.clickhouse, record.rules, record.options, share

@@ -1,0 +1,332 @@
+"""What goes wrong on a query worker or on the way from it leaves the answer as it is.
+
+The workers are in this process, so that a fault can be put exactly where it is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pyarrow as pa
+import pytest
+
+from kalla.errors import StartFailed
+from kalla.query.discovery.static import StaticList
+from kalla.query.dispatch import worker_connection
+from kalla.query.dispatch.dispatcher import Dispatcher
+from kalla.query.dispatch.query_records import QueryRecord
+from kalla.query.dispatch.worker_source import WorkerSource
+from kalla.query.engine import Answer, Engine
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.evaluate.samples import MemorySource
+from kalla.query.promql.query_errors import LimitReached, Stopped
+from kalla.query.protocol.work_messages import Assignment, ListWork
+from kalla.query.worker.disk_budget import DiskBudget
+from kalla.query.worker.execution import Result
+from kalla.query.worker.server import QueryWorkerServer, require_safe
+from tests.integration.query.made_up import MINUTES, made_up
+from tests.integration.query.test_segment_source import written_segments
+from tests.promqltest.comparing import same_answers
+from tests.worker_fleet_kit import TOKEN, Fleet, fleet
+
+SHARDS = 8
+SERIES = made_up(5)
+TEXT = "sum by (g) (rate(m_total[5m])) + on (g) group_left n"
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with fleet(tmp_path_factory.mktemp("segments")) as opened:
+        yield opened
+
+
+def source(workers: Fleet) -> WorkerSource:
+    return workers.source(written_segments(workers.folder, SERIES, SHARDS), SHARDS)
+
+
+def asked(where: Any) -> Answer:
+    engine = Engine(where, limits=Limits(seconds=60.0), workers=16)
+    return engine.range("rate(m_total[5m])", 0, 12 * MINUTES, 45_000)
+
+
+WANTED = asked(MemorySource(SERIES))
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        threading.Event().wait(0.02)
+
+
+def retries(where: WorkerSource) -> int:
+    return where._record.retries
+
+
+class SlowExecutor:
+    """Work that ends only when it is told to."""
+
+    def __init__(self) -> None:
+        self.working = 0
+
+    def run(self, given: Assignment, stop: threading.Event) -> Result:
+        self.working += 1
+        try:
+            assert stop.wait(60), "nobody stopped the work"
+            raise Stopped("query was canceled in expression evaluation")
+        finally:
+            self.working -= 1
+
+
+@pytest.fixture
+def slow(workers: Fleet, monkeypatch: pytest.MonkeyPatch) -> SlowExecutor:
+    executor = SlowExecutor()
+    for worker in workers.workers:
+        monkeypatch.setattr(worker.table._executor, "run", executor.run)
+    return executor
+
+
+def test_work_is_spread_and_each_shard_stays_with_its_worker(workers: Fleet) -> None:
+    placed = []
+    for _ in range(2):
+        where = source(workers)
+        assert same_answers(asked(where), WANTED)
+        placed.append({one.shard: one.worker for one in where._record.work})
+
+    assert placed[0] == placed[1]
+    assert len(set(placed[0].values())) > 1
+
+
+def test_an_artifact_damaged_on_its_way_is_fetched_and_then_made_again(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged: list[int] = []
+    for worker in workers.workers:
+        keep = worker.spool.keep
+
+        def damage(content: pa.Buffer, keep: Callable[[pa.Buffer], str] = keep) -> str:
+            if damaged:
+                return keep(content)
+            damaged.append(content.size)
+            return keep(pa.py_buffer(bytes(content.size)))
+
+        monkeypatch.setattr(worker.spool, "keep", damage)
+    before = workers.dispatcher.metrics.mismatches._value.get()
+    where = source(workers)
+
+    assert same_answers(asked(where), WANTED)
+    assert damaged
+    assert workers.dispatcher.metrics.mismatches._value.get() == before + 2
+    assert retries(where) == 1
+
+
+def test_an_artifact_that_expired_before_the_fetch_is_made_again(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired: list[str] = []
+    for worker in workers.workers:
+        path = worker.spool.path
+
+        def expire(name: str, worker: QueryWorkerServer = worker, path: Any = path) -> Path | None:
+            if not expired:
+                expired.append(name)
+                worker.spool.drop(name)
+            found: Path | None = path(name)
+            return found
+
+        monkeypatch.setattr(worker.spool, "path", expire)
+    where = source(workers)
+
+    assert same_answers(asked(where), WANTED)
+    assert retries(where) == 1
+
+
+def test_a_worker_whose_disk_is_full_gives_its_work_to_others(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = workers.workers[0]
+    monkeypatch.setattr(full.spool, "budget", DiskBudget(10))
+    where = source(workers)
+
+    assert same_answers(asked(where), WANTED)
+    assert full.worker_id not in {one.worker for one in where._record.work}
+
+
+def test_a_limit_fails_the_query_at_once_and_is_told_as_in_one_process(workers: Fleet) -> None:
+    where = source(workers)
+    where._limits = Limits(memory_bytes=64, seconds=60.0)
+
+    with pytest.raises(LimitReached, match="64 bytes of memory"):
+        asked(where)
+    assert retries(where) == 0
+
+
+def test_a_draining_worker_gets_no_work_and_gives_back_what_it_has_not_begun(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drained = workers.workers[1]
+
+    async def set_draining(draining: bool) -> None:
+        if draining:
+            drained.table.drain()
+        drained.table.draining = draining
+        drained.sessions.tell_status()
+
+    def draining() -> bool:
+        return workers.dispatcher._workers[drained.worker_id].status.draining
+
+    try:
+        workers.run(set_draining(True))
+        until(draining, "the API knows of it")
+        where = source(workers)
+        assert same_answers(asked(where), WANTED)
+        assert drained.worker_id not in {one.worker for one in where._record.work}
+    finally:
+        workers.run(set_draining(False))
+        until(lambda: not draining(), "the API knows that it is over")
+
+
+def test_a_closed_stream_moves_the_work_and_the_worker_comes_back_as_itself(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowExecutor()
+    lost = workers.workers[2]
+    usual = lost.table._executor.run
+    monkeypatch.setattr(lost.table._executor, "run", slow.run)
+    where = source(workers)
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(asked(where)))
+    asking.start()
+    until(lambda: slow.working, "the worker is at work")
+    connection = workers.dispatcher._workers[lost.worker_id]
+
+    workers.loop.call_soon_threadsafe(connection.hang_up, "a test")
+    asking.join(30)
+
+    assert same_answers(answers[0], WANTED)
+    assert retries(where) > 0
+    until(lambda: not slow.working, "nothing runs on for nobody")
+    monkeypatch.setattr(lost.table._executor, "run", usual)
+    until(lambda: lost.worker_id in workers.dispatcher._workers, "it is back under its identity")
+    again = source(workers)
+    assert same_answers(asked(again), WANTED)
+    assert lost.worker_id in {one.worker for one in again._record.work}
+
+
+def test_an_api_that_is_gone_leaves_idle_workers_and_the_other_api_goes_on(
+    workers: Fleet, slow: SlowExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = StaticList(tuple(worker.address for worker in workers.workers))
+
+    async def opened() -> Dispatcher:
+        other = Dispatcher(addresses, TOKEN)
+        await other.start()
+        return other
+
+    other = workers.run(opened())
+    until(lambda: len(other._workers) == 3, "the other API has joined")
+    second = Fleet(workers.folder, workers.loop, other, workers.workers)
+    where = source(second)
+    ended: list[str] = []
+
+    def stopped() -> None:
+        try:
+            asked(where)
+        except Stopped as problem:
+            ended.append(str(problem))
+
+    asking = threading.Thread(target=stopped)
+    asking.start()
+    until(lambda: slow.working, "its query is under way")
+    workers.run(other.close())
+    asking.join(30)
+
+    assert ended == ["query was canceled in query execution"]
+    until(lambda: not slow.working, "the workers are idle")
+    assert all(worker.table.queued == 0 for worker in workers.workers)
+    monkeypatch.undo()
+    assert same_answers(asked(source(workers)), WANTED)
+
+
+def test_a_storm_of_cancelled_queries_leaves_nothing_behind(
+    workers: Fleet, slow: SlowExecutor
+) -> None:
+    written = written_segments(workers.folder, SERIES, SHARDS)
+    process = psutil.Process()
+
+    def left() -> tuple[int, int]:
+        return threading.active_count(), process.num_fds()
+
+    async def storm() -> None:
+        for number in range(1000):
+            record = QueryRecord(f"query {number}", "ann")
+            workers.dispatcher.open_query(record)
+            for shard in range(4):
+                listed = tuple(one for one in written if one.shard == shard)
+                given = Assignment(ListWork(((),), 0, 1), shard, SHARDS, listed, 1, Limits())
+                workers.dispatcher.submit(record, 0, given)
+            await asyncio.sleep(0)
+            workers.dispatcher.cancel_query(record.query_id)
+            if number % 100 == 0:
+                await asyncio.sleep(0.05)
+
+    known = set(workers.dispatcher._coordinator.queries)
+    workers.run(storm())
+    before = left()
+    workers.run(storm())
+    until(lambda: not slow.working, "no work runs")
+    until(lambda: not any(worker.table.queued for worker in workers.workers), "no work waits")
+    until(lambda: left() <= (before[0] + 2, before[1] + 2), f"{left()} is as before, {before}")
+    assert set(workers.dispatcher._coordinator.queries) == known
+    assert set(workers.dispatcher._units) == known
+
+
+def test_another_version_of_the_protocol_is_refused_with_a_sentence(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_connection, "PROTOCOL_VERSION", 99)
+    refused = _refusal(workers, TOKEN)
+
+    assert "speaks version 1 of the protocol, the API version 99" in refused
+
+
+def test_another_token_is_refused(workers: Fleet) -> None:
+    assert "set query.token alike on both sides" in _refusal(workers, "another")
+
+
+def _refusal(workers: Fleet, token: str) -> str:
+    async def opened() -> Dispatcher:
+        other = Dispatcher(StaticList((workers.workers[0].address,)), token)
+        await other.start()
+        return other
+
+    other = workers.run(opened())
+    try:
+        until(lambda: other.connections and other.connections[0].problem, "it is refused")
+        return other.connections[0].problem
+    finally:
+        workers.run(other.close())
+
+
+def test_a_worker_that_others_can_reach_needs_a_token() -> None:
+    require_safe("127.0.0.1", "")
+    require_safe("0.0.0.0", "a token")
+    with pytest.raises(StartFailed, match=r"query\.token"):
+        require_safe("0.0.0.0", "")
+
+
+def test_an_artifact_is_not_served_without_the_token(workers: Fleet) -> None:
+    connection = workers.dispatcher.connections[0]
+    answer = httpx.get(f"{connection.artifact_host}/artifacts/any", timeout=10)
+    assert answer.status_code == 401
+
+
+def test_a_heartbeat_comes_back(workers: Fleet) -> None:
+    until(lambda: all(one.round_trip > 0 for one in workers.dispatcher.connections), "a round trip")

@@ -1,0 +1,1 @@
+"""The lint of `deploy/`: rendered with the real tools, checked against the real schemas."""

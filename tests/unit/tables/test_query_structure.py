@@ -1,0 +1,99 @@
+"""The structure of queries: their keys, or the reason for FULL; without any server."""
+
+from __future__ import annotations
+
+import pytest
+
+from kalla.tables.incremental.delta import delta_shape
+from kalla.tables.incremental.structure import NotIncremental, Select, structure
+
+COLUMNS = {"orders": ["id", "day", "amount", "customer"], "customers": ["customer", "region"]}
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT count(*) AS n FROM orders", "an aggregate without GROUP BY"),
+        ("SELECT id FROM orders ORDER BY id LIMIT 3", "LIMIT"),
+        ("SELECT id FROM orders WHERE id > (SELECT max(id) FROM orders)", "a scalar subquery"),
+        ("SELECT id FROM orders WHERE id NOT IN (SELECT id FROM orders)", "NOT IN"),
+        ("SELECT id FROM orders WHERE id = 1 OR id IN (SELECT id FROM orders)", "subquery"),
+        ("SELECT id, row_number() OVER (ORDER BY id) AS n FROM orders", "without PARTITION BY"),
+        ("SELECT o.id FROM orders o FULL JOIN customers c ON o.customer = c.customer", "FULL JOIN"),
+        ("SELECT o.id FROM orders o LEFT JOIN customers c ON o.id > 3", "without an equality"),
+        ("SELECT o.id FROM orders o JOIN customers c ON o.id > 3", "without an equality"),
+        ("SELECT customer FROM orders JOIN customers ON true", "cannot be told apart"),
+        ("SELECT day, count(*) AS n FROM orders GROUP BY ROLLUP (day)", "ROLLUP"),
+        ("SELECT id FROM orders INTERSECT SELECT id FROM orders", "INTERSECT or EXCEPT"),
+        ("SELECT o.id FROM orders o JOIN customers USING (customer)", "USING"),
+        ("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM customers c)", "EXISTS without"),
+    ],
+)
+def test_what_has_no_key_has_a_reason_for_full(query: str, reason: str) -> None:
+    with pytest.raises(NotIncremental, match=reason):
+        structure(query, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("query", "places"),
+    [
+        ("SELECT upper(day) AS d, id, count(*) AS n FROM orders GROUP BY d, 2", [0, 1]),
+        ("SELECT sum(amount) AS s, day FROM orders GROUP BY day, customer", [1]),
+        ("SELECT * FROM orders", [0, 1, 2, 3]),
+        ("SELECT DISTINCT day FROM orders", [0]),
+        ("WITH a AS (SELECT id, day FROM orders) SELECT day FROM a ORDER BY day", [0]),
+        ("SELECT id, row_number() OVER (PARTITION BY day ORDER BY id) AS n, day FROM orders", [2]),
+        (
+            (
+                "SELECT day, count(*) AS n FROM orders GROUP BY day"
+                " UNION ALL SELECT customer, 1 FROM customers"
+            ),
+            [0],
+        ),
+        ("SELECT c.region FROM orders o RIGHT JOIN customers c ON o.customer = c.customer", [0]),
+        ("SELECT id FROM orders WHERE customer IN (SELECT customer FROM customers)", [0]),
+    ],
+)
+def test_keys_are_found_in_the_result(query: str, places: list[int]) -> None:
+    assert [key.place for key in structure(query, COLUMNS).node.result_keys] == places
+
+
+def test_a_key_that_the_result_lacks_is_no_key_of_the_result() -> None:
+    found = structure("SELECT sum(amount) AS s FROM orders GROUP BY day", COLUMNS).node
+    assert isinstance(found, Select)
+    assert [key.place for key in found.keys] == [None]
+    assert not found.result_keys
+
+
+@pytest.mark.parametrize(
+    ("query", "kinds"),
+    [
+        (
+            (
+                "SELECT day, count(*) AS n, sum(amount) AS s, avg(amount) AS a, max(id) AS m"
+                " FROM orders GROUP BY day"
+            ),
+            ["key", "count", "sum", "avg", "max"],
+        ),
+        ("SELECT id, day FROM orders WHERE id > 3", ["key", "key"]),
+    ],
+)
+def test_sums_and_counts_are_kept_by_delta(query: str, kinds: list[str]) -> None:
+    shape = delta_shape(structure(query, COLUMNS))
+    assert [each.kind for each in shape.measures] == kinds
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT day, count(DISTINCT id) AS n FROM orders GROUP BY day", "DISTINCT in n"),
+        ("SELECT day, sum(amount) + 1 AS s FROM orders GROUP BY day", "no plain aggregate"),
+        ("SELECT day, count(*) AS n FROM orders GROUP BY day HAVING n > 1", "HAVING"),
+        ("SELECT DISTINCT day FROM orders", "DISTINCT and windows"),
+        ("SELECT day, count(*) AS n FROM orders GROUP BY day, customer", "every GROUP BY key"),
+        ("SELECT id FROM orders UNION ALL SELECT id FROM orders", "UNION"),
+    ],
+)
+def test_what_delta_cannot_keep_has_a_reason(query: str, reason: str) -> None:
+    with pytest.raises(NotIncremental, match=reason):
+        delta_shape(structure(query, COLUMNS))
