@@ -84,7 +84,7 @@ attack: .venv/.dev ## what an attack found and what it did not, as a suite
 	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
 
 # Cases that schemathesis makes up for each operation.
-CONTRACT_CASES ?= 20
+CONTRACT_CASES ?= 10
 
 api-contract: .venv/.dev ## schemathesis against the real API: its description is true
 	@$(BIN)/python -m tests.contract --cases $(CONTRACT_CASES)

@@ -316,8 +316,7 @@ def test_differences_are_sorted_and_compared_as_numbers(tmp_path: Path) -> None:
     """They are texts, for some are days: 9 stood above 10."""
     left = [(f"L{number}", f"r{number}", "100") for number in range(4)]
     right = [
-        (f"R{number}", f"r{number}", str(100 + more))
-        for number, more in enumerate((9, 10, 2, 30))
+        (f"R{number}", f"r{number}", str(100 + more)) for number, more in enumerate((9, 10, 2, 30))
     ]
     url = make_evidence(tmp_path / "run", left, right)
     assert keys(look(url, "unmatched_left", sort="-difference")) == ["L3", "L1", "L0", "L2"]
