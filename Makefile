@@ -83,6 +83,12 @@ CHAOS_OPTIONS ?=
 attack: .venv/.dev ## what an attack found and what it did not, as a suite
 	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
 
+# Cases that schemathesis makes up for each operation.
+CONTRACT_CASES ?= 10
+
+api-contract: .venv/.dev ## schemathesis against the real API: its description is true
+	@$(BIN)/python -m tests.contract --cases $(CONTRACT_CASES)
+
 chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
 

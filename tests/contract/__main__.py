@@ -36,7 +36,7 @@ _CONFIG = Path(__file__).with_name("schemathesis.toml")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.contract", description=__doc__)
-    parser.add_argument("--cases", type=int, default=20, help="made up for each operation")
+    parser.add_argument("--cases", type=int, default=10, help="made up for each operation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("rest", nargs="*", help="further options of schemathesis, after --")
     asked = parser.parse_args()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from kalla.cli.client import _fitting
 from kalla.cli.main import application
 from kalla.errors import KallaError, Unavailable
 from kalla.local import ports
@@ -64,3 +68,33 @@ def test_without_a_token_a_kalla_that_is_down_is_told_to_be_down(
     monkeypatch.setenv("KALLA_API_URL", f"http://127.0.0.1:{ports.choose_free()}")
     with pytest.raises(Unavailable, match="Kalla is not running"):
         carried_out("jobs", "list")
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked", "expected"),
+    [
+        ("complete_bash", {"COMP_WORDS": "kalla runs s", "COMP_CWORD": "2"}, "submit"),
+        ("complete_zsh", {"_TYPER_COMPLETE_ARGS": "kalla ru"}, "runs"),
+    ],
+)
+def test_the_shell_is_told_how_a_command_may_go_on(
+    shell: str, asked: dict[str, str], expected: str
+) -> None:
+    """Also below a group, whose module is imported only when it is asked for."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from kalla.cli.main import main; main()"],
+        env=os.environ
+        | asked
+        | {"_KALLA_COMPLETE": shell, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert expected in found.stdout, found.stderr
+
+
+def test_a_table_leaves_columns_out_where_the_window_is_narrow() -> None:
+    columns, rows = ["job", "worker", "last error"], [["1", "w" * 40, "e" * 40]]
+    assert _fitting(columns, rows, ["worker"], 200) == [0, 1, 2]
+    assert _fitting(columns, rows, ["worker"], 80) == [0, 2]

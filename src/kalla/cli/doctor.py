@@ -33,10 +33,20 @@ def command(
         raise typer.Exit(1)
 
 
+def _words(finding: Finding) -> str:
+    """`not running (connection refused)`, or what else is wrong."""
+    if finding.state != "away":
+        return ": ".join(word for word in (finding.state, finding.reason) if word)
+    reason = finding.reason
+    if "refused" in reason.lower() or reason.startswith("no answer"):
+        return f"not running ({reason[0].lower()}{reason[1:]})"
+    return f"not ready: {reason}" if reason else "not running"
+
+
 def _print(findings: list[Finding]) -> None:
     table = Table("part", "version", "address", "state", box=None, padding=(0, 2, 0, 0))
     for finding in findings:
-        words = ": ".join(word for word in (finding.state, finding.reason) if word)
+        words = _words(finding)
         table.add_row(
             Text(finding.part),
             Text(finding.version),

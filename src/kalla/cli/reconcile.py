@@ -176,7 +176,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     if style == "json":
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    say(f"{recipe.name}: the plan (nothing was read)")
+    say(f"{recipe.name}: the plan (a dry run: nothing is matched or written)")
     for side in SIDES:
         facts = document["sources"][side]
         say(f"  {side:<6} {run_report.place(facts['uri'], facts['table'])}")

@@ -89,7 +89,8 @@ def _of_method(request: Request, error: Exception) -> Exception:
     is_path = isinstance(error, RequestValidationError) and all(
         item["loc"][:1] == ("path",) for item in error.errors()
     )
-    if not is_path and getattr(error, "status_code", None) != HTTPStatus.METHOD_NOT_ALLOWED:
+    is_method = getattr(error, "status_code", None) == HTTPStatus.METHOD_NOT_ALLOWED
+    if not (is_path or is_method) or "app" not in request.scope:
         return error
     named, fitting = set[str](), set[str]()
     for route in iter_route_contexts(request.app.routes):

@@ -310,3 +310,26 @@ def test_a_reader_that_takes_too_long_is_ended(evidence: str) -> None:
 )
 def test_amounts_are_told_without_the_places_they_are_held_with(held: str, told: str) -> None:
     assert as_json(Decimal(held)) == told
+
+
+def test_differences_are_sorted_and_compared_as_numbers(tmp_path: Path) -> None:
+    """They are texts, for some are days: 9 stood above 10."""
+    left = [(f"L{number}", f"r{number}", "100") for number in range(4)]
+    right = [
+        (f"R{number}", f"r{number}", str(100 + more)) for number, more in enumerate((9, 10, 2, 30))
+    ]
+    url = make_evidence(tmp_path / "run", left, right)
+    assert keys(look(url, "unmatched_left", sort="-difference")) == ["L3", "L1", "L0", "L2"]
+    assert keys(look(url, "unmatched_left", "difference:gt:9", sort="difference")) == ["L1", "L3"]
+    pages = turned(url, "unmatched_left", "-difference", 1)
+    assert [keys(page)[0] for page in pages] == ["L3", "L1", "L0", "L2"]
+
+
+def test_amounts_may_be_sorted_by_their_size_whichever_sign_they_have(tmp_path: Path) -> None:
+    rows = [("a", "r", "5"), ("b", "r2", "-900"), ("c", "r3", "70")]
+    url = make_evidence(tmp_path / "run", rows, [])
+    assert keys(look(url, "unmatched_left", sort="-|amount|")) == ["b", "c", "a"]
+    pages = turned(url, "unmatched_left", "-|amount|", 1)
+    assert [keys(page)[0] for page in pages] == ["b", "c", "a"]
+    with pytest.raises(InvalidInput, match="record_key is not a number"):
+        look(url, "unmatched_left", sort="|record_key|")

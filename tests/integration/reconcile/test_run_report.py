@@ -80,7 +80,7 @@ def test_a_row_that_a_filter_could_not_read_is_an_exception(tmp_path: Path) -> N
     assert (found.exceptions, found.match_rate) == (1, 0.666666)
     assert found.sides["left"]["filtered"].rows == 2
     values, rows = found.troubles
-    assert "no number, such as '2.000,00' (in rows that filters left out)" in values
+    assert "is not a number, such as '2.000,00' (in rows that filters left out)" in values
     assert rows.startswith("left: 1 rows were left out because a filter could not read")
 
 

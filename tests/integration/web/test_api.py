@@ -257,7 +257,8 @@ async def test_the_description_is_complete(site: Site) -> None:
     assert {path for path, _, _ in operations} >= {"/health", "/api/jobs", "/api/queues"}
     for path, method, operation in operations:
         assert operation["description"], path
-        assert operation["responses"]["4XX"]["content"]["application/problem+json"]
+        shape = "application/json" if path.startswith("/api/v1/") else "application/problem+json"
+        assert operation["responses"]["4XX"]["content"][shape]
         if path != "/health":
             assert operation["security"] == [{"token": []}]
         names = [item["name"] for item in operation.get("parameters", [])]
@@ -273,3 +274,42 @@ async def test_the_description_is_complete(site: Site) -> None:
 async def _exec_queue(client: httpx.AsyncClient) -> Any:
     queues = (await client.get("/api/queues")).json()
     return next(each for each in queues if each["queue"] == "exec")
+
+
+async def test_the_landing_page_is_the_runs_and_old_links_still_lead_to_the_jobs(
+    site: Site,
+) -> None:
+    async with site.client("viewer") as client:
+        bare = await client.get("/", headers=PAGE)
+        filtered = await client.get("/?status=failed", headers=PAGE)
+    assert (bare.status_code, bare.headers["Location"]) == (303, "/runs")
+    assert filtered.headers["Location"] == "/work?status=failed"
+
+
+async def test_upkeep_is_hidden_unless_it_is_asked_for(site: Site) -> None:
+    removal = {"run_id": 7, "keep": None, "fence": 1}
+    (tidy,) = await site.submit(NewJob("tidy", removal))
+    (probe,) = await site.submit(NewJob("probe"))
+    async with site.client("viewer") as client:
+        listed = {
+            query: [
+                job["job_id"] for job in (await client.get(f"/api/jobs?{query}")).json()["jobs"]
+            ]
+            for query in ("", "upkeep=false", "upkeep=false&type=tidy")
+        }
+        pages = {
+            query: (await client.get(f"/work?{query}", headers=PAGE)).text
+            for query in ("", "upkeep=true")
+        }
+    assert listed == {"": [probe, tidy], "upkeep=false": [probe], "upkeep=false&type=tidy": [tidy]}
+    assert [f'data-key="job-{tidy}"' in page for page in pages.values()] == [False, True]
+
+
+async def test_a_job_that_was_not_tried_again_says_that_its_error_is_permanent(site: Site) -> None:
+    await site.submit(NewJob("probe"))
+    (job,) = await site.claim(1)
+    async with site.database.transaction() as connection:
+        await jobs.fail(connection, job, "no such column", permanent=True)
+    async with site.client("viewer") as client:
+        page = (await client.get(f"/jobs/{job.job_id}", headers=PAGE)).text
+    assert "The error is permanent" in page

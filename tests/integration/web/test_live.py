@@ -70,7 +70,7 @@ async def followed(
 
 
 async def test_a_new_job_appears_without_asking_again(site: Site) -> None:
-    async with site.served() as address, followed(site, address, "/") as page:
+    async with site.served() as address, followed(site, address, "/work") as page:
         assert "No jobs yet" in await page.change("jobs")
         (job_id,) = await site.submit(NewJob("probe"))
         assert f"/jobs/{job_id}" in await page.change("jobs")
@@ -94,7 +94,7 @@ async def test_a_job_page_follows_its_job(site: Site) -> None:
 
 async def test_what_did_not_change_is_not_sent_again(site: Site) -> None:
     await site.submit(NewJob("probe"))
-    async with site.served() as address, followed(site, address, "/") as page:
+    async with site.served() as address, followed(site, address, "/work") as page:
         first = await page.event("change")
         assert first["fragments"].keys() == {"workers", "queues", "filters", "jobs"}
         await page.event("beat")
@@ -127,8 +127,8 @@ async def test_the_poller_runs_only_while_somebody_looks_and_looks_once_for_all(
     assert not hub.polling
     async with site.served() as address:
         async with (
-            followed(site, address, "/") as one,
-            followed(site, address, "/") as two,
+            followed(site, address, "/work") as one,
+            followed(site, address, "/work") as two,
             followed(site, address, "/work?status=failed") as other,
         ):
             for page in (one, two, other):
@@ -147,7 +147,7 @@ async def test_a_database_that_goes_away_is_told_and_so_is_its_return(
 ) -> None:
     import psycopg
 
-    async with site.served() as address, followed(site, address, "/") as page:
+    async with site.served() as address, followed(site, address, "/work") as page:
         await page.change("jobs")
         real = live.clock
 
@@ -161,7 +161,7 @@ async def test_a_database_that_goes_away_is_told_and_so_is_its_return(
 
 
 async def test_a_revoked_token_ends_the_stream_it_had_opened(site: Site) -> None:
-    async with site.served() as address, followed(site, address, "/") as page:
+    async with site.served() as address, followed(site, address, "/work") as page:
         await page.change("jobs")
         await site.execute("UPDATE kalla.tokens SET revoked_at = kalla.clock()")
         await page.event("bye")
@@ -170,14 +170,14 @@ async def test_a_revoked_token_ends_the_stream_it_had_opened(site: Site) -> None
 async def test_a_stopping_server_ends_its_streams_instead_of_breaking_them_off(site: Site) -> None:
     async with contextlib.AsyncExitStack() as reading:
         async with site.served() as address:
-            page = await reading.enter_async_context(followed(site, address, "/"))
+            page = await reading.enter_async_context(followed(site, address, "/work"))
             await page.change("jobs")
         await page.end()
 
 
 async def test_a_command_is_seen_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "INTERVAL", 60.0)
-    async with site.served() as address, followed(site, address, "/") as page:
+    async with site.served() as address, followed(site, address, "/work") as page:
         await page.change("queues")
         async with site.client("operator") as client:
             await client.post("/api/queues/exec/pause")

@@ -200,3 +200,20 @@ async def test_a_body_without_a_json_content_type_is_told_so(site: Site) -> None
     assert (bare.status_code, form.status_code, text.status_code) == (415, 415, 422)
     assert "send `Content-Type: application/json`" in bare.json()["detail"]
     assert "is application/x-www-form-urlencoded" in form.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("OPTIONS", "/api/jobs", "GET, POST"),
+        ("PUT", "/api/runs/import", "POST"),
+        ("GET", "/api/runs/import", "POST"),
+        ("DELETE", "/api/v1/query", "GET, POST"),
+    ],
+)
+async def test_a_method_that_an_address_has_not_is_told_with_those_it_has(
+    site: Site, method: str, path: str, allowed: str
+) -> None:
+    async with site.client("admin") as client:
+        answer = await client.request(method, path)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)

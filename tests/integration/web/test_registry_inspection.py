@@ -83,6 +83,15 @@ async def test_a_file_shows_its_columns_its_key_and_its_rows(site: Site) -> None
     assert many.status_code == 422
 
 
+async def test_a_key_that_is_registered_is_not_guessed(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "lines.csv").write_text("id,line\n1,7\n2,8\n")
+    keyed = {"uri": str(tmp_path / "lines.csv"), "primary_key": ["line"]}
+    await register(site, "lines", keyed)
+    async with site.client("viewer") as client:
+        columns = (await client.get("/api/sources/lines/columns")).json()
+    assert (columns["primary_key"], columns["primary_key_note"]) == (["line"], "as registered")
+
+
 @pytest.mark.usefixtures("bank")
 async def test_a_table_shows_its_columns_its_key_and_fifty_rows(site: Site) -> None:
     async with site.client("operator") as client:

@@ -73,7 +73,10 @@ class Look:
 
     async def inspect(self, source: Source) -> Inspection:
         """Columns with their types, size, and what the primary key may be."""
-        return await self._in_time(lambda: inspection.inspect(_one(source), **self._means()))
+        found = await self._in_time(lambda: inspection.inspect(_one(source), **self._means()))
+        if not source.primary_key:
+            return found
+        return replace(found, primary_key=source.primary_key, primary_key_note="as registered")
 
     async def preview(self, source: Source, rows: int) -> Preview:
         """The first rows."""

@@ -81,6 +81,11 @@ async def show_evidence(state: State, run_id: RunId) -> dict[str, Any]:
     return await in_reader(read)
 
 
+Cursor = Annotated[
+    str | None, Query(max_length=20_000, json_schema_extra={"pattern": "^[A-Za-z0-9_-]*$"})
+]
+
+
 @router.get("/runs/{run_id}/evidence/{part}", response_model=EvidencePage)
 async def list_evidence(
     request: Request,
@@ -99,8 +104,8 @@ async def list_evidence(
         str, Query(max_length=500, description="columns with commas between them; -column descends")
     ] = "",
     limit: Annotated[int, Query(ge=1, le=evidence_pages.MOST_ROWS)] = 100,
-    after: Annotated[str | None, Query(max_length=20_000)] = None,
-    before: Annotated[str | None, Query(max_length=20_000)] = None,
+    after: Cursor = None,
+    before: Cursor = None,
     style: Annotated[Literal["json"] | Format, Query(alias="format")] = "json",
     bom: Annotated[bool, Query(description="CSV: begin with a mark that tells UTF-8")] = False,
 ) -> Any:

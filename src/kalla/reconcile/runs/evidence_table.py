@@ -42,7 +42,8 @@ OP_WORDS = {
     "not_null": "is not empty",
 }
 _ROWS = 25
-_USUAL_SORT = {"unmatched_left": "-amount", "unmatched_right": "-amount"}
+# The largest first, whichever sign they have.
+_USUAL_SORT = {"unmatched_left": "-|amount|", "unmatched_right": "-|amount|"}
 # What says least to a person stands last.
 _LAST = (
     "rule",
@@ -223,7 +224,7 @@ def _counts(report: Report | None) -> dict[str, int]:
 
 def _head(run_id: int, wanted: Wanted, column: Column) -> Head:
     """One click sorts, the next one turns the order round. Amounts begin with the largest."""
-    first = wanted.sort.split(",")[0] if wanted.sort else ""
+    first = wanted.sort.split(",")[0].replace("|", "") if wanted.sort else ""
     state = {column.name: "ascending", f"-{column.name}": "descending"}.get(first, "none")
     downwards = state == "ascending" or (state == "none" and column.kind in ("number", "time"))
     sort = f"-{column.name}" if downwards else column.name

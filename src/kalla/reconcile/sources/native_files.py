@@ -152,8 +152,8 @@ def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], 
     if source.format is None:
         if not known:
             raise _wrong(
-                f"{names([each.url for each in found])} do not say by their names "
-                "what they are: say format"
+                f"Cannot tell the format of {names([each.url for each in found])}."
+                " Supported: CSV, Parquet, JSON, Delta. Set format"
             )
         if len(known) > 1:
             examples = [next(each.url for each in found if kinds[each] == kind) for kind in known]
@@ -299,9 +299,10 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
                 chain([head], text, _beyond()), delimiter=csv.delimiter, quotechar=csv.quote
             )
             line = next(lines)
-        except UnicodeError as error:
+        except UnicodeError:
             raise _wrong(
-                f"{file} is not written in {csv.encoding} ({error}): name its encoding"
+                f"{file} is not {csv.encoding.upper()};{_likely_encoding(file, storage)}"
+                " set csv.encoding"
             ) from None
         except (csv_lines.Error, OSError) as error:
             raise _wrong(f"{file} cannot be read as CSV: {error}") from None
@@ -316,6 +317,17 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
         )
     return numbered(line) if csv.header else [f"column{number}" for number in range(len(line))]
+
+
+def _likely_encoding(file: str, storage: Storage) -> str:
+    """What a file may be written in that is not what the recipe says."""
+    with storage.open(file) as raw:
+        head = raw.read(4096)
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return " it looks like UTF-16:"
+    if head[:2] == b"\x1f\x8b" or b"\0" in head:
+        return " it looks like no text at all:"
+    return " it looks like Windows-1252:"
 
 
 def _beyond() -> Iterator[str]:

@@ -74,7 +74,7 @@ def export(
         where = condition(dataset, query.filters)
         # By the table's columns: a name alone would be what is written under it, a text.
         order = ", ".join(
-            f"{sortable(column(dataset.columns, each.column, 'sort'), 'kept')}"
+            f"{sortable(column(dataset.columns, each.column, 'sort'), each, 'kept')}"
             f" {'DESC' if each.descending else 'ASC'} NULLS LAST"
             for each in total_order(dataset, query.orders)
         )

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any, Literal, get_args
 
 from kalla.errors import InvalidInput, Problem
-from kalla.reconcile.evidence.reading.evidence_reader import Column, Dataset, column
+from kalla.reconcile.evidence.reading.evidence_reader import MEASURE, Column, Dataset, column
 
 Op = Literal[
     "eq", "ne", "in", "contains", "startswith", "gt", "gte", "lt", "lte", "is_null", "not_null"
@@ -49,17 +49,21 @@ class Filter:
 
 @dataclass(frozen=True)
 class Order:
-    """A column to sort by; nulls come last either way."""
+    """A column to sort by; nulls come last either way. `|amount|` sorts by size, without a sign."""
 
     column: str
     descending: bool = False
+    by_size: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        return cls(text.removeprefix("-"), text.startswith("-"))
+        name = text.removeprefix("-")
+        by_size = len(name) > 2 and name[0] == name[-1] == "|"
+        return cls(name[1:-1] if by_size else name, text.startswith("-"), by_size)
 
     def __str__(self) -> str:
-        return f"-{self.column}" if self.descending else self.column
+        name = f"|{self.column}|" if self.by_size else self.column
+        return f"-{name}" if self.descending else name
 
 
 @dataclass(frozen=True)
@@ -84,16 +88,26 @@ def condition(dataset: Dataset, filters: Sequence[Filter]) -> Term:
 def total_order(dataset: Dataset, orders: Sequence[Order]) -> tuple[Order, ...]:
     """The orders, then the dataset's keys: no two rows are equal under it."""
     for each in orders:
-        column(dataset.columns, each.column, "sort")
+        found = column(dataset.columns, each.column, "sort")
+        if each.by_size and found.kind != "number":
+            raise InvalidInput(Problem("sort", f"{found.name} is not a number, which has a size"))
     named = tuple(dict.fromkeys(each.column for each in orders))
     first = tuple(next(each for each in orders if each.column == name) for name in named)
     return first + tuple(Order(key) for key in dataset.keys if key not in named)
 
 
-def sortable(each: Column, table: str = "") -> str:
-    """A list is sorted by its text."""
+def sortable(each: Column, wanted: Order, table: str = "") -> str:
+    """A list is sorted by its text, a measure by its number."""
     place = f"{table}.{each.sql}" if table else each.sql
+    if each.is_measure:
+        return _measured(place)
+    if wanted.by_size:
+        return f"abs({place})"
     return f"CAST({place} AS VARCHAR)" if each.kind == "list" else place
+
+
+def _measured(place: str) -> str:
+    return f"TRY_CAST(split_part({place}, ' ', 1) AS {MEASURE})"
 
 
 def _term(where: Column, wanted: Filter) -> Term:
@@ -101,6 +115,8 @@ def _term(where: Column, wanted: Filter) -> Term:
         return Term(f"{where.sql} IS NULL")
     if wanted.op == "not_null":
         return Term(f"{where.sql} IS NOT NULL")
+    if where.is_measure and wanted.op in _COMPARISONS:
+        return _of_number(where, wanted)
     return _BY_KIND[where.kind](where, wanted)
 
 
@@ -142,9 +158,10 @@ def _of_number(where: Column, wanted: Filter) -> Term:
     """
     if wanted.op in ("contains", "startswith"):
         raise _unfit(where, wanted)
-    scale = int(where.type.partition(",")[2].strip(" )") or 0)
+    scale = int(where.sorted_as.partition(",")[2].strip(" )") or 0)
     wide = f"DECIMAL({_DIGITS}, {scale})"
-    number, given = f"CAST({where.sql} AS {wide})", f"CAST(? AS {wide})"
+    place = _measured(where.sql) if where.is_measure else where.sql
+    number, given = f"CAST({place} AS {wide})", f"CAST(? AS {wide})"
     if wanted.op == "in":
         found = [_rounded(where, text, scale) for text in _values(wanted)]
         exact = [str(value) for value, is_exact in found if is_exact]

@@ -75,7 +75,10 @@ def page(
         ((total,),) = reader.rows(
             f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}", where.values
         )
-        marks = ", ".join(f"CAST({sortable(each)} AS VARCHAR)" for each in turn.columns)
+        marks = ", ".join(
+            f"CAST({sortable(each, wanted)} AS VARCHAR)"
+            for each, wanted in zip(turn.columns, orders, strict=True)
+        )
         try:
             # One row more than asked for tells whether there is a next page.
             found = reader.rows(
@@ -129,7 +132,7 @@ class _Turn:
         cursor = query.before if backwards else query.after
         position, marks = _unpack(cursor, fingerprint, len(columns)) if cursor else (-1, [])
         order = ", ".join(
-            f"{sortable(each)} {'DESC' if wanted.descending != backwards else 'ASC'}"
+            f"{sortable(each, wanted)} {'DESC' if wanted.descending != backwards else 'ASC'}"
             f" NULLS {'FIRST' if backwards else 'LAST'}"
             for each, wanted in zip(columns, orders, strict=True)
         )
@@ -173,8 +176,7 @@ def _beyond(
     values: list[str] = []
     equal: list[tuple[str, str | None]] = []
     for each, wanted, mark in zip(columns, orders, marks, strict=True):
-        kind = "VARCHAR" if each.kind == "list" else each.type
-        place, given = sortable(each), f"CAST(? AS {kind})"
+        place, given = sortable(each, wanted), f"CAST(? AS {each.sorted_as})"
         further = _further(place, given, mark, wanted.descending != backwards, backwards)
         if further is not None:
             choices.append(" AND ".join([term for term, _ in equal] + [further]))

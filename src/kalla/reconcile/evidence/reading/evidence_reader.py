@@ -29,6 +29,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Kind = Literal["text", "number", "time", "boolean", "list"]
 
 _MOST_METADATA = 64 << 20
+MEASURE = "DECIMAL(38, 9)"
 _TEXT, _LIST = "VARCHAR", "VARCHAR[]"
 _UNMATCHED = {
     "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT, "attempted_rules": _LIST,
@@ -87,6 +88,18 @@ class Column:
     @property
     def sql(self) -> str:
         return quote(self.name)
+
+    @property
+    def is_measure(self) -> bool:
+        """A text that begins with a number, such as `5.00` or `2 days`: it is sorted by that."""
+        return self.name == "difference" and self.type == "VARCHAR"
+
+    @property
+    def sorted_as(self) -> str:
+        """The type that a value is compared as."""
+        if self.is_measure:
+            return MEASURE
+        return "VARCHAR" if self.kind == "list" else self.type
 
 
 @dataclass(frozen=True)

@@ -42,19 +42,28 @@ def of_source(side: Side, facts: Oddities, csv: CsvTold) -> list[str]:
     """What was odd about a source, a sentence each."""
     found = []
     if facts.doubled:
-        found.append(f"{side}: {facts.doubled:,} rows have a key that is not unique, or null")
+        have = "1 row has" if facts.doubled == 1 else f"{facts.doubled:,} rows have"
+        found.append(f"{side}: {have} a key that is not unique, or null")
     for each in facts.unreadable:
         examples = ", ".join(map(repr, each.examples))
-        many = f"{each.rows:,} values of {each.column}"
+        many, are = _values_in(each)
         where = " (in rows that filters left out)" if each.filtered else ""
         advice = _advice(each, csv) if facts.format == "csv" else ""
-        found.append(f"{side}: {many} are no {each.kind}, such as {examples}{where}{advice}")
+        found.append(f"{side}: {many} {are}, such as {examples}{where}{advice}")
     if facts.filtered_unread:
+        were = "1 row was" if facts.filtered_unread == 1 else f"{facts.filtered_unread:,} rows were"
         found.append(
-            f"{side}: {facts.filtered_unread:,} rows were left out because a filter could not read"
+            f"{side}: {were} left out because a filter could not read"
             " their values; each counts as an exception"
         )
     return found
+
+
+def _values_in(each: Unreadable) -> tuple[str, str]:
+    if each.rows == 1:
+        article = "an" if each.kind[:1] in "aeiou" else "a"
+        return f"1 value in {each.column}", f"is not {article} {each.kind}"
+    return f"{each.rows:,} values in {each.column}", f"are not {each.kind}s"
 
 
 def _advice(each: Unreadable, csv: CsvTold) -> str:

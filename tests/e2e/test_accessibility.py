@@ -1,0 +1,71 @@
+"""axe finds nothing serious on any page: for screen readers, weak eyes and keyboards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser
+
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.runs import store
+from kalla.work import jobs
+from kalla.work.job import NewJob
+from tests.browser import chromium
+from tests.evidence_kit import invoices_and_payments, make_evidence
+from tests.web_kit import Site, open_site
+
+pytestmark = pytest.mark.browser
+
+
+@pytest_asyncio.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def site(database_url: str) -> AsyncIterator[Site]:
+    async with open_site(database_url) as opened:
+        yield opened
+
+
+@pytest.mark.timeout(300)
+async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path: Path) -> None:
+    evidence = make_evidence(tmp_path / "run", *invoices_and_payments(60))
+    async with site.database.transaction() as connection:
+        report = run_report.of_evidence(evidence)
+        run_id = await store.adopt(connection, report, "x", "name: x", "ann")
+        await connection.execute(
+            "UPDATE kalla.reconciliations SET status = 'failed', report = NULL,"
+            " evidence_url = NULL, error = 'it broke: see https://kalla.test' WHERE run_id = %s",
+            [run_id],
+        )
+        whole = await store.adopt(connection, report, "x", "name: x", "ann")
+    (job_id,) = await site.submit(NewJob("probe", payload={"sleep": 5}))
+    (job,) = await site.claim(1)
+    async with site.database.transaction() as connection:
+        await jobs.fail(connection, job, "it broke", "Traceback", permanent=True)
+    paths = (
+        "/runs", f"/runs/{whole}", f"/runs/{run_id}", f"/runs/{whole}?part=unmatched_left",
+        "/work", f"/jobs/{job_id}", "/query", "/docs", "/scaling", "/tables", "/sinks", "/nowhere",
+        "/login",
+    )  # fmt: skip
+    context = await browser.new_context(bypass_csp=True)  # axe is a script of ours, and of no page
+    found = list[str]()
+    async with site.served() as address:
+        page = await context.new_page()
+        await page.goto(f"{address}/login?token={site.tokens['operator']}")
+        for path in paths:
+            await page.goto(address + path)
+            violations = (await Axe().run(page)).response["violations"]
+            found += [
+                f"{path}: {each['id']}: {each['nodes'][0]['html'][:200]}"
+                for each in violations
+                if each["impact"] in ("serious", "critical")
+            ]
+    await context.close()
+    assert found == []
