@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql bench-sinks chaos-sinks
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,3 +107,9 @@ bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
 
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)
+
+bench-sinks: .venv/.dev ## rows/s from Kafka into ClickHouse against a plain Python consumer
+	@$(BIN)/python -m bench.sinks $(BENCH_OPTIONS)
+
+chaos-sinks: .venv/.dev ## faults while messages flow from Kafka into ClickHouse; LONG=1: 5M messages, 220 faults
+	@$(BIN)/python -m tests.chaos_sinks $(if $(LONG),--messages 5000000 --faults 220 --rate 6000 --every 3 --workers 3,) --report build/chaos-sinks.json $(CHAOS_OPTIONS)
