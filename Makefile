@@ -153,3 +153,9 @@ bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes again
 
 image-steps: .venv/.dev ## carry out the Dockerfile in fresh Debian roots and run the demo there (needs root and mmdebstrap)
 	@$(BIN)/python -m tests.image
+
+bench-sinks: .venv/.dev ## rows/s from Kafka into ClickHouse against a plain Python consumer
+	@$(BIN)/python -m bench.sinks $(BENCH_OPTIONS)
+
+chaos-sinks: .venv/.dev ## faults while messages flow from Kafka into ClickHouse; LONG=1: 5M messages, 220 faults
+	@$(BIN)/python -m tests.chaos_sinks $(if $(LONG),--messages 5000000 --faults 220 --rate 6000 --every 3 --workers 3,) --report build/chaos-sinks.json $(CHAOS_OPTIONS)

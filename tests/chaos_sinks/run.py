@@ -105,7 +105,6 @@ async def _run(wish: Wish, site: Site, address: str, postgres: Postgres) -> dict
         await asyncio.sleep(chance.expovariate(1 / wish.every))
         print(f"{time.monotonic() - began:6.1f} s  {kind}", flush=True)
         await faults.do(kind)
-    ArmedDropping.armed = 0
     await asyncio.to_thread(producing.join)
     await scale(REPLICAS)
     settled = await _settle(site, pipeline, len(log.acknowledged))

@@ -59,6 +59,9 @@ def test_values_become_what_their_type_says() -> None:
         ("Int32", 1.5),
         ("Int32", "1"),
         ("Int32", True),
+        ("Int32", Decimal("1e999999")),
+        ("Int32", float("inf")),
+        ("DateTime64(3)", "1e999999"),
         ("Decimal(4, 2)", "100"),
         ("Decimal(4, 2)", 0.1),
         ("Float32", 1e39),
@@ -125,6 +128,20 @@ def test_rows_come_from_paths_headers_kafka_constants_and_defaults() -> None:
     }
     fields = {each.message.offset: each.field for each in mapped.dead}
     assert fields == {4: "a.city", 5: "note", 6: "key"}
+
+
+@pytest.mark.parametrize("number", ["1e39", "1e999999", "-1e400", "1.5"])
+def test_a_number_of_any_size_is_a_dead_letter_and_no_crash(number: str) -> None:
+    mapper = Mapper(
+        [
+            Column(column="a", type="Decimal(9, 2)", path="b", default=0),  # parsed exactly
+            Column(column="id", type="Int64", path="a", default=1),
+            Column(column="at", type="DateTime64(3)", path="t", unit="ms", default=0),
+        ]
+    )
+    values = [f'{{"a": {number}}}', f'{{"a": 1, "t": {number}}}']
+    mapped = mapper.map([message(row, value.encode()) for row, value in enumerate(values)])
+    assert [each.message.offset for each in mapped.dead] == ([0] if number == "1.5" else [0, 1])
 
 
 def test_decimals_keep_every_digit() -> None:

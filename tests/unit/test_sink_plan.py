@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kalla.sinks import plan
 from kalla.sinks.ledger import Partition
-from kalla.sinks.plan import Limits, Poison, RateLimit
+from kalla.sinks.plan import BatchSize, Limits, Poison, RateLimit
 from kalla.sinks.servers.messages import OffsetRange
 
 
@@ -67,3 +67,16 @@ def test_a_poisoned_topic_is_judged_by_a_hundred_messages(dead: int, stops: bool
     sentence = poison.verdict(40, 0)
     assert (sentence is not None) == stops
     assert Poison(None).verdict(1000, 1000) is None
+
+
+def test_a_batch_is_bounded_by_bytes_once_the_size_of_messages_is_known() -> None:
+    batch = BatchSize(100_000)
+    assert batch.rows == 200  # nobody has seen a message yet
+    batch.note(200, 200 * 170)
+    assert batch.rows == 100_000
+    batch.note(10, 10 * 5_000_000)
+    assert batch.rows == 20
+    for _ in range(50):
+        batch.note(1000, 1000 * 170)
+    assert batch.rows == 100_000
+    assert BatchSize(10).rows == 10

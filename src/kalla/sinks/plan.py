@@ -12,6 +12,8 @@ from kalla.sinks.servers.messages import OffsetRange
 SPARK_ROWS = 100_000  # where so many wait, Spark is quicker than one process
 
 _BURST_SECONDS = 1.0
+_FIRST_ROWS = 200  # of a topic of which no message was seen yet
+_BATCH_BYTES = 96 << 20
 _POISON_MESSAGES = 100  # fewer say nothing about a topic
 
 Placement = Literal["auto", "spark", "local"]
@@ -62,6 +64,27 @@ def _within(ranges: Sequence[OffsetRange], budget: int) -> list[OffsetRange]:
 def on_spark(placement: Placement, waiting: int) -> bool:
     """Whether Spark places the next ranges; else they run in the slot's own process."""
     return placement == "spark" or (placement == "auto" and waiting >= SPARK_ROWS)
+
+
+class BatchSize:
+    """Bounds a range by bytes, too: a range is frozen before anybody has seen its messages."""
+
+    def __init__(self, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self._message_bytes: float | None = None
+
+    @property
+    def rows(self) -> int:
+        if self._message_bytes is None:
+            return min(self._most_rows, _FIRST_ROWS)
+        return max(1, min(self._most_rows, int(_BATCH_BYTES / max(self._message_bytes, 1.0))))
+
+    def note(self, messages: int, size: int) -> None:
+        """The larger of what was seen last and what is usual: memory is dearer than time."""
+        if messages:
+            latest = size / messages
+            usual = self._message_bytes or latest
+            self._message_bytes = max(latest, (3 * usual + latest) / 4)
 
 
 class RateLimit:

@@ -13,9 +13,12 @@ import pyarrow as pa
 
 from kalla.errors import Problem
 from kalla.sinks.model import Column
+from kalla.sinks.rows.json_columns import JsonColumns, Misfit
 from kalla.sinks.rows.types import ColumnType, Unfit, column_type
 from kalla.sinks.servers.messages import Message
 
+_FEW = 32  # so few documents are quicker read one by one
+_PATIENCE = 20  # batches
 _ABSENT = object()
 
 
@@ -64,9 +67,53 @@ class Mapper:
         # orjson reads numbers as floats, which would change a decimal's last digits.
         exact = any(known.exact_numbers for _, known in self.columns)
         self._parse: Callable[[bytes], Any] = parse_exactly if exact else orjson.loads
+        paths = [each for each in self.columns if each[0].path is not None]
+        self._at_once = JsonColumns.of(paths) if paths else None
+        self._one_by_one = 0  # batches for which reading at once is not tried again
 
     def map(self, messages: Sequence[Message]) -> Mapped:
-        """`messages` have a value each: tombstones were taken out before."""
+        """`messages` have a value each: tombstones were taken out before.
+
+        A batch is read at once where that is possible; where it is not, each half is tried, so
+        that a few odd documents do not slow down the others.
+        """
+        if self._at_once is None or len(messages) < _FEW or self._one_by_one:
+            self._one_by_one = max(0, self._one_by_one - 1)
+            return self.map_each(messages)
+        parts = self._parts(self._at_once, messages)
+        read = sum(len(part.offsets) + len(part.dead) for part, at_once in parts if at_once)
+        if read * 2 < len(messages):
+            self._one_by_one = _PATIENCE  # these documents are of another kind: do not insist
+        return _joined([part for part, _ in parts], self.columns)
+
+    def _parts(self, reader: JsonColumns, messages: Sequence[Message]) -> list[tuple[Mapped, bool]]:
+        """The parts in order, and whether each was read at once."""
+        if len(messages) < _FEW:
+            return [(self.map_each(messages), False)]
+        try:
+            return [(self.map_at_once(reader, messages), True)]
+        except Misfit:
+            half = len(messages) // 2
+            first = self._parts(reader, messages[:half])
+            return [*first, *self._parts(reader, messages[half:])]
+
+    def map_at_once(self, reader: JsonColumns, messages: Sequence[Message]) -> Mapped:
+        """Misfit if any message is not plain."""
+        read = iter(reader.read(messages))
+        columns: dict[str, pa.Array] = {}
+        for column, known in self.columns:
+            if column.path is not None:
+                columns[column.column] = next(read)
+                continue
+            faults: dict[int, tuple[str, str]] = {}
+            values = _column(column, known, messages, (), faults)
+            if faults:
+                raise Misfit
+            columns[column.column] = pa.array(values, known.arrow)
+        return Mapped(columns, [message.offset for message in messages], [])
+
+    def map_each(self, messages: Sequence[Message]) -> Mapped:
+        """Document by document: the meaning of a mapping."""
         dead: list[DeadLetter] = []
         kept: list[Message] = []
         documents: list[Any] = []
@@ -95,6 +142,19 @@ class Mapper:
             for (column, known), cells in zip(self.columns, values, strict=True)
         }
         return Mapped(columns, [message.offset for message in kept], dead)
+
+
+def _joined(parts: Sequence[Mapped], columns: Sequence[tuple[Column, ColumnType]]) -> Mapped:
+    if len(parts) == 1:
+        return parts[0]
+    return Mapped(
+        {
+            column.column: pa.concat_arrays([part.columns[column.column] for part in parts])
+            for column, _ in columns
+        },
+        [offset for part in parts for offset in part.offsets],
+        [letter for part in parts for letter in part.dead],
+    )
 
 
 def _cause(error: ValueError | RecursionError) -> str:

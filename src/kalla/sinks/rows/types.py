@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_BEYOND = 10**20  # no integer or epoch that ClickHouse holds is so far from zero
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _NUMERIC = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?")
 _INTEGERS = {
@@ -113,10 +114,13 @@ def _split(name: str) -> tuple[str, list[str]]:
 def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if type(value) is not int:
-            if type(value) in (float, Decimal) and value == value // 1:
-                value = int(value)
-            else:
+            if type(value) not in (float, Decimal) or not math.isfinite(value):
                 raise Unfit(f"{_shown(value)} is no whole number")
+            if abs(value) >= _BEYOND:  # before int(): 1e999999 would be a million digits
+                raise Unfit(f"{_shown(value)} does not fit {name}")
+            if value != int(value):
+                raise Unfit(f"{_shown(value)} is no whole number")
+            value = int(value)
         if not low <= value <= high:
             raise Unfit(f"{value} does not fit {name}")
         return int(value)
@@ -224,7 +228,7 @@ def _moment(name: str, head: str, unit: str | None) -> ColumnType:
 
     def convert(value: Any) -> int:
         if scale is not None:
-            if type(value) not in (int, float, Decimal) or value != value:
+            if type(value) not in (int, float, Decimal) or not -_BEYOND < value < _BEYOND:
                 raise Unfit(f"{_shown(value)} is no number of {unit} since 1970")
             micros: int = round(value * scale)
         else:

@@ -73,6 +73,7 @@ class Carrier:
         share = record.options.rows_per_second
         per_member = share / max(record.replicas, 1) if share and seat.lease else share
         self._rate = plan.RateLimit(per_member, time.monotonic())
+        self._batch = plan.BatchSize(record.options.batch_rows)
         self._poison = plan.Poison(record.options.poison_percent)
         self._replaying = Replaying(shared.database, record, seat)
         self._task = asyncio.create_task(self._run(), name=f"carrier of {record.pipeline}")
@@ -218,7 +219,7 @@ class Carrier:
             list(self._taken.values()),
             highs,
             plan.Limits(
-                options.batch_rows,
+                self._batch.rows,
                 options.flush_seconds,
                 self._rate.budget(now),
                 now,
@@ -261,6 +262,7 @@ class Carrier:
         done = await deliveries.deliver(ranges, highs, spark)
         self._rate.spend(sum(each.messages for each in done))
         for facts in done:
+            self._batch.note(facts.messages, facts.bytes)
             if sentence := self._poison.verdict(facts.messages, facts.dead):
                 await self._stop_poisoned(sentence)
         return bool(done)
