@@ -179,7 +179,8 @@ async def test_options_change_in_place_and_a_new_query_rebuilds(
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.csv").write_text("id,day\n1,mon\n2,tue\n")
     source = f"CREATE SOURCE files LOCATION '{tmp_path}/files' FORMAT CSV;"
-    table = "CREATE OR REPLACE DYNAMIC TABLE days TARGET_LAG = '{}' AS SELECT {} FROM files"
+    table = "CREATE OR REPLACE DYNAMIC TABLE days TARGET_LAG = '{}'"
+    table += " REFRESH_STRATEGY = AFFECTED_KEYS AS SELECT {} FROM files"
     await site.apply(source + table.format("2 s", "DISTINCT day"))
     again = await site.apply(source + table.format("2 s", "DISTINCT day"))
     assert {step["action"] for step in again} == {"unchanged"}
