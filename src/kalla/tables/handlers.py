@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kalla.database import Connection
 from kalla.errors import Unavailable
@@ -14,6 +15,9 @@ from kalla.tables.run import Refreshed, RefreshPayload, StrictRefused, refresh
 from kalla.tables.snapshots import PinGone
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
 
 _FENCE_BITS = 20
 
@@ -72,7 +76,7 @@ class Refresh:
         except StrictRefused as refused:
             return Failure(str(refused), counts=True)
         except AnalysisException as error:
-            return Failure(_first_line(error), counts=True)
+            return Failure(_explained(error), counts=True)
         except PySparkException as error:
             if (error.getSqlState() or "").startswith(_LASTING):
                 return Failure(_first_line(error), counts=True)
@@ -134,6 +138,17 @@ class Refresh:
             identity or "",
             facts.rows if isinstance(facts, Refreshed) else None,
         )
+
+
+def _explained(error: PySparkException) -> str:
+    """The query was checked when it was applied: a column that is gone left with its source."""
+    line = _first_line(error)
+    if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        return (
+            f"the schema of a source changed: {line} Apply the table again with columns that are"
+            " there, or bring the column back; then its rows are computed anew."
+        )
+    return line
 
 
 def _first_line(error: Exception) -> str:

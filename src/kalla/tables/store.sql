@@ -77,7 +77,11 @@ SELECT %(tick_id)s, table_id, table_id = ANY(%(forced)s)
 FROM unnest(%(table_ids)s::bigint[]) AS table_id;
 
 -- name: mark_ticked
-UPDATE kalla.dynamic_tables SET last_tick_at = %(pinned_at)s, requested = NULL WHERE table_id = ANY(%(table_ids)s);
+UPDATE kalla.dynamic_tables
+SET last_tick_at = %(pinned_at)s, requested = NULL,
+    -- Its sources could be pinned: what kept it from that is over.
+    state_reason = CASE WHEN state = 'active' THEN '' ELSE state_reason END
+WHERE table_id = ANY(%(table_ids)s);
 
 -- name: open_ticks
 SELECT k.tick_id, k.pins, k.pinned_at FROM kalla.ticks k WHERE k.closed_at IS NULL
@@ -160,12 +164,18 @@ WHERE (age <= 10 OR (strategy = 'FULL' AND age_of_kind <= 3))
   AND NOT (first AND EXISTS (SELECT 1 FROM numbered o WHERE o.strategy = 'FULL' AND NOT o.first))
 ORDER BY refresh_id DESC;
 
+-- Of the strategy that a table took last: one slow FULL says nothing about the next DELTA.
 -- name: durations
+WITH numbered AS (
+    SELECT table_id, strategy, seconds, reason,
+           row_number() OVER (PARTITION BY table_id, strategy ORDER BY refresh_id DESC) AS age,
+           first_value(strategy) OVER (PARTITION BY table_id ORDER BY refresh_id DESC) AS newest
+    FROM kalla.refreshes
+    WHERE status = 'completed' AND strategy IN ('DELTA', 'AFFECTED_KEYS', 'FULL')
+)
 SELECT table_id, percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
-FROM (SELECT table_id, seconds,
-             row_number() OVER (PARTITION BY table_id ORDER BY refresh_id DESC) AS age
-      FROM kalla.refreshes WHERE status = 'completed') AS r
-WHERE age <= 20 GROUP BY table_id;
+FROM numbered WHERE age <= 20 AND strategy = newest AND seconds IS NOT NULL
+GROUP BY table_id;
 
 -- name: sweep
 DELETE FROM kalla.ticks WHERE closed_at < kalla.clock() - interval '1 hour';

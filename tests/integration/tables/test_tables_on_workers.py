@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -94,12 +95,47 @@ async def test_all_tables_of_a_tick_read_the_same_moment(site: TablesSite, tmp_p
             SELECT o.id FROM orders o LEFT JOIN ids i ON o.id = i.id WHERE i.id IS NULL;
         """
     )
-    async with site.worker():
-        for number in range(2, 6):
+    async with site.worker(), site.worker():
+        for number in range(2, 5):
             write_deltalake(tmp_path / "orders", orders((number, "mon", 5)), mode="append")
             lone = await site.refreshed("lone")
             # `ids` holds every id of the tick that `lone` joins it with: never an order alone.
             assert lone["rows"] == 0
+    # Two workers and their schedulers: each tick refreshed a table once.
+    for name in ("ids", "lone"):
+        ticks = [each["tick_id"] for each in await site.history(name)]
+        assert len(ticks) == len(set(ticks))
+
+
+async def test_a_source_that_lost_a_column_or_was_made_anew_is_a_clear_state(
+    site: TablesSite, tmp_path: Path
+) -> None:
+    write_deltalake(tmp_path / "orders", orders((1, "mon", 5)), configuration=FEED)
+    await site.apply(
+        f"""
+        CREATE SOURCE orders LOCATION '{tmp_path}/orders';
+        CREATE DYNAMIC TABLE daily TARGET_LAG = '2 seconds' AS
+            SELECT day, sum(amount) AS total FROM orders GROUP BY day;
+        """
+    )
+
+    async def shows(text: str) -> bool:
+        return text in (await site.table("daily"))["why"]
+
+    async with site.worker():
+        await site.refreshed("daily")
+        shutil.rmtree(tmp_path / "orders")
+        await eventually(lambda: shows("is not there"), 30)
+        narrow = orders((1, "mon", 5)).select(["id", "day"])
+        write_deltalake(tmp_path / "orders", narrow, configuration=FEED)
+        await eventually(lambda: shows("the schema of a source changed"), 60)
+        shutil.rmtree(tmp_path / "orders")
+        write_deltalake(tmp_path / "orders", orders((1, "tue", 7)), configuration=FEED)
+        await site.runs.client.post("/api/tables/daily/resume")
+        found = await site.refreshed("daily")
+        assert (found["state"], found["rows"]) == ("active", 1)
+        (newest, *_) = await site.history("daily")
+        assert (newest["strategy"], newest["reason"]) == ("FULL", "a source was replaced")
 
 
 async def test_five_query_errors_suspend_a_table_and_its_readers_wait(
@@ -179,7 +215,8 @@ async def test_options_change_in_place_and_a_new_query_rebuilds(
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.csv").write_text("id,day\n1,mon\n2,tue\n")
     source = f"CREATE SOURCE files LOCATION '{tmp_path}/files' FORMAT CSV;"
-    table = "CREATE OR REPLACE DYNAMIC TABLE days TARGET_LAG = '{}' AS SELECT {} FROM files"
+    table = "CREATE OR REPLACE DYNAMIC TABLE days TARGET_LAG = '{}'"
+    table += " REFRESH_STRATEGY = AFFECTED_KEYS AS SELECT {} FROM files"
     await site.apply(source + table.format("2 s", "DISTINCT day"))
     again = await site.apply(source + table.format("2 s", "DISTINCT day"))
     assert {step["action"] for step in again} == {"unchanged"}

@@ -37,7 +37,8 @@ def test_a_statement_says_all_options() -> None:
     ("sql", "message"),
     [
         ("", "there is no statement"),
-        ("DROP TABLE x", "CREATE is expected"),
+        ("DROP TABLE x", "DYNAMIC is expected"),
+        ("ALTER TABLE x", "CREATE is expected"),
         ("CREATE DYNAMIC TABLE x AS SELECT 1", "TARGET_LAG is missing"),
         ("CREATE DYNAMIC TABLE x TARGET_LAG = '5 moons' AS SELECT 1", "is not a duration"),
         ("CREATE DYNAMIC TABLE x TARGET_LAG = '0.9 s' AS SELECT 1", "below one second"),

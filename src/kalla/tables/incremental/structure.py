@@ -204,7 +204,8 @@ def _node(tree: exp.Expr, columns: Columns) -> Node:
         return Input(tree.name.lower())
     if isinstance(tree, exp.Union):
         _refuse_clauses(tree)
-        branches = (_node(tree.left, columns), _node(tree.right, columns))
+        names = [each.alias_or_name for each in tree.left.selects]
+        branches = (_node(tree.left, columns), _node(_named(tree.right, names), columns))
         if tree.args.get("distinct"):
             return _distinct(tree, Union(branches))
         return Union(branches)
@@ -213,6 +214,23 @@ def _node(tree: exp.Expr, columns: Columns) -> Node:
     if not isinstance(tree, exp.Select):
         raise NotIncremental("the query reads something that is no table")
     return _select(tree, columns)
+
+
+def _named(branch: exp.Expr, names: Sequence[str]) -> exp.Expr:
+    """A branch of a UNION with the names of the first one, for when it alone has changes."""
+    branch = branch.copy()
+    if isinstance(branch, exp.Subquery):
+        branch.set("this", _named(branch.this, names))
+    elif isinstance(branch, exp.SetOperation):
+        branch.set("this", _named(branch.this, names))
+        branch.set("expression", _named(branch.expression, names))
+    elif isinstance(branch, exp.Select) and len(branch.expressions) == len(names):
+        outputs = zip(branch.expressions, names, strict=True)
+        branch.set(
+            "expressions",
+            [exp.alias_(each.unalias().copy(), name, quoted=True) for each, name in outputs],
+        )
+    return branch
 
 
 def _distinct(tree: exp.Union, union: Union) -> Select:

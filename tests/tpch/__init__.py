@@ -1,0 +1,1 @@
+"""TPC-H as a workload for dynamic tables."""
