@@ -253,7 +253,9 @@ class Dispatcher:
             case Assign(worker, unit):
                 self._assign(worker, unit.key)
             case Cancel(worker, key):
-                self._send(worker, pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
+                connection = self._workers.get(worker)
+                if connection is not None and not connection.withdraw(key.work_id):
+                    connection.send(pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
                 if (found := self._unit(key)) is not None:
                     found.record.state = "cancelled"
             case Acknowledge(worker, key, checksum):
