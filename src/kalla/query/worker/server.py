@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from kalla import logs
 from kalla.errors import StartFailed
-from kalla.query.protocol.work_messages import PROTOCOL_VERSION
+from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.artifact_spool import SegmentFiles, Spool
 from kalla.query.worker.disk_budget import DiskBudget
 from kalla.query.worker.execution import Executor
