@@ -317,7 +317,7 @@ def _postmaster(folder: Path) -> int:
 
 
 def _wait(port: int, api: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:

@@ -238,7 +238,6 @@ class Metrics(Section):
     query_series: int = Field(1_000_000, ge=1, description="series a query's step may have")
     query_bytes: int = Field(2 << 30, ge=1 << 20, description="memory a query's step may take")
     query_concurrency: int = Field(4, ge=1, description="queries that an API runs at once")
-    query_threads: int = Field(2, ge=1, description="threads of a query")
     features: tuple[MetricFeature, ...] = Field(
         (), description="parts of PromQL that Prometheus has behind flags, to be switched on"
     )

@@ -6,7 +6,7 @@ import httpx
 import pyarrow as pa
 
 from kalla.errors import KallaError
-from kalla.query.protocol.artifacts import checksum_of
+from kalla.query.protocol.versions import checksum_of
 
 _CONNECT_SECONDS = 3.0
 _READ_SECONDS = 10.0

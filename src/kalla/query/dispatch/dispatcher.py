@@ -1,6 +1,7 @@
 """Carries out what the coordinator decides: assigns and cancels work, fetches what is ready.
 
-Lives on the event loop; queries' threads hand in work units and wait for their artifacts.
+Lives on the event loop; queries' threads hand in work units and wait for their artifacts. What
+belongs to the engine is imported when a query has loaded it: its compiler takes seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -54,8 +55,10 @@ from kalla.query.dispatch.query_records import QueryRecord, QueryRecords, WorkRe
 from kalla.query.dispatch.worker_connection import WorkerConnection
 from kalla.query.promql.query_errors import Stopped
 from kalla.query.protocol import control_pb2 as pb
-from kalla.query.protocol.work_messages import Assignment, assignment_message, error_of
 from kalla.settings import Settings
+
+if TYPE_CHECKING:
+    from kalla.query.protocol.work_messages import Assignment
 
 _log = logs.get(__name__)
 
@@ -253,7 +256,9 @@ class Dispatcher:
             case Assign(worker, unit):
                 self._assign(worker, unit.key)
             case Cancel(worker, key):
-                self._send(worker, pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
+                connection = self._workers.get(worker)
+                if connection is not None and not connection.withdraw(key.work_id):
+                    connection.send(pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
                 if (found := self._unit(key)) is not None:
                     found.record.state = "cancelled"
             case Acknowledge(worker, key, checksum):
@@ -265,7 +270,7 @@ class Dispatcher:
             case Deliver(key, _):
                 self._deliver(key)
             case FailQuery(query_id, reason, error):
-                problem = error_of(error, reason) if error else Unavailable(_sentence(reason))
+                problem = _problem(reason, error)
                 for one in self._units.pop(query_id, {}).values():
                     _fail(one.result, problem)
             case AnswerQuery():
@@ -280,6 +285,8 @@ class Dispatcher:
             self.metrics.reassigned.inc()
         record.worker, record.state = worker, "assigned"
         record.attempts, record.assigned_at = record.attempts + 1, time.monotonic()
+        from kalla.query.protocol.work_messages import assignment_message
+
         message = assignment_message(_wire(key), unit.assignment)
         self._send(worker, pb.ToWorker(assign=message))
 
@@ -415,8 +422,13 @@ def dispatcher_of(settings: Settings) -> Dispatcher:
     )
 
 
-def _sentence(reason: str) -> str:
-    return f"{reason}: see the page Query workers, or ask again in a moment"
+def _problem(reason: str, error: str) -> KallaError:
+    """The error that every worker would have, or that none could do the work."""
+    if not error:
+        return Unavailable(f"{reason}: see the page Query workers, or ask again in a moment")
+    from kalla.query.protocol.work_messages import error_of
+
+    return error_of(error, reason)
 
 
 def _fail(result: Future[pa.Buffer], problem: KallaError) -> None:

@@ -13,7 +13,7 @@ import grpc
 
 from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
-from kalla.query.protocol.work_messages import PROTOCOL_VERSION
+from kalla.query.protocol.versions import PROTOCOL_VERSION
 
 _log = logs.get(__name__)
 
@@ -53,6 +53,7 @@ class WorkerConnection:
         self._token = token
         self._listener = listener
         self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue(_MOST_MESSAGES)
+        self._unsent: set[str] = set()  # work units among the messages that wait
         self._sent_at: dict[int, float] = {}
         self._session: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._keep(), name=f"query worker {address}")
@@ -64,6 +65,15 @@ class WorkerConnection:
         except asyncio.QueueFull:
             self.hang_up("it does not read its messages")
             return False
+        if message.HasField("assign"):
+            self._unsent.add(message.assign.key.work_id)
+        return True
+
+    def withdraw(self, work_id: str) -> bool:
+        """Takes back work that was not sent yet, so that nobody need cancel it."""
+        if work_id not in self._unsent:
+            return False
+        self._unsent.discard(work_id)
         return True
 
     def hang_up(self, reason: str) -> None:
@@ -111,7 +121,7 @@ class WorkerConnection:
     async def _talk(self) -> None:
         """One session, from hello to its end."""
         self._outgoing = asyncio.Queue(_MOST_MESSAGES)
-        self._sent_at = {}
+        self._sent_at, self._unsent = {}, set()
         options = [
             ("grpc.max_receive_message_length", _MESSAGE_BYTES),
             ("grpc.max_send_message_length", _MESSAGE_BYTES),
@@ -188,6 +198,10 @@ class WorkerConnection:
                 message = await outgoing.get()
             if message is None:
                 return
+            if message.HasField("assign"):
+                if message.assign.key.work_id not in self._unsent:
+                    continue  # withdrawn meanwhile
+                self._unsent.discard(message.assign.key.work_id)
             yield message
 
     def _end_messages(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from kalla.query.array_types import Whole
@@ -28,9 +27,9 @@ from kalla.query.kernels.exact_sums import ExactSums
 from kalla.query.labels.interned import Interned
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.query_errors import ExecutionFailed
+from kalla.query.protocol.versions import SCHEMA_VERSION, checksum_of
 from kalla.query.store.series_table import SeriesTable, labels_of_text, text_of
 
-SCHEMA_VERSION = 1
 _FACTS = b"kalla.artifact"
 
 Array = NDArray[Any]
@@ -43,10 +42,6 @@ class Encoded:
     content: pa.Buffer
     checksum: str
     rows: int
-
-
-def checksum_of(content: bytes | memoryview | pa.Buffer) -> str:
-    return xxhash.xxh3_128_hexdigest(memoryview(content))
 
 
 def encode_partial(part: Partial) -> Encoded:

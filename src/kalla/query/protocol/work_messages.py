@@ -23,8 +23,6 @@ from kalla.query.promql.syntax_tree import Extension, MatchOperator
 from kalla.query.protocol import control_pb2 as pb
 from kalla.query.store.segments import Segment, SegmentBroken
 
-PROTOCOL_VERSION = 1
-
 _OPERATORS = frozenset(get_args(MatchOperator))
 _ERRORS: dict[str, type[QueryError]] = {
     "native_histograms": NativeHistograms,

@@ -76,6 +76,17 @@ class Spool:
             found = self._artifacts.get(name)
             return None if found is None else found.path
 
+    def content(self, name: str) -> pa.Buffer | None:
+        """An artifact's bytes, mapped; None if it is gone."""
+        path = self.path(name)
+        if path is None:
+            return None
+        try:
+            with pa.memory_map(str(path)) as file:
+                return file.read_buffer()
+        except FileNotFoundError:
+            return None
+
     def acknowledge(self, name: str) -> None:
         with self._lock:
             if name in self._artifacts:

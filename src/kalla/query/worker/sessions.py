@@ -12,7 +12,7 @@ import grpc
 
 from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
-from kalla.query.protocol.work_messages import PROTOCOL_VERSION
+from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.work_table import WorkTable, key_of
 
 _log = logs.get(__name__)

@@ -16,7 +16,7 @@ from kalla.errors import KallaError
 from kalla.query.coordination.messages import WorkKey
 from kalla.query.promql.query_errors import QueryError, Stopped
 from kalla.query.protocol import control_pb2 as pb
-from kalla.query.protocol.artifacts import SCHEMA_VERSION
+from kalla.query.protocol.versions import SCHEMA_VERSION
 from kalla.query.protocol.work_messages import assignment_of, error_name
 from kalla.query.worker.artifact_spool import Spool
 from kalla.query.worker.execution import Executor, Result
