@@ -69,13 +69,7 @@ class Autoscaler:
         self._bury()
         async with self._database.transaction() as connection:
             members = frozenset((self._host, pid) for pid in self.pids)
-            inputs = await store.pool_inputs(
-                connection,
-                "+".join(self._settings.worker.roles),
-                self._settings.worker.roles,
-                members,
-                self._settings.worker.concurrency,
-            )
+            inputs = await store.pool_inputs(connection, members, self._settings)
             # A worker that is still starting has not announced itself, but counts.
             inputs = replace(inputs, current=len(self._workers))
             decision = await store.decide(connection, self.pool, inputs, self.policy)

@@ -254,7 +254,7 @@ def _workers(effective: Effective) -> list[Program]:
 
 
 def _autoscaler(effective: Effective) -> Program:
-    """`kalla autoscale`, which starts and drains the workers; one is kept ready for who sits here."""
+    """`kalla autoscale`, which starts and drains the workers; one is always kept ready."""
     settings = effective.settings
     port = ports.choose_free()
     least = settings.scaling.min_workers if "scaling.min_workers" in effective.origins else 1

@@ -15,7 +15,6 @@ from kalla.scaling.model import RoleScaling, ScalingDecision
 from kalla.scaling.routes import OptionalText
 from kalla.scaling.service import policy_of
 from kalla.scaling.store import CLUSTER
-from kalla.settings import ROLES
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.pages import live_page
@@ -48,7 +47,7 @@ class ScalingView:
     ) -> Mapping[str, str]:
         settings = self.state.settings
         policy = policy_of(settings)
-        found = await store.role_inputs(connection, ROLES, settings.worker.concurrency)
+        found = await store.role_inputs(connection, settings)
         decided = [await store.decide(connection, CLUSTER, inputs, policy) for inputs in found]
         records = await store.decisions(connection, None, self.role, self.before, _ROWS)
         context = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from psycopg.types.json import Jsonb
 from kalla.database import Connection
 from kalla.errors import NotFound
 from kalla.scaling.policy import Decision, Inputs, Need, Policy, desired
+from kalla.settings import ROLES, Settings
 from kalla.statements import load
 from kalla.work import presence, queues
 from kalla.work.presence import WorkerRecord
@@ -50,28 +52,31 @@ async def now(connection: Connection) -> float:
     return float(row["at"])
 
 
-async def role_inputs(
-    connection: Connection, roles: Sequence[str], default_concurrency: int
-) -> list[Inputs]:
+async def role_inputs(connection: Connection, settings: Settings) -> list[Inputs]:
     """The inputs of each role. A queue has the name of the role that takes it."""
     at = await now(connection)
-    depths = {record.queue: record for record in await queues.depths(connection, roles)}
+    depths = {record.queue: record for record in await queues.depths(connection, ROLES)}
     workers = _live(await presence.workers(connection))
-    return [
-        _inputs(role, at, [depths[role]], [w for w in workers if role in w.roles],
-                default_concurrency)
-        for role in roles
-    ]  # fmt: skip
+    found = [
+        _inputs(
+            role,
+            at,
+            [depths[role]],
+            [worker for worker in workers if role in worker.roles],
+            settings.worker.concurrency,
+        )
+        for role in ROLES
+    ]
+    slots = await _sink_slots(connection)
+    places = settings.sinks.replicas_per_worker
+    return [_with_slots(each, slots, places) if each.role == "sinks" else each for each in found]
 
 
 async def pool_inputs(
-    connection: Connection,
-    name: str,
-    roles: Sequence[str],
-    members: frozenset[tuple[str, int]],
-    default_concurrency: int,
+    connection: Connection, members: frozenset[tuple[str, int]], settings: Settings
 ) -> Inputs:
-    """The inputs of a group of equal workers, known by host and process, that take all `roles`."""
+    """The inputs of a group of equal workers, known by host and process."""
+    roles = settings.worker.roles
     at = await now(connection)
     depths = [record for record in await queues.depths(connection, roles) if record.queue in roles]
     workers = [
@@ -79,7 +84,37 @@ async def pool_inputs(
         for worker in _live(await presence.workers(connection))
         if (worker.host, worker.pid) in members
     ]
-    return _inputs(name, at, depths, workers, default_concurrency)
+    found = _inputs("+".join(roles), at, depths, workers, settings.worker.concurrency)
+    if "sinks" not in roles:
+        return found
+    # These workers have places for jobs and slots beside each other: count slots as jobs.
+    slots = await _sink_slots(connection)
+    share = found.concurrency / settings.sinks.replicas_per_worker
+    as_jobs = SinkSlots(math.ceil(slots.wanted * share), math.floor(slots.held * share))
+    return _with_slots(found, as_jobs, found.concurrency)
+
+
+@dataclass(frozen=True)
+class SinkSlots:
+    """Slots of started pipelines: how many there should be, and how many a worker holds."""
+
+    wanted: int
+    held: int
+
+
+async def _sink_slots(connection: Connection) -> SinkSlots:
+    (row,) = await (await connection.execute(sql.sink_slots)).fetchall()
+    return SinkSlots(**row)
+
+
+def _with_slots(inputs: Inputs, slots: SinkSlots, concurrency: int) -> Inputs:
+    """A slot that nobody holds waits, one that is held runs."""
+    return replace(
+        inputs,
+        waiting=inputs.waiting + slots.wanted - slots.held,
+        running=inputs.running + slots.held,
+        concurrency=concurrency,
+    )
 
 
 def _live(workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:

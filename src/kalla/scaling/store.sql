@@ -16,6 +16,17 @@ WHERE pool = %(pool)s AND role = %(role)s
   AND at >= to_timestamp(%(since)s)
 ORDER BY at;
 
+-- name: sink_slots
+-- A slot is work without a job. Those of stopped pipelines, and held ones above a lowered number of
+-- replicas, are on their way out and ask for no worker.
+SELECT coalesce(sum(replicas), 0)::integer AS wanted, coalesce(sum(held.slots), 0)::integer AS held
+FROM kalla.pipeline_state AS state
+CROSS JOIN LATERAL (
+    SELECT count(*) AS slots FROM kalla.leases
+    WHERE resource = 'sink/' || state.pipeline AND slot < state.replicas AND until > kalla.clock()
+) AS held
+WHERE desired = 'started';
+
 -- name: remember
 INSERT INTO kalla.scaling_needs (pool, role, at, workers)
 VALUES (%(pool)s, %(role)s, to_timestamp(%(at)s), %(workers)s)
