@@ -130,3 +130,6 @@ bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes again
 
 image-steps: .venv/.dev ## carry out the Dockerfile in fresh Debian roots and run the demo there (needs root and mmdebstrap)
 	@$(BIN)/python -m tests.image
+
+chaos-autoscale: .venv/.dev ## 100 faults for `kalla autoscale` while load rises and falls (minutes)
+	@$(BIN)/python -m tests.chaos.autoscale --faults 100

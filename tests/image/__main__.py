@@ -117,9 +117,9 @@ def _in_root(root: Path, command: Sequence[str], variables: dict[str, str], user
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive", **passed, **variables,
     }  # fmt: skip
-    subprocess.run(
-        ["chroot", f"--userspec={user}", str(root), *command], env=environment, check=True
-    )
+    # By its path: PATH is the image's own, and may not have it.
+    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
+    subprocess.run([chroot, f"--userspec={user}", str(root), *command], env=environment, check=True)
 
 
 def _clean_up(folder: Path, roots: dict[str, Path]) -> None:

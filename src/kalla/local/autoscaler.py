@@ -74,8 +74,7 @@ class Autoscaler:
             inputs = replace(inputs, current=len(self._workers))
             decision = await store.decide(connection, self.pool, inputs, self.policy)
             await store.record(connection, self.pool, decision)
-            oldest = inputs.at - self.policy.scale_down_after_seconds
-            await store.forget(connection, self.pool, oldest)
+            await store.forget(connection, self.pool, inputs.at, self.policy)
             idle = {
                 worker.pid
                 for worker in await presence.workers(connection)

@@ -30,6 +30,12 @@ class Inputs:
         """Waiting and running work: without the running part a scaler ends busy workers."""
         return self.waiting + self.running
 
+    @property
+    def saturation(self) -> float:
+        """Running work / places of the current workers."""
+        places = self.current * self.concurrency
+        return self.running / places if places else 0.0
+
 
 @dataclass(frozen=True)
 class Policy:

@@ -51,8 +51,7 @@ class ScalingDecisions(Periodic):
                 if due:
                     await store.record(connection, CLUSTER, decision)
             if due:
-                oldest = decided[0].inputs.at - policy.scale_down_after_seconds
-                await store.forget(connection, CLUSTER, oldest)
+                await store.forget(connection, CLUSTER, decided[0].inputs.at, policy)
                 await store.sweep(connection, _KEEP_DECISIONS_SECONDS)
         self._gauges.set(decided)
 

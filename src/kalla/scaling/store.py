@@ -22,6 +22,7 @@ from kalla.work.queues import QueueRecord
 sql = load("kalla.scaling", "store.sql")
 
 CLUSTER = "cluster"
+KEEP_SAMPLES_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,14 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
     """Remember the need, and the decision if it differs from the one before it."""
     inputs = decision.inputs
     which = {"pool": pool, "role": inputs.role, "at": inputs.at}
-    await connection.execute(sql.remember, which | {"workers": decision.needed})
+    sample = {
+        "workers": decision.needed,
+        "demand": inputs.demand,
+        "current": inputs.current,
+        "desired": decision.desired,
+        "saturation": inputs.saturation,
+    }
+    await connection.execute(sql.remember, which | sample)
     await connection.execute(
         sql.record,
         which
@@ -183,8 +191,29 @@ async def is_due(connection: Connection, pool: str, interval: float) -> bool:
     return last["at"] is None or await now(connection) - last["at"] >= interval
 
 
-async def forget(connection: Connection, pool: str, before: float) -> None:
-    await connection.execute(sql.forget, {"pool": pool, "before": before})
+@dataclass(frozen=True)
+class Sample:
+    """One role in one half minute of the last hour."""
+
+    role: str
+    at: float
+    demand: int
+    current: int
+    desired: int
+    saturation: float
+
+
+async def samples(connection: Connection, pool: str) -> list[Sample]:
+    """The last hour, by role and time."""
+    which = {"pool": pool, "seconds": KEEP_SAMPLES_SECONDS}
+    rows = await (await connection.execute(sql.samples, which)).fetchall()
+    return [Sample(**row) for row in rows]
+
+
+async def forget(connection: Connection, pool: str, at: float, policy: Policy) -> None:
+    """Remove looks that neither a decision nor a chart needs any more."""
+    kept = max(policy.scale_down_after_seconds, KEEP_SAMPLES_SECONDS)
+    await connection.execute(sql.forget, {"pool": pool, "before": at - kept})
 
 
 async def sweep(connection: Connection, seconds: float) -> None:

@@ -28,9 +28,19 @@ CROSS JOIN LATERAL (
 WHERE desired = 'started';
 
 -- name: remember
-INSERT INTO kalla.scaling_needs (pool, role, at, workers)
-VALUES (%(pool)s, %(role)s, to_timestamp(%(at)s), %(workers)s)
+INSERT INTO kalla.scaling_needs (pool, role, at, workers, demand, current, desired, saturation)
+VALUES (%(pool)s, %(role)s, to_timestamp(%(at)s), %(workers)s, %(demand)s, %(current)s, %(desired)s,
+        %(saturation)s)
 ON CONFLICT DO NOTHING;
+
+-- name: samples
+-- The highest of every half minute: a chart of an hour has no room for more, and a peak is not lost.
+SELECT role, extract(epoch FROM date_bin('30 seconds', at, 'epoch'))::double precision AS at,
+       max(demand) AS demand, max(current) AS current, max(desired) AS desired,
+       max(saturation)::double precision AS saturation
+FROM kalla.scaling_needs
+WHERE pool = %(pool)s AND at >= kalla.clock() - make_interval(secs => %(seconds)s)
+GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: forget
 DELETE FROM kalla.scaling_needs WHERE pool = %(pool)s AND at < to_timestamp(%(before)s);

@@ -132,5 +132,6 @@ async def test_the_page_shows_roles_and_decisions_as_text(site: Site) -> None:
         missing = await client.get("/api/scaling/decisions/999999")
     assert page.status_code == 200
     assert "9 waiting and 0 running need 3 workers" in page.text
+    assert "exec in the last hour: demand up to 9, workers up to 3" in page.text
     assert shown.json()["inputs"]["waiting"] == 9
     assert missing.status_code == 404
