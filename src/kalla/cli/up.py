@@ -25,7 +25,14 @@ def command(
         str, typer.Option("--with", help="Servers to try out sinks with: kafka,clickhouse.")
     ] = "",
 ) -> None:
-    """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it."""
+    """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it.
+
+    Examples:
+
+      kalla up
+
+      KALLA_UP_WORKERS=auto kalla up --with kafka,clickhouse
+    """
     wanted = [name.strip() for name in servers.split(",") if name.strip()]
     overrides = {"up": {"servers": wanted}} if wanted else {}
     effective = settings.load(with_running=False, overrides=overrides)
