@@ -159,3 +159,6 @@ bench-sinks: .venv/.dev ## rows/s from Kafka into ClickHouse against a plain Pyt
 
 chaos-sinks: .venv/.dev ## faults while messages flow from Kafka into ClickHouse; LONG=1: 5M messages, 220 faults
 	@$(BIN)/python -m tests.chaos_sinks $(if $(LONG),--messages 5000000 --faults 220 --rate 6000 --every 3 --workers 3,) --report build/chaos-sinks.json $(CHAOS_OPTIONS)
+
+chaos-autoscale: .venv/.dev ## 100 faults for `kalla autoscale` while load rises and falls (minutes)
+	@$(BIN)/python -m tests.chaos.autoscale --faults 100

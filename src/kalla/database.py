@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from kalla import logs
+from kalla import logs, release
 from kalla.errors import Conflict, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Database as DatabaseSettings
@@ -169,7 +169,22 @@ async def migrate(settings: DatabaseSettings) -> list[str]:
             await connection.execute("INSERT INTO kalla.migrations (name) VALUES (%s)", [name])
             _log.info("migrated", migration=name)
             applied.append(name)
+        await connection.execute(
+            "INSERT INTO kalla.release (version) VALUES (%(version)s) ON CONFLICT (only_row)"
+            " DO UPDATE SET version = excluded.version, migrated_at = kalla.clock()"
+            " WHERE kalla.release.version <> excluded.version",
+            {"version": release.version()},
+        )
     return applied
+
+
+async def require_release(connection: Connection, program: str) -> None:
+    """Raise VersionSkew if the database was migrated by another series of Kalla."""
+    cursor = await connection.execute("SELECT version FROM kalla.release")
+    if row := await cursor.fetchone():
+        release.require_same_series(
+            program, release.version(), "the database belongs to", row["version"]
+        )
 
 
 def _migrations() -> list[tuple[str, str]]:

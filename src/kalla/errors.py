@@ -78,6 +78,12 @@ class Unavailable(KallaError):
     title = "A part of the system is away"
 
 
+class VersionSkew(Unavailable):
+    """Another part is of a version that does not work with this one: an upgrade, perhaps."""
+
+    title = "Two parts of the system are of different versions"
+
+
 class BrokeOff(Unavailable):
     """A server was there when the work began and went under it: the work may be the reason."""
 

@@ -327,9 +327,12 @@ def test_workers_come_and_go_with_the_demand_if_their_number_is_auto(
             return len([name for name in up.descendants() if "main worker --port" in name])
 
         until(lambda: workers() == 1, "one is kept ready", 60)
+        # Together, however long a command takes here.
+        assert up.kalla("queues", "pause", "exec").returncode == 0
         for _ in range(3):
-            submitted = up.kalla("jobs", "submit", "probe", "--payload", '{"sleep": 2}')
+            submitted = up.kalla("jobs", "submit", "probe", "--payload", '{"sleep": 4}')
             assert submitted.returncode == 0, submitted.stderr
+        assert up.kalla("queues", "resume", "exec").returncode == 0
         until(lambda: workers() == 2, "the most that are allowed", 60)
         listed = ["jobs", "list", "--status", "completed", "--format", "json"]
         until(lambda: len(json.loads(up.kalla(*listed).stdout)) == 3, "all jobs are done", 60)

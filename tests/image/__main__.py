@@ -47,6 +47,10 @@ def _begin(stage: Stage, root: Path) -> None:
     subprocess.run(command, check=True)
     subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
     subprocess.run(["mount", "--bind", "/dev", str(root / "dev")], check=True)
+
+
+def _pass_on(root: Path) -> None:
+    """Certificates and addresses of this machine; a package may have written its own since."""
     files = [Path(os.environ[name]) for name in _PASSED if name in os.environ]
     for file in [*files, *map(Path, ("/etc/pip.conf", "/etc/resolv.conf", "/etc/hosts"))]:
         if file.is_file():
@@ -64,6 +68,7 @@ def _carry_out(stage: Stage, root: Path, roots: dict[str, Path]) -> None:
         elif each.word == "RUN":
             print(f"  RUN {' '.join(each.text.split())[:100]}", flush=True)
             script = f"cd {folder} && {each.text}"
+            _pass_on(root)
             _in_root(root, ["sh", "-c", script], stage.environment(), "0:0")
         elif each.word == "COPY":
             print(f"  COPY {each.text}", flush=True)
@@ -112,9 +117,9 @@ def _in_root(root: Path, command: Sequence[str], variables: dict[str, str], user
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive", **passed, **variables,
     }  # fmt: skip
-    subprocess.run(
-        ["chroot", f"--userspec={user}", str(root), *command], env=environment, check=True
-    )
+    # By its path: PATH is the image's own, and may not have it.
+    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
+    subprocess.run([chroot, f"--userspec={user}", str(root), *command], env=environment, check=True)
 
 
 def _clean_up(folder: Path, roots: dict[str, Path]) -> None:

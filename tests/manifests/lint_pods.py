@@ -11,8 +11,8 @@ from tests.manifests.objects import Finding, Manifests, PodTemplate, selects, wh
 
 # What users make themselves; docs/deploy.md says how.
 SECRETS = {"kalla-secrets", "kalla-viewer", "kalla-nats", "kalla-postgres"}
-# A setting of query workers, which a build without them does not know.
-_OPTIONAL_SETTINGS = {"KALLA_QUERY_WORKERS"}
+# Settings of query workers, which a build without them does not know.
+_OPTIONAL_SETTINGS = {"KALLA_QUERY_WORKERS", "KALLA_QUERY_WORKER_HOST"}
 # Who calls the Kubernetes API, and what for.
 _VERBS = {
     "kalla-api": {("discovery.k8s.io", "endpointslices"): {"get", "list", "watch"}},

@@ -56,9 +56,11 @@ def _scale_targets(manifests: Manifests) -> Iterator[Finding]:
 
 def _demand_triggers(manifests: Manifests) -> Iterator[Finding]:
     """Demand is waiting and running work. Depth alone ended eight busy workers of eight."""
-    concurrency = int(manifests.settings().get("KALLA_WORKER_CONCURRENCY", "4"))
-    target = concurrency * _UTILISATION
+    settings = manifests.settings()
     for each, role in _worker_scalers(manifests):
+        # A pipeline's slot is no job, and a worker carries more of them.
+        places = "SINKS_REPLICAS_PER_WORKER" if role == "sinks" else "WORKER_CONCURRENCY"
+        target = round(int(settings[f"KALLA_{places}"]) * _UTILISATION, 9)
         demand = [t for t in each["spec"]["triggers"] if t["type"] == "metrics-api"]
         if not demand:
             yield Finding("demand", where(each), "no metrics-api trigger reads the demand")
@@ -68,7 +70,7 @@ def _demand_triggers(manifests: Manifests) -> Iterator[Finding]:
                 yield Finding("demand", where(each), f"{location} is not the demand of {role}")
             if float(trigger["metadata"]["targetValue"]) != target:
                 yield Finding(
-                    "demand", where(each), f"targetValue is not concurrency x 0.8 = {target:g}"
+                    "demand", where(each), f"targetValue is not places x 0.8 = {target:g}"
                 )
             if trigger.get("metricType", "AverageValue") != "AverageValue":
                 yield Finding("demand", where(each), "a total needs metricType AverageValue")

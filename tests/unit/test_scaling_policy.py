@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from kalla.scaling.policy import Inputs, Need, Policy, desired
 
-POLICY = Policy(min_workers=1, max_workers=10, scale_down_after_seconds=60, scale_down_step=2)
+POLICY = Policy(
+    min_workers=1, max_workers=10, utilisation=0.8, scale_down_after_seconds=60, scale_down_step=2
+)
 QUIET = Inputs("exec", 1000.0, 0, 0, 0.0, current=1, busy=0, concurrency=5)
 
 

@@ -15,6 +15,7 @@ from kalla.app import sinks
 from kalla.app.connections import raise_file_limit
 from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
+from kalla.app.release_check import check_release
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import AWAY, NOT_MIGRATED, Database
 from kalla.operate import overview
@@ -106,10 +107,15 @@ async def run_api(settings: Settings) -> None:
     ):
         _log.info("serving", address=address_of(listener))
         queries.warm()
-        await stopping.wait()
+        # Beside serving: while Postgres is away, pages say so.
+        checking = asyncio.create_task(check_release(database, "this API", stopping))
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([checking, stopped], return_when=asyncio.FIRST_EXCEPTION)
+        stopping.set()
         # The server waits for open answers, and a followed page would never end by itself.
         state.live.close()
         queries.stop()
+        await asyncio.gather(checking, stopped)
 
 
 def create_app(

@@ -9,8 +9,10 @@ import sys
 
 from kalla import logs
 from kalla.app import sinks
+from kalla.app.deletion_cost import DeletionCost, own_pod
 from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
+from kalla.app.release_check import check_release
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.query.store.maintenance.upkeep import Upkeep
@@ -49,9 +51,16 @@ async def run_worker(settings: Settings) -> None:
             ],
         )
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
+        pod = own_pod()
+        cost = DeletionCost(pod, lambda: len(worker.slots)) if pod else None
         async with serving(probes, listener):
+            await check_release(database, "this worker", stopping)
             await worker.start()
+            if cost:
+                await cost.start()
             await stopping.wait()
+            if cost:
+                await cost.stop()
             await worker.drain()
     if len(worker.slots):
         # A thread that does not stop would keep the interpreter from ending. Its job is elsewhere.

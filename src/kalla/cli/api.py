@@ -14,7 +14,12 @@ def command(
     host: Annotated[str | None, typer.Option(help="Address to bind to.")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API and the pages.")] = None,
 ) -> None:
-    """Serve the REST API and the pages."""
+    """Serve the REST API and the pages.
+
+    Examples:
+
+      kalla migrate && kalla api --host 0.0.0.0 --port 3001
+    """
     from kalla.app.api import run_api
 
     given = {"host": host, "port": port}

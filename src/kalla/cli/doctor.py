@@ -19,12 +19,25 @@ _LOOKS = {"ok": "green", "away": "red", "gone": "dim", "unused": "dim"}
 
 
 def command(
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="Also check grants, streams, every executor, storage and clocks."
+        ),
+    ] = False,
     style: Annotated[Literal["text", "json"], typer.Option("--format")] = "text",
 ) -> None:
-    """Name every part with its version, address and state; exit code 1 if a needed one is away."""
+    """Name every part with its version, address and state; exit code 1 if a needed one is away.
+
+    Examples:
+
+      kalla doctor
+
+      kubectl -n kalla exec deploy/kalla-api -- kalla doctor --cluster
+    """
     effective = settings.load()
     logs.configure("error", effective.settings.log.format)
-    findings = asyncio.run(examine(effective))
+    findings = asyncio.run(_examine(effective, cluster))
     if style == "json":
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -41,6 +54,15 @@ def _words(finding: Finding) -> str:
     if "refused" in reason.lower() or reason.startswith("no answer"):
         return f"not running ({reason[0].lower()}{reason[1:]})"
     return f"not ready: {reason}" if reason else "not running"
+
+
+async def _examine(effective: settings.Effective, cluster: bool) -> list[Finding]:
+    findings = await examine(effective)
+    if cluster:
+        from kalla.local.cluster_checkup import examine_cluster
+
+        findings += await examine_cluster(effective.settings)
+    return findings
 
 
 def _print(findings: list[Finding]) -> None:

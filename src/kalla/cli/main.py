@@ -98,6 +98,7 @@ def application(arguments: list[str]) -> typer.Typer:
         rich_markup_mode=None,  # the frames around the help would double the time to show it
     )
     app.callback()(_options)
+    arguments = arguments or _completed_words()
     wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, (module_name, summary) in COMMANDS.items():
         if name != wanted:
@@ -109,6 +110,14 @@ def application(arguments: list[str]) -> typer.Typer:
         else:
             app.command(name)(module.command)
     return app
+
+
+def _completed_words() -> list[str]:
+    """The words after `kalla` that a shell wants completed; typer's scripts hand them over."""
+    if "_KALLA_COMPLETE" not in os.environ:
+        return []
+    words = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return words.split()[1:]
 
 
 def _show_version(wanted: bool) -> None:

@@ -70,7 +70,14 @@ def command(
         bool, typer.Option("--dry-run", help="Print the plan; read and write no rows.")
     ] = False,
 ) -> None:
-    """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions."""
+    """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions.
+
+    Examples:
+
+      kalla reconcile invoices.yaml
+
+      kalla reconcile invoices.yaml --set month=2026-10 --output s3://evidence/october
+    """
     try:
         values = given_values(given or [])
         recipe = parsing.read(recipe_text(file), values, left=left, right=right, columns=Look())

@@ -31,7 +31,14 @@ def command(
         int | None, typer.Option("--query-workers", min=1, max=64, help="Query workers to start.")
     ] = None,
 ) -> None:
-    """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it."""
+    """Start Postgres, NATS, Spark, the API and workers on this machine. Ctrl-C stops all of it.
+
+    Examples:
+
+      kalla up
+
+      KALLA_UP_WORKERS=auto kalla up --with kafka,clickhouse
+    """
     wanted = [name.strip() for name in servers.split(",") if name.strip()]
     up: dict[str, object] = {"servers": wanted} if wanted else {}
     if query_workers is not None:

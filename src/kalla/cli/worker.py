@@ -14,13 +14,20 @@ def command(
     port: Annotated[int | None, typer.Option(help="Port of /metrics, /health and /ready.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Jobs to run at once.")] = None,
     roles: Annotated[
-        str | None, typer.Option(help="JobTypes of work to take, comma-separated.")
+        str | None, typer.Option(help="Kinds of work to take, comma-separated.")
     ] = None,
     no_leases: Annotated[
         bool, typer.Option("--no-leases", help="Carry every started pipeline, without slots.")
     ] = False,
 ) -> None:
-    """Claim and run jobs; SIGTERM drains."""
+    """Claim and run jobs; SIGTERM drains.
+
+    Examples:
+
+      kalla worker
+
+      kalla worker --roles stage,exec --concurrency 8 --port 0
+    """
     from kalla.app.worker import run_worker
 
     given = {

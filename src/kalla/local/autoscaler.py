@@ -69,19 +69,12 @@ class Autoscaler:
         self._bury()
         async with self._database.transaction() as connection:
             members = frozenset((self._host, pid) for pid in self.pids)
-            inputs = await store.pool_inputs(
-                connection,
-                "+".join(self._settings.worker.roles),
-                self._settings.worker.roles,
-                members,
-                self._settings.worker.concurrency,
-            )
+            inputs = await store.pool_inputs(connection, members, self._settings)
             # A worker that is still starting has not announced itself, but counts.
             inputs = replace(inputs, current=len(self._workers))
             decision = await store.decide(connection, self.pool, inputs, self.policy)
             await store.record(connection, self.pool, decision)
-            oldest = inputs.at - self.policy.scale_down_after_seconds
-            await store.forget(connection, self.pool, oldest)
+            await store.forget(connection, self.pool, inputs.at, self.policy)
             idle = {
                 worker.pid
                 for worker in await presence.workers(connection)

@@ -100,7 +100,7 @@ async def _postgres_and_workers(settings: Settings) -> tuple[Finding, list[Findi
                     postgres = Finding("postgres", version, address, "away", reason)
                     return postgres, [_no_workers("the database has no tables yet")]
     except (psycopg.Error, OSError, TimeoutError) as error:
-        postgres = Finding("postgres", "", address, "away", _sentence(error))
+        postgres = Finding("postgres", "", address, "away", sentence(error))
         return postgres, [_no_workers("Postgres would know, and it is away")]
     return Finding("postgres", version, address), workers
 
@@ -151,10 +151,10 @@ async def _nats(settings: Settings) -> Finding:
             finally:
                 await client.close()
     except nats.errors.Error as error:
-        reason = "JetStream is off" if version else _sentence(reasons[-1] if reasons else error)
+        reason = "JetStream is off" if version else sentence(reasons[-1] if reasons else error)
         return Finding("nats", version, address, "away", reason)
     except (OSError, TimeoutError) as error:
-        return Finding("nats", version, address, "away", _sentence(error))
+        return Finding("nats", version, address, "away", sentence(error))
     return Finding("nats", version, address, reason="JetStream")
 
 
@@ -200,7 +200,7 @@ async def _api(settings: Settings) -> Finding:
         async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=not local) as client:
             answer = await client.get(f"{url}/health")
     except httpx.HTTPError as error:
-        return Finding("api", "", url, "away", _sentence(error))
+        return Finding("api", "", url, "away", sentence(error))
     if answer.status_code != 200:
         return Finding("api", "", url, "away", f"/health answers {answer.status_code}")
     return Finding("api", _version_in(answer), url)
@@ -215,7 +215,7 @@ async def _unreachable(url: str, default_port: int) -> str:
             writer.close()
             await writer.wait_closed()
     except (OSError, TimeoutError, ValueError) as error:
-        return _sentence(error)
+        return sentence(error)
     return ""
 
 
@@ -238,7 +238,7 @@ def _host_and_port(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {TIMEOUT:g} s"
     if isinstance(error, OSError) and error.errno and error.errno > 0:

@@ -1,11 +1,16 @@
 -- Scaling: how many workers each role needed of late, and what was decided.
 
--- What demand alone asked for. Scaling down waits until the highest of these has passed.
+-- Each look of the last hour. Scaling down waits until the highest need of a while has passed; the
+-- page draws the rest.
 CREATE TABLE kalla.scaling_needs (
-    pool    text NOT NULL,     -- 'cluster', or the name of a machine that scales its own workers
-    role    text NOT NULL,
-    at      timestamptz NOT NULL,
-    workers integer NOT NULL,
+    pool       text NOT NULL,  -- 'cluster', or the name of a machine that scales its own workers
+    role       text NOT NULL,
+    at         timestamptz NOT NULL,
+    workers    integer NOT NULL,  -- that demand alone asked for
+    demand     integer NOT NULL,
+    current    integer NOT NULL,
+    desired    integer NOT NULL,
+    saturation real NOT NULL,     -- running jobs / places of the current workers
     PRIMARY KEY (pool, role, at)
 );
 

@@ -29,7 +29,6 @@ class RoleScaling(BaseModel):
     @classmethod
     def of(cls, decision: Decision) -> RoleScaling:
         inputs = decision.inputs
-        places = inputs.current * inputs.concurrency
         return cls(
             role=inputs.role,
             waiting=inputs.waiting,
@@ -38,7 +37,7 @@ class RoleScaling(BaseModel):
             oldest_wait_seconds=round(inputs.oldest_wait_seconds, 3),
             current=inputs.current,
             busy=inputs.busy,
-            saturation=round(inputs.running / places, 3) if places else 0.0,
+            saturation=round(inputs.saturation, 3),
             desired=decision.desired,
             held_by=decision.limit,
             reason=decision.reason,

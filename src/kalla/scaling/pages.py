@@ -11,11 +11,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from kalla.database import Connection
 from kalla.scaling import store
+from kalla.scaling.chart import HEIGHT, WIDTH, charts
 from kalla.scaling.model import RoleScaling, ScalingDecision
 from kalla.scaling.routes import OptionalText
 from kalla.scaling.service import policy_of
 from kalla.scaling.store import CLUSTER
-from kalla.settings import ROLES
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.pages import live_page
@@ -48,11 +48,15 @@ class ScalingView:
     ) -> Mapping[str, str]:
         settings = self.state.settings
         policy = policy_of(settings)
-        found = await store.role_inputs(connection, ROLES, settings.worker.concurrency)
+        found = await store.role_inputs(connection, settings)
         decided = [await store.decide(connection, CLUSTER, inputs, policy) for inputs in found]
         records = await store.decisions(connection, None, self.role, self.before, _ROWS)
+        looked = await store.samples(connection, CLUSTER)
         context = {
             "now": now,
+            "charts": charts(looked, await store.now(connection)),
+            "chart_width": WIDTH,
+            "chart_height": HEIGHT,
             "view": self,
             "roles": [RoleScaling.of(decision) for decision in decided],
             "decisions": [ScalingDecision.of(record) for record in records],
@@ -60,5 +64,5 @@ class ScalingView:
         }
         return {
             name: self.state.layout.fragment(f"{name}.html", **context)
-            for name in ("scaling_roles", "scaling_decisions")
+            for name in ("scaling_roles", "scaling_charts", "scaling_decisions")
         }

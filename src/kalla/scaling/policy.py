@@ -30,15 +30,21 @@ class Inputs:
         """Waiting and running work: without the running part a scaler ends busy workers."""
         return self.waiting + self.running
 
+    @property
+    def saturation(self) -> float:
+        """Running work / places of the current workers."""
+        places = self.current * self.concurrency
+        return self.running / places if places else 0.0
+
 
 @dataclass(frozen=True)
 class Policy:
-    """How a role is scaled."""
+    """How a role is scaled. docs/scaling.md has the table by which the defaults were chosen."""
 
     min_workers: int = 0
     max_workers: int = 50
-    utilisation: float = 0.8  # share of a worker's places that demand should fill
-    scale_down_after_seconds: float = 120.0  # demand must have been lower for this long
+    utilisation: float = 0.95  # share of a worker's places that demand should fill
+    scale_down_after_seconds: float = 90.0  # demand must have been lower for this long
     scale_down_step: int = 4  # workers that one decision may remove at most
     patience_seconds: float = 20.0  # a job that waits longer asks for one more worker
 

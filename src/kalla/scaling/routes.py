@@ -10,7 +10,6 @@ from kalla.scaling import store
 from kalla.scaling.model import Autoscale, RoleScaling, ScalingDecision
 from kalla.scaling.service import policy_of
 from kalla.scaling.store import CLUSTER
-from kalla.settings import ROLES
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import State
 from kalla.web.storable import Text
@@ -26,7 +25,7 @@ async def autoscale(state: State) -> Autoscale:
     """For each role: waiting, running, demand, current and desired workers, and the reason."""
     policy = policy_of(state.settings)
     async with state.database.transaction() as connection:
-        found = await store.role_inputs(connection, ROLES, state.settings.worker.concurrency)
+        found = await store.role_inputs(connection, state.settings)
         decided = [await store.decide(connection, CLUSTER, inputs, policy) for inputs in found]
     return Autoscale(roles={d.inputs.role: RoleScaling.of(d) for d in decided})
 

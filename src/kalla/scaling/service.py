@@ -11,7 +11,7 @@ from kalla.database import Database
 from kalla.scaling import store
 from kalla.scaling.policy import Decision, Policy
 from kalla.scaling.store import CLUSTER
-from kalla.settings import ROLES, Settings
+from kalla.settings import Settings
 from kalla.work.service import Periodic
 
 _INTERVAL = 5.0
@@ -45,16 +45,13 @@ class ScalingDecisions(Periodic):
         async with self._database.transaction() as connection:
             due = await store.is_due(connection, CLUSTER, _INTERVAL * 0.8)
             decided = []
-            for inputs in await store.role_inputs(
-                connection, ROLES, self._settings.worker.concurrency
-            ):
+            for inputs in await store.role_inputs(connection, self._settings):
                 decision = await store.decide(connection, CLUSTER, inputs, policy)
                 decided.append(decision)
                 if due:
                     await store.record(connection, CLUSTER, decision)
             if due:
-                oldest = decided[0].inputs.at - policy.scale_down_after_seconds
-                await store.forget(connection, CLUSTER, oldest)
+                await store.forget(connection, CLUSTER, decided[0].inputs.at, policy)
                 await store.sweep(connection, _KEEP_DECISIONS_SECONDS)
         self._gauges.set(decided)
 

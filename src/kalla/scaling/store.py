@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from psycopg.types.json import Jsonb
 from kalla.database import Connection
 from kalla.errors import NotFound
 from kalla.scaling.policy import Decision, Inputs, Need, Policy, desired
+from kalla.settings import ROLES, Settings
 from kalla.statements import load
 from kalla.work import presence, queues
 from kalla.work.presence import WorkerRecord
@@ -20,6 +22,7 @@ from kalla.work.queues import QueueRecord
 sql = load("kalla.scaling", "store.sql")
 
 CLUSTER = "cluster"
+KEEP_SAMPLES_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -50,28 +53,31 @@ async def now(connection: Connection) -> float:
     return float(row["at"])
 
 
-async def role_inputs(
-    connection: Connection, roles: Sequence[str], default_concurrency: int
-) -> list[Inputs]:
+async def role_inputs(connection: Connection, settings: Settings) -> list[Inputs]:
     """The inputs of each role. A queue has the name of the role that takes it."""
     at = await now(connection)
-    depths = {record.queue: record for record in await queues.depths(connection, roles)}
+    depths = {record.queue: record for record in await queues.depths(connection, ROLES)}
     workers = _live(await presence.workers(connection))
-    return [
-        _inputs(role, at, [depths[role]], [w for w in workers if role in w.roles],
-                default_concurrency)
-        for role in roles
-    ]  # fmt: skip
+    found = [
+        _inputs(
+            role,
+            at,
+            [depths[role]],
+            [worker for worker in workers if role in worker.roles],
+            settings.worker.concurrency,
+        )
+        for role in ROLES
+    ]
+    slots = await _sink_slots(connection)
+    places = settings.sinks.replicas_per_worker
+    return [_with_slots(each, slots, places) if each.role == "sinks" else each for each in found]
 
 
 async def pool_inputs(
-    connection: Connection,
-    name: str,
-    roles: Sequence[str],
-    members: frozenset[tuple[str, int]],
-    default_concurrency: int,
+    connection: Connection, members: frozenset[tuple[str, int]], settings: Settings
 ) -> Inputs:
-    """The inputs of a group of equal workers, known by host and process, that take all `roles`."""
+    """The inputs of a group of equal workers, known by host and process."""
+    roles = settings.worker.roles
     at = await now(connection)
     depths = [record for record in await queues.depths(connection, roles) if record.queue in roles]
     workers = [
@@ -79,7 +85,37 @@ async def pool_inputs(
         for worker in _live(await presence.workers(connection))
         if (worker.host, worker.pid) in members
     ]
-    return _inputs(name, at, depths, workers, default_concurrency)
+    found = _inputs("+".join(roles), at, depths, workers, settings.worker.concurrency)
+    if "sinks" not in roles:
+        return found
+    # These workers have places for jobs and slots beside each other: count slots as jobs.
+    slots = await _sink_slots(connection)
+    share = found.concurrency / settings.sinks.replicas_per_worker
+    as_jobs = SinkSlots(math.ceil(slots.wanted * share), math.floor(slots.held * share))
+    return _with_slots(found, as_jobs, found.concurrency)
+
+
+@dataclass(frozen=True)
+class SinkSlots:
+    """Slots of started pipelines: how many there should be, and how many a worker holds."""
+
+    wanted: int
+    held: int
+
+
+async def _sink_slots(connection: Connection) -> SinkSlots:
+    (row,) = await (await connection.execute(sql.sink_slots)).fetchall()
+    return SinkSlots(**row)
+
+
+def _with_slots(inputs: Inputs, slots: SinkSlots, concurrency: int) -> Inputs:
+    """A slot that nobody holds waits, one that is held runs."""
+    return replace(
+        inputs,
+        waiting=inputs.waiting + slots.wanted - slots.held,
+        running=inputs.running + slots.held,
+        concurrency=concurrency,
+    )
 
 
 def _live(workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:
@@ -122,7 +158,14 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
     """Remember the need, and the decision if it differs from the one before it."""
     inputs = decision.inputs
     which = {"pool": pool, "role": inputs.role, "at": inputs.at}
-    await connection.execute(sql.remember, which | {"workers": decision.needed})
+    sample = {
+        "workers": decision.needed,
+        "demand": inputs.demand,
+        "current": inputs.current,
+        "desired": decision.desired,
+        "saturation": inputs.saturation,
+    }
+    await connection.execute(sql.remember, which | sample)
     await connection.execute(
         sql.record,
         which
@@ -148,8 +191,29 @@ async def is_due(connection: Connection, pool: str, interval: float) -> bool:
     return last["at"] is None or await now(connection) - last["at"] >= interval
 
 
-async def forget(connection: Connection, pool: str, before: float) -> None:
-    await connection.execute(sql.forget, {"pool": pool, "before": before})
+@dataclass(frozen=True)
+class Sample:
+    """One role in one half minute of the last hour."""
+
+    role: str
+    at: float
+    demand: int
+    current: int
+    desired: int
+    saturation: float
+
+
+async def samples(connection: Connection, pool: str) -> list[Sample]:
+    """The last hour, by role and time."""
+    which = {"pool": pool, "seconds": KEEP_SAMPLES_SECONDS}
+    rows = await (await connection.execute(sql.samples, which)).fetchall()
+    return [Sample(**row) for row in rows]
+
+
+async def forget(connection: Connection, pool: str, at: float, policy: Policy) -> None:
+    """Remove looks that neither a decision nor a chart needs any more."""
+    kept = max(policy.scale_down_after_seconds, KEEP_SAMPLES_SECONDS)
+    await connection.execute(sql.forget, {"pool": pool, "before": at - kept})
 
 
 async def sweep(connection: Connection, seconds: float) -> None:

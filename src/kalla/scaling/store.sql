@@ -16,10 +16,31 @@ WHERE pool = %(pool)s AND role = %(role)s
   AND at >= to_timestamp(%(since)s)
 ORDER BY at;
 
+-- name: sink_slots
+-- A slot is work without a job. Those of stopped pipelines, and held ones above a lowered number of
+-- replicas, are on their way out and ask for no worker.
+SELECT coalesce(sum(replicas), 0)::integer AS wanted, coalesce(sum(held.slots), 0)::integer AS held
+FROM kalla.pipeline_state AS state
+CROSS JOIN LATERAL (
+    SELECT count(*) AS slots FROM kalla.leases
+    WHERE resource = 'sink/' || state.pipeline AND slot < state.replicas AND until > kalla.clock()
+) AS held
+WHERE desired = 'started';
+
 -- name: remember
-INSERT INTO kalla.scaling_needs (pool, role, at, workers)
-VALUES (%(pool)s, %(role)s, to_timestamp(%(at)s), %(workers)s)
+INSERT INTO kalla.scaling_needs (pool, role, at, workers, demand, current, desired, saturation)
+VALUES (%(pool)s, %(role)s, to_timestamp(%(at)s), %(workers)s, %(demand)s, %(current)s, %(desired)s,
+        %(saturation)s)
 ON CONFLICT DO NOTHING;
+
+-- name: samples
+-- The highest of every half minute: a chart of an hour has no room for more, and a peak is not lost.
+SELECT role, extract(epoch FROM date_bin('30 seconds', at, 'epoch'))::double precision AS at,
+       max(demand) AS demand, max(current) AS current, max(desired) AS desired,
+       max(saturation)::double precision AS saturation
+FROM kalla.scaling_needs
+WHERE pool = %(pool)s AND at >= kalla.clock() - make_interval(secs => %(seconds)s)
+GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: forget
 DELETE FROM kalla.scaling_needs WHERE pool = %(pool)s AND at < to_timestamp(%(before)s);

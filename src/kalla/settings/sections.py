@@ -288,10 +288,10 @@ class Scaling(Section):
     min_workers: int = Field(0, ge=0, description="workers of a role at the least")
     max_workers: int = Field(50, ge=1, le=10_000, description="workers of a role at the most")
     utilisation: float = Field(
-        0.8, gt=0, le=1, description="share of a worker's places that demand should fill"
+        0.95, gt=0, le=1, description="share of a worker's places that demand should fill"
     )
     scale_down_after_seconds: Seconds = Field(
-        120, description="how long demand must have been lower before workers are removed"
+        90, description="how long demand must have been lower before workers are removed"
     )
     scale_down_step: int = Field(4, ge=1, description="workers that one decision may remove")
     patience_seconds: Seconds = Field(

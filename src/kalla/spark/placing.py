@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from kalla import release
 from kalla.errors import KallaError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def place(
     described = [pickle.dumps(task) for task in tasks]
     # So that its modules are imported by a worker that is ready.
     packed: bytes = cloudpickle.dumps(kernel)  # type: ignore[no-untyped-call]
+    expected = release.version()
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -49,8 +51,12 @@ def place(
         _settle_in()
         context = TaskContext.get()
         number = context.partitionId() if context else 0
-        work: Callable[[Any], object] = pickle.loads(packed)  # noqa: S301 -- ours
         try:
+            # First: what was pickled by another version may not mean the same here.
+            release.require_same_series(
+                "this process", expected, "the Spark executor is", release.version()
+            )
+            work: Callable[[Any], object] = pickle.loads(packed)  # noqa: S301 -- ours
             result = work(pickle.loads(described[number]))  # noqa: S301 -- ours
         except KallaError as error:
             result = error

@@ -8,10 +8,10 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 
 from kalla import logs
 from kalla.database import AWAY, Database
+from kalla.release import version
 from kalla.settings import Settings
 from kalla.work import jobs as job_store
 from kalla.work import presence
@@ -141,7 +141,7 @@ class Worker:
             roles=list(self._settings.worker.roles),
             concurrency=self.slots.concurrency,
             active=len(self.slots),
-            version=version("kalla"),
+            version=version(),
             draining=self._draining,
         )
 

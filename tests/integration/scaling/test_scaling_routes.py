@@ -67,14 +67,14 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
     await site.execute("DELETE FROM kalla.jobs")
     await site.execute("UPDATE kalla.scaling_needs SET at = at - interval '10 seconds'")
     async with site.database.transaction() as connection:
-        for number in range(32):
+        for number in range(27):
             await presence.announce(connection, a_worker(f"w{number}"))
     await service.tick()
     async with site.database.transaction() as connection:
         found = await store.decisions(connection, role="exec")
     assert [(each.current, each.desired, each.held_by) for each in found] == [
-        (32, 32, "stabilisation"),
-        (0, 32, None),
+        (27, 27, "stabilisation"),
+        (0, 27, None),
     ]
     for each in found:
         again = each.replayed()
@@ -83,6 +83,33 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
             each.held_by,
             each.reason,
         )
+
+
+async def test_slots_of_started_pipelines_are_demand_for_workers_that_take_sinks(
+    site: Site,
+) -> None:
+    await site.execute(
+        "INSERT INTO kalla.pipelines (pipeline, tombstones, batch_rows, created_by, changed_by)"
+        " VALUES ('orders', 'skip', 1, 'me', 'me'), ('idle', 'skip', 1, 'me', 'me')"
+    )
+    await site.execute(
+        "INSERT INTO kalla.pipeline_state (pipeline, desired, replicas)"
+        " VALUES ('orders', 'started', 9), ('idle', 'stopped', 5)"
+    )
+    await site.execute(
+        "INSERT INTO kalla.leases (resource, slot, epoch, holder, until)"
+        " VALUES ('sink/orders', 0, 1, 'one', kalla.clock() + interval '1 minute'),"
+        " ('sink/orders', 1, 1, 'one', kalla.clock() - interval '1 minute'),"
+        " ('sink/orders', 9, 1, 'one', kalla.clock() + interval '1 minute')"
+    )
+    try:
+        async with site.client("viewer") as client:
+            found = (await client.get("/autoscale")).json()["roles"]["sinks"]
+    finally:
+        await site.execute("DELETE FROM kalla.pipelines")
+        await site.execute("DELETE FROM kalla.leases")
+    # Nine slots, eight a worker: two workers.
+    assert (found["waiting"], found["running"], found["desired"]) == (8, 1, 2)
 
 
 async def test_a_paused_queue_is_not_scaled_up_for(site: Site) -> None:
@@ -105,5 +132,6 @@ async def test_the_page_shows_roles_and_decisions_as_text(site: Site) -> None:
         missing = await client.get("/api/scaling/decisions/999999")
     assert page.status_code == 200
     assert "9 waiting and 0 running need 3 workers" in page.text
+    assert "exec in the last hour: demand up to 9, workers up to 3" in page.text
     assert shown.json()["inputs"]["waiting"] == 9
     assert missing.status_code == 404

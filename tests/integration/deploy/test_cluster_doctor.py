@@ -1,0 +1,71 @@
+"""`kalla doctor --cluster` against real servers: what is well, and what it finds missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from pydantic import SecretStr
+
+from kalla.local.cluster_checkup import examine_cluster
+from kalla.settings import Database as DatabaseSettings
+from kalla.settings import Settings, Storage, Wake
+from kalla.settings import Spark as SparkSettings
+from tests.servers import SparkServer
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.spark]
+
+
+def the_settings(url: str, spark: SparkServer, folder: Path, evidence: str = "") -> Settings:
+    return Settings(
+        data_dir=folder,
+        database=DatabaseSettings(url=SecretStr(url)),
+        wake=Wake(channel="postgres"),
+        spark=SparkSettings(remote=spark.remote, token=SecretStr(spark.token)),
+        storage=Storage(evidence=evidence),
+    )
+
+
+async def test_a_healthy_cluster_has_every_executor_write_everywhere(
+    database_url: str, spark_server: SparkServer, tmp_path: Path
+) -> None:
+    findings = await examine_cluster(the_settings(database_url, spark_server, tmp_path))
+    states = {finding.part: (finding.state, finding.reason) for finding in findings}
+    assert {part for part, (state, _) in states.items() if state == "away"} == set(), states
+    assert "executor" in states["executors"][1]
+    assert "writable from every executor" in states["storage"][1]
+    assert list(tmp_path.rglob(".doctor-*")) == []  # noqa: ASYNC240
+
+
+async def test_a_missing_grant_a_newer_database_and_a_place_that_cannot_be_written_are_told(
+    database_url: str, spark_server: SparkServer, tmp_path: Path
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        role = "kalla_reader"
+        for statement in (
+            "DROP ROLE IF EXISTS {role}",
+            "CREATE ROLE {role} LOGIN",
+            "GRANT USAGE ON SCHEMA kalla TO {role}",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA kalla TO {role}",
+        ):
+            connection.execute(sql.SQL(statement).format(role=sql.Identifier(role)))
+        connection.execute("UPDATE kalla.release SET version = '9.1.0'")
+    file = tmp_path / "file"
+    file.touch()
+    reader = database_url.replace("postgresql://postgres@", f"postgresql://{role}@")
+    assert reader != database_url
+    settings = the_settings(reader, spark_server, tmp_path, evidence=str(file / "below"))
+    try:
+        findings = {finding.part: finding for finding in await examine_cluster(settings)}
+    finally:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+    assert findings["grants"].state == "away"
+    assert "UPDATE on jobs" in findings["grants"].reason
+    assert "database belongs to Kalla 9.1.0" in findings["versions"].reason
+    # The doctor itself could not write there.
+    assert findings["executors"].state == "away"
+    assert "below" in findings["executors"].reason
