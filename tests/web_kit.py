@@ -103,7 +103,15 @@ class Site:
 
     async def empty(self) -> None:
         work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency")
-        for table in (*work, "secrets", "sources", "recipes", "destinations", "reconciliations"):
+        for table in (
+            *work,
+            "uploads",
+            "secrets",
+            "sources",
+            "recipes",
+            "destinations",
+            "reconciliations",
+        ):
             await self.execute(f"DELETE FROM kalla.{table}")
 
     async def one(self, statement: str, *values: Any) -> dict[str, Any]:
