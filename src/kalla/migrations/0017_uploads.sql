@@ -7,7 +7,7 @@ CREATE TABLE kalla.uploads (
     bytes      bigint NOT NULL,
     created_at timestamptz NOT NULL DEFAULT kalla.clock(),
     created_by text NOT NULL,
-    expires_at timestamptz NOT NULL  -- infinity once it is saved as a source
+    expires_at timestamptz           -- null once it is saved as a source
 );
 
 CREATE INDEX uploads_by_expiry ON kalla.uploads (expires_at);

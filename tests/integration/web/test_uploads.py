@@ -63,7 +63,7 @@ async def test_an_upload_expires_and_is_swept_unless_it_is_saved(site: Site, fol
         source = (await client.get("/api/sources/kept")).json()["source"]
         assert source["csv"] == {"delimiter": ";", "decimal": ","}
         await site.execute(
-            "UPDATE kalla.uploads SET expires_at = kalla.clock() WHERE expires_at < 'infinity'"
+            "UPDATE kalla.uploads SET expires_at = kalla.clock() WHERE expires_at IS NOT NULL"
         )
         assert (await client.get(f"/api/uploads/{gone['upload_id']}/preview")).status_code == 404
     assert names_in(folder) == ["gone.csv", "kept.csv"]

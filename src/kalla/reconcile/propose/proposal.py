@@ -275,7 +275,7 @@ def _evidence(
     left = ", ".join(part.left.column for part in key.parts)
     right = ", ".join(part.right.column for part in key.parts)
     overlap = (
-        f"{key.left_share:.1%} of the rows of {names[0]} have a {left} that occurs in {right} of"
+        f"{key.left_share:.1%} of the rows of {names[0]} have their {left} in {right} of"
         f" {names[1]}, and {key.right_share:.1%} the other way round"
     )
     found = [overlap]
@@ -288,14 +288,18 @@ def _evidence(
         )
     if window:
         found.append(
-            f"{window.right} is {window.earliest} to {window.latest} days from {window.left} in"
-            f" {window.pairs:,} pairs"
+            f"{window.right} lies from {_days(window.earliest)} to {_days(window.latest)}"
+            f" {window.left} in {window.pairs:,} pairs"
         )
     if currency:
         found.append(f"{currency[0]} and {currency[1]} hold currencies")
     if share > 1:
         found.append(f"computed from every {share}th value of the reference, on both sides")
     return found
+
+
+def _days(number: int) -> str:
+    return f"{abs(number)} days {'before' if number < 0 else 'after'}"
 
 
 def _unsure(

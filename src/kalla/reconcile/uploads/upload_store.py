@@ -82,12 +82,12 @@ async def upload(connection: Connection, upload_id: str) -> Upload:
     row = await (await connection.execute(sql.upload, {"upload_id": upload_id})).fetchone()
     if row is None:
         raise NotFound(f"there is no upload {upload_id}: it may have expired; send the file again")
-    return _shown(row)
+    return Upload(**row)
 
 
 async def uploads(connection: Connection) -> list[Upload]:
     """Those that have not expired, the newest first."""
-    return [_shown(row) for row in await (await connection.execute(sql.current)).fetchall()]
+    return [Upload(**row) for row in await (await connection.execute(sql.current)).fetchall()]
 
 
 async def keep(connection: Connection, upload_id: str) -> None:
@@ -113,10 +113,3 @@ def sweeper(settings: Settings) -> Callable[[Connection, Retention], Awaitable[N
             await connection.execute(sql.remove, {"upload_id": row["upload_id"]})
 
     return sweep
-
-
-def _shown(row: dict[str, object]) -> Upload:
-    expires = row["expires_at"]
-    if isinstance(expires, datetime) and expires.year >= 9999:
-        row["expires_at"] = None
-    return Upload(**row)  # type: ignore[arg-type]

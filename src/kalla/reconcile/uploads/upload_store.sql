@@ -8,13 +8,13 @@ RETURNING *;
 
 -- name: upload
 -- What has expired is gone, though its file may wait for the sweep.
-SELECT * FROM kalla.uploads WHERE upload_id = %(upload_id)s AND expires_at > kalla.clock();
+SELECT * FROM kalla.uploads WHERE upload_id = %(upload_id)s AND (expires_at IS NULL OR expires_at > kalla.clock());
 
 -- name: current
-SELECT * FROM kalla.uploads WHERE expires_at > kalla.clock() ORDER BY created_at DESC LIMIT 500;
+SELECT * FROM kalla.uploads WHERE expires_at IS NULL OR expires_at > kalla.clock() ORDER BY created_at DESC LIMIT 500;
 
 -- name: keep
-UPDATE kalla.uploads SET expires_at = 'infinity' WHERE upload_id = %(upload_id)s RETURNING *;
+UPDATE kalla.uploads SET expires_at = NULL WHERE upload_id = %(upload_id)s RETURNING *;
 
 -- name: expired
 -- Skipping what another sweep holds: each file is removed once, and its row goes with it.

@@ -188,7 +188,8 @@ async function propose() {
 }
 
 function percent(rate) {
-  return `${(Math.floor(rate * 1000) / 10).toFixed(1)} %`;
+  const shown = (rate * 100).toFixed(1);
+  return `${rate < 1 && shown === "100.0" ? "99.9" : shown} %`; // 100 means all and nothing less
 }
 
 /* ---- the editor ---- */
