@@ -7,7 +7,7 @@ PIP := $(UV) pip install --quiet --cache-dir .venv/.cache --python $(BIN)/python
 INSTALL := $(PIP) --require-hashes --build-constraints lock/build.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql
+.PHONY: help setup dev up demo test fresh reference mutants unit check format chaos lock clean bench-jobs bench-reconcile bench-modes bench-stages bench-promql bench-propose pictures
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ lock: .venv/.uv ## resolve the locks anew
 
 clean: ## remove .venv; the data in .kalla stays
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+pictures: .venv/.dev ## make the pictures of docs/tutorial.md in Chromium
+	@$(BIN)/python examples/bank/pictures.py
+
+bench-propose: .venv/.dev ## profile and propose for two large files
+	@$(BIN)/python -m bench.propose
 
 bench-jobs: .venv/.dev ## jobs/s and wake-up latency against procrastinate
 	@$(BIN)/python -m bench.jobs

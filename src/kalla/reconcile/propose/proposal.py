@@ -37,6 +37,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
 
 _TRIED_KEYS = 6
+_FEW_ROWS = 500_000  # beyond, only candidates near the best are looked at
 _MOST_PARTS = 3
 _UNIQUE = 0.95
 _BETTER = 1.02
@@ -162,7 +163,10 @@ def _best_key(sample: Sample, found: Sequence[KeyCandidate]) -> KeyEvaluation | 
     """The candidate whose groups agree in amounts, with further parts where one does not tell rows
     apart."""
     tried: list[tuple[float, int, KeyEvaluation]] = []
-    for place, each in enumerate(found[:_TRIED_KEYS]):
+    likely = [each for each in found if each.score >= 0.5 * found[0].score] if found else []
+    if max(table.rows for table in sample.tables) <= _FEW_ROWS:
+        likely = list(found)
+    for place, each in enumerate(likely[:_TRIED_KEYS]):
         evaluated = sample.evaluate([KeyPart(each.left, each.right)])
         tried.append((round(-evaluated.score, 3), place, evaluated))
     if not tried:
