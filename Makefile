@@ -130,6 +130,12 @@ lock: .venv/.uv ## resolve the locks anew
 clean: ## remove .venv; the data in .kalla stays
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
+pictures: .venv/.dev ## make the pictures of docs/tutorial.md in Chromium
+	@$(BIN)/python examples/bank/pictures.py
+
+bench-propose: .venv/.dev ## profile and propose for two large files
+	@$(BIN)/python -m bench.propose
+
 bench-jobs: .venv/.dev ## jobs/s and wake-up latency against procrastinate
 	@$(BIN)/python -m bench.jobs
 

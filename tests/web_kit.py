@@ -104,7 +104,8 @@ class Site:
 
     async def empty(self) -> None:
         work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency", "login_links")
-        for table in (*work, "secrets", "sources", "recipes", "destinations", "reconciliations"):
+        mine = ("uploads", "secrets", "sources", "recipes", "destinations", "reconciliations")
+        for table in (*work, *mine):
             await self.execute(f"DELETE FROM kalla.{table}")
 
     async def one(self, statement: str, *values: Any) -> dict[str, Any]:

@@ -37,11 +37,14 @@ from kalla.query.store import segment_routes as store_routes
 from kalla.query.store.ingest.intake import Intake
 from kalla.query.store.maintenance.upkeep import Upkeep
 from kalla.query.store.metric_store import MetricStore
+from kalla.reconcile.propose import proposal_routes
+from kalla.reconcile.registry import pages as library_pages
 from kalla.reconcile.registry import routes as library_routes
 from kalla.reconcile.runs import evidence_routes
 from kalla.reconcile.runs import pages as reconcile_pages
 from kalla.reconcile.runs import routes as reconcile_routes
 from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.reconcile.uploads import upload_routes, upload_store
 from kalla.scaling import pages as scaling_pages
 from kalla.scaling import routes as scaling_routes
 from kalla.scaling.service import ScalingDecisions, ScalingGauges
@@ -66,13 +69,16 @@ from kalla.work.worker import absences, background
 
 _ROOMS_WITH_PAGES = ("operate", "reconcile", "query", "tables", "scaling", "sinks")
 PLACES = (
-    Place("Runs", "/runs", below=("/runs/",)),
+    Place("Runs", "/runs", below=("/runs/", "/start")),
+    Place("Sources", "/sources", below=("/sources/",)),
+    Place("Recipes", "/recipes", below=("/recipes/",)),
     Place("Tables", "/tables", below=("/tables/",)),
     *sinks.places(),
     Place("Query", "/query"),
     Place("Queries", "/queries", below=("/query-workers",)),
     Place("Work", "/work", below=("/jobs/",)),
     Place("Scaling", "/scaling"),
+    Place("Settings", "/settings"),
     Place("API", "/docs"),
 )
 
@@ -126,7 +132,7 @@ def create_app(
     metrics: Metrics | None = None,
 ) -> FastAPI:
     """With `metrics` the process also runs the services that workers may be too few for."""
-    sweeps = (commands.sweep, login_links.sweep)
+    sweeps = (commands.sweep, login_links.sweep, upload_store.sweeper(settings))
     scaling_gauges = ScalingGauges()
     table_gauges = TableGauges()
     if metrics:
@@ -169,7 +175,8 @@ def create_app(
         body_bytes=settings.limits.payload_bytes + _BESIDE_PAYLOAD_BYTES,
         roomy=dict.fromkeys(
             write_routes.WRITE_PATHS, (settings.metrics.write_bytes, "metrics.write_bytes")
-        ),
+        )
+        | {upload_routes.UPLOAD_PATH: (settings.uploads.bytes, "uploads.bytes")},
     )
     problems.install(app)
     error_responses.install(app)
@@ -183,9 +190,12 @@ def create_app(
         scaling_routes.router,
         scaling_pages.router,
         reconcile_routes.router,
+        proposal_routes.router,  # before /recipes/{id}
         library_routes.router,
+        upload_routes.router,
         evidence_routes.router,
         reconcile_pages.router,
+        library_pages.router,
         *sinks.routers(),
         query_routes.router,
         store_routes.router,

@@ -17,6 +17,7 @@ from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.query.store.maintenance.upkeep import Upkeep
 from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.scheduler import TableScheduler
@@ -42,7 +43,7 @@ async def run_worker(settings: Settings) -> None:
             database,
             wake,
             address_of(listener),
-            [commands.sweep, login_links.sweep],
+            [commands.sweep, login_links.sweep, upload_store.sweeper(settings)],
             [
                 Conclusions(database, job_types, wake),
                 Upkeep(settings, database, job_types, wake),

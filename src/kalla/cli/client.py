@@ -113,6 +113,12 @@ class Client:
             return answer
         raise _refusal(answer, self.url)
 
+    def send_file(self, path: str, file: Path) -> Any:
+        """Send a file as a body, a piece at a time."""
+        with file.open("rb") as content:
+            given = {"name": file.name}
+            return self._send(self._http.build_request("POST", path, params=given, content=content))
+
     def download(self, path: str, file: Path, **query: Any) -> None:
         """Write an answer to a file as it comes, however long it is."""
         given = {name: value for name, value in query.items() if value is not None}

@@ -46,8 +46,15 @@ def add(
         Path | None, typer.Option(help="All fields of a source, in YAML or JSON.")
     ] = None,
     replace: Annotated[bool, typer.Option(help="In place of the one of this name.")] = False,
+    upload: Annotated[
+        bool, typer.Option("--upload", help="Send the file: the servers need not see its folder.")
+    ] = False,
 ) -> None:
-    """Register a source: recipes may then read it as source://NAME. Needs the role admin."""
+    """Register a source: recipes may then read it as source://NAME. Needs the role admin; to send a
+    file with --upload, the role operator."""
+    if upload:
+        _send(name, uri, replace)
+        return
     said = {
         "uri": uri,
         "table": table,
@@ -158,6 +165,16 @@ def preview(
         return
     shown = [["" if cell is None else str(cell) for cell in row] for row in found["rows"]]
     print_table(found["columns"], shown, f"No rows; columns: {', '.join(found['columns'])}.")
+
+
+def _send(name: str, path: str | None, replace: bool) -> None:
+    if path is None or not Path(path).is_file():
+        raise InvalidInput(Problem("URI", f"{path} is no file here: --upload sends one file"))
+    with Client(seconds=600) as client:
+        sent = client.send_file("/api/uploads", Path(path))
+        saved = {"name": name, "replace": replace}
+        client.post(address("uploads", sent["upload_id"], "save"), saved)
+    typer.echo(f"{sent['file_name']} was sent. Recipes may read it as source://{name}.")
 
 
 def _fields(file: Path | None) -> dict[str, Any]:

@@ -170,18 +170,26 @@ class Storage(Section):
         "", description="folder that workers and Spark share while they match; empty: in data_dir"
     )
     metrics: str = Field("", description="folder or s3:// of metric segments; empty: in data_dir")
+    uploads: str = Field("", description="folder or s3:// of uploaded files; empty: in data_dir")
     tables: str = Field("", description="folder of the dynamic tables; empty: in data_dir")
     s3_endpoint: str = Field("", description="address of an S3 that is not Amazon's")
     s3_region: str = Field("us-east-1", description="region of the buckets")
     s3_access_key: SecretStr = Field(SecretStr(""), description="empty: as the machine is set up")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="belongs to s3_access_key")
 
-    @field_validator("evidence", "staging", "work", "metrics")
+    @field_validator("evidence", "staging", "work", "metrics", "uploads")
     @classmethod
     def _plain(cls, place: str) -> str:
         if "://" in place and not place.startswith("s3://"):
             raise ValueError("must be a folder or s3://")
         return place
+
+
+class Uploads(Section):
+    bytes: int = Field(2_000_000_000, ge=1, description="largest file that may be uploaded")
+    kept_seconds: int = Field(
+        7 * 24 * 3600, ge=60, description="how long an upload stays that is not saved as a source"
+    )
 
 
 class Secrets(Section):
@@ -365,6 +373,7 @@ class Settings(Section):
     spark: Spark = Spark()
     staging: Staging = Staging()
     storage: Storage = Storage()
+    uploads: Uploads = Uploads()
     secrets: Secrets = Secrets()
     matching: Matching = Matching()
     metrics: Metrics = Metrics()
@@ -389,6 +398,10 @@ class Settings(Section):
     @property
     def metrics_url(self) -> str:
         return self.storage.metrics or str(self.data_dir / "metrics")
+
+    @property
+    def uploads_url(self) -> str:
+        return self.storage.uploads or str(self.data_dir / "uploads")
 
     @property
     def tables_folder(self) -> str:

@@ -58,7 +58,7 @@ def test_the_same_files_give_the_same_text_and_say_why() -> None:
     )
     assert first.text == second.text
     assert (
-        "94.2% of the rows of left have a Invoice no that occurs in Verwendungszweck"
+        "94.2% of the rows of left have their Invoice no in Verwendungszweck of right"
         in (first.evidence[0])
     )
     assert 'regex: "RE-\\\\d{4}-\\\\d{4}"' in first.text

@@ -19,6 +19,7 @@ OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/lo
 VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
     "segment_id": "999", "decision_id": "999",
     "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
+    "upload_id": "0011223344556677",
 }  # fmt: skip
 
 
@@ -39,11 +40,12 @@ MAY: dict[Role, set[Role]] = {
 def needed(method: str, path: str) -> Role | None:
     if (method, path) in OPEN or path == "/static":
         return None
-    if path.startswith("/api/tokens") or path in ("/api/runs/import", "/api/login-links"):
+    for_admins = ("/api/runs/import", "/api/login-links", "/settings")
+    if path.startswith("/api/tokens") or path in for_admins:
         return "admin"
     if path == "/api/metrics/segments/{segment_id}/drop":
         return "admin"
-    if path == "/api/recipes/validate":
+    if path in ("/api/recipes/validate", "/api/sources/{name}/load-scoped"):
         return "viewer"
     if path.startswith("/api/v1/") and not path.endswith(("/write", "/import")):
         return "viewer"  # a query may be asked by POST

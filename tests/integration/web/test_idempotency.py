@@ -258,6 +258,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
     """Taken from the app: a new POST is covered by being there."""
     folder = await asyncio.to_thread(make_evidence, tmp_path / "made", *invoices_and_payments(10))
     bodies = BODIES | {"/api/runs/import": {"folder": folder}}
+    bodies |= {"/api/uploads/{upload_id}/save": {"name": "sent"}}
     posts = [
         str(route.path)
         for route in iter_route_contexts(site.app.routes)
@@ -277,6 +278,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
                 token_id=await _some_token(site),
                 segment_id=await _some_segment(site),
                 name="first",
+                upload_id=await _some_upload(site, tmp_path),
             )
             body = bodies.get(path)
             first = await _post(client, address, body, f"key of {path}")
@@ -307,6 +309,18 @@ async def _fitting_run(client: httpx.AsyncClient, path: str) -> int:
 async def _some_token(site: Site) -> int:
     row = await site.one("SELECT token_id FROM kalla.tokens WHERE name = 'viewer'")
     return int(row["token_id"])
+
+
+async def _some_upload(site: Site, folder: Path) -> str:
+    file = folder / "sent.csv"
+    await asyncio.to_thread(file.write_text, "id,amount\n1,2\n")
+    row = await site.one(
+        "INSERT INTO kalla.uploads (upload_id, file_name, url, bytes, created_by)"
+        " VALUES (substr(md5(random()::text), 1, 16), 'sent.csv', %s, 15, 'ann')"
+        " RETURNING upload_id",
+        str(file),
+    )
+    return str(row["upload_id"])
 
 
 async def _some_segment(site: Site) -> int:

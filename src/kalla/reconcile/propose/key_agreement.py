@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from kalla.reconcile.propose.column_roles import ColumnFacts
-from kalla.reconcile.propose.key_candidates import Form, derived
+from kalla.reconcile.propose.key_candidates import Form, with_derived
 from kalla.reconcile.propose.side_tables import SideTable
 
 SAMPLED_ROWS = 300_000
@@ -131,7 +131,7 @@ class Sample:
         )
 
     def _keyed(self, side: int, table: SideTable, forms: Sequence[Form]) -> None:
-        values = [derived(table, form) for form in forms]
+        rows, values = with_derived(table.name, table, forms)
         key = " || chr(31) || ".join(values)  # null if one part is
         amounts = [
             f"TRY_CAST({table.number(name)} AS DECIMAL(30, 6)) AS n{number}"
@@ -141,7 +141,7 @@ class Sample:
         bucket = f" AND hash(k) % {self.share} = 0" if self.share > 1 else ""
         self.connection.execute(
             f"CREATE OR REPLACE TEMP TABLE {('left', 'right')[side]}_keyed AS SELECT * FROM"
-            f" (SELECT rid, {key} AS k, {', '.join([*amounts, *days])} FROM {table.name})"
+            f" (SELECT rid, {key} AS k, {', '.join([*amounts, *days])} FROM {rows})"
             f" WHERE k IS NOT NULL{bucket}"
         )
 

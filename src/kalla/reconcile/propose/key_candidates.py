@@ -1,7 +1,7 @@
 """Which columns of two tables hold the same references, after which derivations, by their values.
 
-Large tables are compared by a sample of values: those whose hash falls into one of few buckets, the
-same on both sides, so that a value that both sides have is in both samples or in none.
+Large tables are compared by a sample of the rows of each: of a row in one sample, the partner is in
+the other one as often as any row is. The few best candidates are then looked at by whole groups.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from kalla.reconcile.propose.reference_patterns import Pattern, learn
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.recipe.model import Derivation, Regex
 from kalla.reconcile.sql import column_values
+from kalla.reconcile.sql.column_values import Columns, held
 
-SAMPLED_VALUES = 200_000
+SAMPLED_ROWS = 150_000  # of each side
 _MOST_COLUMNS = 12  # of each side that are compared
 _LEARNED = 2_000  # values that a pattern is learned from
 _LEAST_SHARED = 3
@@ -69,15 +70,14 @@ def candidates(
         "CREATE OR REPLACE TEMP TABLE value_sample"
         " (side INTEGER, form INTEGER, name VARCHAR, value VARCHAR, rows BIGINT)"
     )
-    sampled = max(1, max(table.rows for table in tables) // SAMPLED_VALUES)
+    shares = tuple(max(1, table.rows // SAMPLED_ROWS) for table in tables)
     for side, (table, own) in enumerate(zip(tables, forms, strict=True)):
         for number, form in enumerate(own):
-            value = derived(table, form)
-            bucket = f" AND hash(value) % {sampled} = 0" if sampled > 1 else ""
+            rows, (value,) = with_derived(_sampled(table), table, [form])
             connection.execute(
                 f"INSERT INTO value_sample SELECT {side}, {number}, ?, value, count(*)"
-                f" FROM (SELECT {value} AS value FROM {table.name})"
-                f" WHERE value IS NOT NULL{bucket} GROUP BY value",
+                f" FROM (SELECT {value} AS value FROM {rows})"
+                " WHERE value IS NOT NULL GROUP BY value",
                 [form.name],
             )
     found = connection.execute(
@@ -89,38 +89,61 @@ def candidates(
         """
     ).fetchall()
     kept = [
-        _candidate(forms[0][left], forms[1][right], numbers, tables, sampled)
+        _candidate(forms[0][left], forms[1][right], numbers, tables, shares)
         for left, right, *numbers in found
         if numbers[0] >= min(_LEAST_SHARED, *(table.rows for table in tables))
     ]
     return sorted(_simplest(kept), key=lambda each: each.order)
 
 
-def derived(table: SideTable, form: Form) -> str:
-    """The form's value over a row, null where it is empty."""
-    if form.is_date:
-        return f"CAST({table.day(form.column)} AS VARCHAR)"
-    value = column_values.value(table.columns, form.column, form.derivations)
-    return f"nullif({column_values.as_text(value).sql}, '')"
+def with_derived(rows: str, table: SideTable, forms: Sequence[Form]) -> tuple[str, list[str]]:
+    """Rows with these forms as further columns, and an expression for each, null where it is empty.
+
+    Each derivation is a step of its own: nested in one expression, what they read would be computed
+    many times.
+    """
+    values = []
+    for number, form in enumerate(forms):
+        name = f"\x1fform {number}"
+        own = Columns({name: "VARCHAR"})
+        if form.is_date:
+            first = f"CAST({table.day(form.column)} AS VARCHAR)"
+        else:
+            first = column_values.as_text(column_values.value(table.columns, form.column)).sql
+        rows = f"(SELECT *, {first} AS {held(name)} FROM {rows})"
+        for each in form.derivations:
+            step = column_values.value(own, name, (each,)).sql
+            rows = f"(SELECT * REPLACE ({step} AS {held(name)}) FROM {rows})"
+        values.append(f"nullif({held(name)}, '')")
+    return rows, values
 
 
 def _candidate(
-    left: Form,
-    right: Form,
+    own: Form,
+    other: Form,
     numbers: Sequence[Any],
     tables: tuple[SideTable, SideTable],
-    sampled: int,
+    shares: tuple[int, ...],
 ) -> KeyCandidate:
     values, left_rows, right_rows, least = (int(number) for number in numbers)
+    left, right = (max(1, table.rows // share) for table, share in zip(tables, shares, strict=True))
     return KeyCandidate(
-        left,
-        right,
-        values * sampled,
-        min(1.0, left_rows * sampled / max(1, tables[0].rows)),
-        min(1.0, right_rows * sampled / max(1, tables[1].rows)),
+        own,
+        other,
+        values * max(shares),
+        min(1.0, left_rows * shares[1] / left),
+        min(1.0, right_rows * shares[0] / right),
         values / least,
-        min(1.0, least * sampled / max(1, min(table.rows for table in tables))),
+        min(1.0, least * max(shares) / min(left, right)),
     )
+
+
+def _sampled(table: SideTable) -> str:
+    """All rows, or as many as are compared: the same ones every time."""
+    share = max(1, table.rows // SAMPLED_ROWS)
+    if share == 1:
+        return table.name
+    return f"(SELECT * FROM {table.name} WHERE hash(rid) % {share} = 0)"
 
 
 def _simplest(found: Sequence[KeyCandidate]) -> Iterator[KeyCandidate]:
@@ -185,7 +208,7 @@ def _patterns(
 ) -> list[Pattern]:
     text = table.text(column.name)
     found = connection.execute(
-        f"SELECT value FROM (SELECT DISTINCT {text} AS value FROM {table.name})"
+        f"SELECT value FROM (SELECT DISTINCT {text} AS value FROM {_sampled(table)})"
         f" WHERE value IS NOT NULL ORDER BY hash(value), value LIMIT {_LEARNED}"
     )
     return learn([row[0] for row in found.fetchall()])

@@ -37,6 +37,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
 
 _TRIED_KEYS = 6
+_FEW_ROWS = 500_000  # beyond, only candidates near the best are looked at
 _MOST_PARTS = 3
 _UNIQUE = 0.95
 _BETTER = 1.02
@@ -162,7 +163,10 @@ def _best_key(sample: Sample, found: Sequence[KeyCandidate]) -> KeyEvaluation | 
     """The candidate whose groups agree in amounts, with further parts where one does not tell rows
     apart."""
     tried: list[tuple[float, int, KeyEvaluation]] = []
-    for place, each in enumerate(found[:_TRIED_KEYS]):
+    likely = [each for each in found if each.score >= 0.5 * found[0].score] if found else []
+    if max(table.rows for table in sample.tables) <= _FEW_ROWS:
+        likely = list(found)
+    for place, each in enumerate(likely[:_TRIED_KEYS]):
         evaluated = sample.evaluate([KeyPart(each.left, each.right)])
         tried.append((round(-evaluated.score, 3), place, evaluated))
     if not tried:
@@ -275,7 +279,7 @@ def _evidence(
     left = ", ".join(part.left.column for part in key.parts)
     right = ", ".join(part.right.column for part in key.parts)
     overlap = (
-        f"{key.left_share:.1%} of the rows of {names[0]} have a {left} that occurs in {right} of"
+        f"{key.left_share:.1%} of the rows of {names[0]} have their {left} in {right} of"
         f" {names[1]}, and {key.right_share:.1%} the other way round"
     )
     found = [overlap]
@@ -288,14 +292,18 @@ def _evidence(
         )
     if window:
         found.append(
-            f"{window.right} is {window.earliest} to {window.latest} days from {window.left} in"
-            f" {window.pairs:,} pairs"
+            f"{window.right} lies from {_days(window.earliest)} to {_days(window.latest)}"
+            f" {window.left} in {window.pairs:,} pairs"
         )
     if currency:
         found.append(f"{currency[0]} and {currency[1]} hold currencies")
     if share > 1:
         found.append(f"computed from every {share}th value of the reference, on both sides")
     return found
+
+
+def _days(number: int) -> str:
+    return f"{abs(number)} days {'before' if number < 0 else 'after'}"
 
 
 def _unsure(

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -34,7 +33,6 @@ from kalla.storage import LOCAL, Storage
 
 PROFILED = Bounds(memory="2GB", threads=2, seconds=120)
 MOST_TABLE_ROWS = 200_000  # of a database, whose rows would all have to be fetched
-_NAME = "a source"
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,15 @@ def load(
     *,
     storage: Storage = LOCAL,
     resolve: Resolve = from_environment,
+    as_said: bool = False,
 ) -> SideTable:
-    """Read a source into a table of this name. How a CSV is written is found unless it is said."""
+    """Read a source into a table of this name. How a CSV is written is found, unless it is to be
+    read `as_said` and no other way."""
     if is_staged(source):
         return _load_table(connection, name, source, resolve)
-    source, decisions = sniffed(source, storage)
+    decisions: tuple[Decided, ...] = ()
+    if not as_said:
+        source, decisions = sniffed(source, storage)
     given = native_files.look(source, storage=storage, bounds=Bounds(seconds=PROFILED.seconds))
     connection.execute(
         f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, * FROM {reader(given)}"
@@ -144,7 +146,7 @@ def _load_table(
     wanted = [each.name for each in table.schema() if each.arrow is not None]
     batches: list[pa.RecordBatch] = []
     count = 0
-    for batch in islice(table.read(Slice(0, 1), wanted), None):
+    for batch in table.read(Slice(0, 1), wanted):
         batches.append(batch.slice(0, MOST_TABLE_ROWS - count))
         count += batches[-1].num_rows
         if count >= MOST_TABLE_ROWS:
@@ -175,11 +177,3 @@ def _row(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
     if found is None:
         raise Unavailable("DuckDB answered without a row")
     return tuple(found)
-
-
-def with_key(source: Source, key: tuple[str, ...]) -> Source:
-    return source.model_copy(update={"primary_key": key})
-
-
-def renamed(table: SideTable, name: str) -> SideTable:
-    return replace(table, name=name)

@@ -123,11 +123,27 @@ async def sources(connection: Connection) -> list[RegisteredSource]:
 
 
 async def known_sources(connection: Connection) -> dict[str, SourceDocument]:
-    return {each.name: each.source for each in await sources(connection)}
+    """What recipes may name: uploads that have not expired, and what is registered."""
+    found = await _all(connection, sql.current_uploads)
+    uploads = {f"upload-{row['upload_id']}": SourceDocument(uri=row["url"]) for row in found}
+    return uploads | {each.name: each.source for each in await sources(connection)}
+
+
+async def upload_names(connection: Connection) -> dict[str, str]:
+    """What users call the files that they sent, by the names that recipes know them by."""
+    found = await _all(connection, sql.current_uploads)
+    return {f"upload-{row['upload_id']}": row["file_name"] for row in found}
+
+
+async def secret_names(connection: Connection) -> list[str]:
+    """The names of secrets in the encrypted store; never what they are."""
+    return [row["name"] for row in await _all(connection, sql.secret_names)]
 
 
 async def source(connection: Connection, name: str) -> RegisteredSource:
     row = await _one(connection, sql.source, name=name)
+    if row is None and (found := await _one(connection, sql.upload_as_source, name=name)):
+        return RegisteredSource(source=SourceDocument(uri=found.pop("url")), **found)
     if row is None:
         raise await _missing_source(connection, name)
     return await asyncio.to_thread(_registered, row)

@@ -27,6 +27,19 @@ SELECT * FROM kalla.sources WHERE name = %(name)s;
 -- name: source_names
 SELECT name FROM kalla.sources ORDER BY name;
 
+-- name: current_uploads
+SELECT upload_id, file_name, url FROM kalla.uploads
+WHERE expires_at IS NULL OR expires_at > kalla.clock();
+
+-- name: upload_as_source
+SELECT 'upload-' || upload_id AS name, url, created_at, created_by,
+       created_at AS changed_at, created_by AS changed_by
+FROM kalla.uploads
+WHERE 'upload-' || upload_id = %(name)s AND (expires_at IS NULL OR expires_at > kalla.clock());
+
+-- name: secret_names
+SELECT name FROM kalla.secrets ORDER BY name;
+
 -- name: remove_source
 DELETE FROM kalla.sources WHERE name = %(name)s RETURNING *;
 

@@ -1,0 +1,114 @@
+"""Pages of sources and recipes, the way from two files to a run, and what admins set up."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from kalla.reconcile.registry import entries
+from kalla.reconcile.registry.routes import Name, ShownSource
+from kalla.reconcile.runs import store
+from kalla.web import tokens
+from kalla.web.access import Asking, GuardedRoute, needs
+from kalla.web.app_state import AppState, State
+
+router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
+
+OptionalVersion = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
+_RUNS = 20
+
+
+@router.get("/start")
+async def start(request: Request, state: State, caller: Asking) -> HTMLResponse:
+    """Two files or sources, a proposal, a run."""
+    async with state.database.transaction() as connection:
+        sources = await entries.sources(connection)
+    endings = ".csv,.tsv,.xlsx,.xlsm,.parquet,.pq,.json,.jsonl,.ndjson,.gz,.zst"
+    return _page(
+        state,
+        request,
+        "start.html",
+        sources=[each.name for each in sources],
+        may_change=caller.may("operator"),
+        endings=endings,
+        largest=state.settings.uploads.bytes,
+    )
+
+
+@router.get("/sources")
+async def sources(request: Request, state: State, caller: Asking) -> HTMLResponse:
+    async with state.database.transaction() as connection:
+        found = [ShownSource.of(each) for each in await entries.sources(connection)]
+    return _page(state, request, "sources.html", sources=found, is_admin=caller.may("admin"))
+
+
+@router.get("/sources/{name}")
+async def source(request: Request, state: State, caller: Asking, name: Name) -> HTMLResponse:
+    async with state.database.transaction() as connection:
+        found = ShownSource.of(await entries.source(connection, name))
+    return _page(state, request, "source.html", source=found, may_change=caller.may("operator"))
+
+
+@router.get("/recipes")
+async def recipes(request: Request, state: State) -> HTMLResponse:
+    async with state.database.transaction() as connection:
+        found = await entries.recipes(connection, limit=500)
+    return _page(state, request, "recipes.html", recipes=found)
+
+
+@router.get("/recipes/{recipe_id}")
+async def recipe(
+    request: Request,
+    state: State,
+    caller: Asking,
+    recipe_id: Name,
+    version: OptionalVersion = None,
+    against: OptionalVersion = None,
+) -> HTMLResponse:
+    """A version of a recipe to read and edit, its other versions, a difference, and its runs."""
+    async with state.database.transaction() as connection:
+        shown = await entries.recipe_version(connection, recipe_id, version)
+        versions = await entries.recipe_versions(connection, recipe_id)
+        other = await entries.recipe_version(connection, recipe_id, against) if against else None
+        runs = await store.listing(connection, None, recipe_id, None, _RUNS)
+    changes: list[tuple[str, str]] = []
+    if other:
+        compared = difflib.unified_diff(
+            other.text.splitlines(), shown.text.splitlines(),
+            f"version {other.version}", f"version {shown.version}", lineterm="",
+        )  # fmt: skip
+        changes = [(_KINDS.get(line[:1], ""), line) for line in compared]
+    return _page(
+        state,
+        request,
+        "recipe.html",
+        recipe=shown,
+        versions=versions,
+        against=other,
+        changes=changes,
+        runs=runs.runs,
+        may_change=caller.may("operator"),
+    )
+
+
+@router.get("/settings")
+@needs("admin")
+async def settings(request: Request, state: State) -> HTMLResponse:
+    """Who may call the API, the names of stored secrets, and where callbacks may go."""
+    async with state.database.transaction() as connection:
+        listed = await tokens.listing(connection)
+        destinations = await entries.all_destinations(connection)
+        secrets = await entries.secret_names(connection)
+    return _page(
+        state, request, "settings.html", tokens=listed, destinations=destinations, secrets=secrets
+    )
+
+
+_KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def _page(state: AppState, request: Request, template: str, **context: Any) -> HTMLResponse:
+    return HTMLResponse(state.layout.render(template, request, **context))

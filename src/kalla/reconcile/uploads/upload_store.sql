@@ -1,0 +1,25 @@
+-- Statements about uploaded files.
+
+-- name: add
+INSERT INTO kalla.uploads (upload_id, file_name, url, bytes, created_by, expires_at)
+VALUES (%(upload_id)s, %(file_name)s, %(url)s, %(bytes)s, %(by)s,
+        kalla.clock() + make_interval(secs => %(seconds)s))
+RETURNING *;
+
+-- name: upload
+-- What has expired is gone, though its file may wait for the sweep.
+SELECT * FROM kalla.uploads WHERE upload_id = %(upload_id)s AND (expires_at IS NULL OR expires_at > kalla.clock());
+
+-- name: current
+SELECT * FROM kalla.uploads WHERE expires_at IS NULL OR expires_at > kalla.clock() ORDER BY created_at DESC LIMIT 500;
+
+-- name: keep
+UPDATE kalla.uploads SET expires_at = NULL WHERE upload_id = %(upload_id)s RETURNING *;
+
+-- name: expired
+-- Skipping what another sweep holds: each file is removed once, and its row goes with it.
+SELECT * FROM kalla.uploads WHERE expires_at <= kalla.clock()
+ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED;
+
+-- name: remove
+DELETE FROM kalla.uploads WHERE upload_id = %(upload_id)s;

@@ -1,0 +1,141 @@
+"""From two messy exports to exported exceptions in a real browser, with a real worker and Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, expect
+
+from tests.browser import FAINT, chromium
+from tests.commands_kit import Place, a_place
+from tests.pairs_of_sources import EXAMPLES
+from tests.servers import PostgresServer, SparkServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.spark, pytest.mark.timeout(300)]
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+PATIENCE = 120_000  # milliseconds, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def place(
+    postgres_server: PostgresServer,
+    migrated_template: str,
+    spark_server: SparkServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Place]:
+    name = postgres_server.create(migrated_template)
+    made = a_place(
+        tmp_path_factory.mktemp("workbench"),
+        postgres_server.url(name),
+        "admin",
+        KALLA_SPARK_REMOTE=spark_server.remote,
+        KALLA_SPARK_TOKEN=spark_server.token,
+    )
+    with made.served():
+        yield made
+    postgres_server.drop(name)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as started:
+        yield started
+
+
+@asynccontextmanager
+async def visiting(browser: Browser, place: Place, path: str) -> AsyncIterator[Page]:
+    """A page after the login; any error of its scripts fails the test."""
+    context = await browser.new_context(locale="en-GB", viewport={"width": 1280, "height": 900})
+    page = await context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    token = place.environment["KALLA_API_TOKEN"]
+    await page.goto(f"http://127.0.0.1:{place.port}/login?token={token}")
+    await page.goto(f"http://127.0.0.1:{place.port}{path}")
+    yield page
+    await context.close()
+    assert not errors
+
+
+async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
+    browser: Browser, place: Place, tmp_path: Path
+) -> None:
+    async with visiting(browser, place, "/runs") as page:
+        await page.get_by_role("link", name="Reconcile two files").first.click()
+        await page.set_input_files("#left-file", EXAMPLES / "ledger.xlsx")
+        await page.set_input_files("#right-file", EXAMPLES / "bank-export.csv")
+        left, right = page.locator("#left"), page.locator("#right")
+        await expect(left).to_contain_text("120 rows, 5 columns", timeout=PATIENCE)
+        await expect(right).to_contain_text("'Summe' begins a line of sums", timeout=PATIENCE)
+        text = page.locator("#recipe-text")
+        await expect(text).to_have_value(re.compile("same reference and amount"), timeout=PATIENCE)
+        await expect(page.locator("#proposal")).to_contain_text("94.2% of the rows of ledger")
+        assert await page.evaluate(FAINT) == []
+
+        proposed = await text.input_value()
+        await text.fill(proposed.replace("op: tolerance", "op: tolerence"))
+        problems = page.locator("#recipe-problems")
+        await expect(problems).to_contain_text("conditions", timeout=PATIENCE)
+        await expect(text).to_have_attribute("aria-invalid", "true")
+        await text.fill(proposed.replace('absolute: "0"', 'absolute: "10"'))
+        await expect(page.locator("#trial")).to_contain_text("before: 93.1 %", timeout=PATIENCE)
+        await text.fill(proposed)
+        await page.get_by_role("button", name="Run", exact=True).click()
+        await page.wait_for_url(re.compile(r"/runs/\d+"))
+        await expect(page.get_by_text("Rows matched")).to_be_visible(timeout=PATIENCE)
+        await expect(page.locator(".figures")).to_contain_text("93.09")
+        run = page.url.rpartition("/")[2]
+
+        await page.goto(f"{page.url}?part=unmatched_left")
+        await expect(page.get_by_text("RE-2026-").first).to_be_visible(timeout=PATIENCE)
+        export = tmp_path / "late.csv"
+        arguments = ("runs", "export", run, "unmatched_left", "--output", str(export))
+        await asyncio.to_thread(place.ok, *arguments)
+        assert len(export.read_text().splitlines()) == 1 + 9
+
+        await page.goto(page.url.partition("/runs")[0] + "/recipes/ledger-and-bank-export")
+        await expect(page.get_by_role("heading", name="Versions")).to_be_visible()
+        await expect(page.locator("body")).to_contain_text("completed")
+
+
+async def test_cells_and_names_of_files_are_shown_as_text(
+    browser: Browser, place: Place, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows <b>.csv"
+    rows = "".join(f"K-{number:04},{HOSTILE},{number}.00\n" for number in range(5))
+    file.write_text(f"id,{HOSTILE},amount\n{rows}")
+    async with visiting(browser, place, "/start") as page:
+        await page.set_input_files("#left-file", file)
+        await expect(page.locator("#left .state")).to_contain_text("5 rows", timeout=PATIENCE)
+        await expect(page.locator("#left .found")).to_contain_text(HOSTILE)
+        assert await page.locator("#left img").count() == 0
+        assert await page.title() == "Reconcile two files · Kalla"
+        empty = tmp_path / "empty.csv"
+        empty.touch()
+        await page.set_input_files("#right-file", empty)
+        await expect(page.locator("#right .state")).to_contain_text("is empty", timeout=PATIENCE)
+        await page.set_viewport_size({"width": 360, "height": 740})
+        width = await page.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= 360
+
+
+async def test_commands_send_profile_and_propose(place: Place) -> None:
+    def commands() -> None:
+        place.ok("sources", "add", "ledger", str(EXAMPLES / "ledger.xlsx"), "--upload")
+        place.ok("sources", "add", "bank", str(EXAMPLES / "bank-export.csv"), "--upload")
+        assert "Verwendungszweck" in place.ok("sources", "profile", "bank")
+        told = place.ok("recipe", "propose", "ledger", "bank", "--output", "recipe.yaml")
+        assert "matches 93.1% of the rows" in told
+        assert "source://ledger" in (place.folder / "recipe.yaml").read_text()
+        again = place.run("recipe", "propose", "ledger", "bank", "--output", "recipe.yaml")
+        assert again.returncode == 2
+        assert "exists already" in again.stderr
+
+    await asyncio.to_thread(commands)

@@ -1,0 +1,93 @@
+"""How a CSV is written is found with the reason, and what is no CSV is refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kalla.errors import InvalidInput
+from kalla.reconcile.propose.profile import profile
+from kalla.reconcile.recipe.model import Csv, Source
+from kalla.reconcile.sources.csv_sniffing import sniff
+from kalla.storage import LOCAL
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (b"id,amount,day\n1,2.50,2026-01-31\n", {}),
+        (b"id;betrag;tag\n1;1.234,50;31.01.2026\n",
+         {"delimiter": ";", "decimal": ",", "thousands": ".", "date_format": "%d.%m.%Y"}),
+        (b"id\tmontant\n1\t1 234,50\n2\t7,00\n",
+         {"delimiter": "\t", "decimal": ",", "thousands": " "}),
+        (b"id|chf\n1|1'234.50\n2|1'000'000.00\n", {"delimiter": "|", "thousands": "'"}),
+        (b"id,usd,on\n1,\"1,234.50\",12/31/2026\n", {"thousands": ",", "date_format": "%m/%d/%Y"}),
+        ("Konto: Müller\n\nid;wert\n1;2,5\n2;3,5\nSumme;6,0\n".encode("cp1252"),
+         {"delimiter": ";", "decimal": ",", "skip": 2, "footer": 1, "encoding": "windows-1252"}),
+        ("id,straße\n1,ä\n".encode("utf-8-sig"), {}),
+        ("id,ort\n1,ä\n".encode("utf-16"), {"encoding": "utf-16"}),
+    ],
+)  # fmt: skip
+def test_options_are_found_by_the_content(
+    tmp_path: Path, content: bytes, options: dict[str, Any]
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(content)
+    found = sniff(str(file), LOCAL)
+    assert found.csv.model_dump(exclude_defaults=True) == options
+    assert all(each.reason for each in found.decisions)
+
+
+def test_what_is_said_is_taken_and_a_date_of_two_meanings_is_not_sure(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("id,on\n1,01/02/2026\n2,03/04/2026\n")
+    (unsure,) = [each for each in sniff(str(file), LOCAL).decisions if not each.is_sure]
+    assert (unsure.option, unsure.value) == ("date_format", "%d/%m/%Y")
+    assert "%m/%d/%Y would read all dates too" in unsure.reason
+    said = sniff(str(file), LOCAL, Csv(date_format="%m/%d/%Y"))
+    assert said.csv.date_format == "%m/%d/%Y"
+    assert all(each.is_sure for each in said.decisions)
+
+
+def source(path: Path) -> Source:
+    return Source(uri=str(path), primary_key=("?",))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\x7fELF\x00\x00\x01\x02", "is binary and no text"),
+        (",".join(f"c{number}" for number in range(3000)).encode() + b"\n", "has 3,000 columns"),
+    ],
+)
+def test_files_that_are_no_csv_are_refused_in_a_sentence(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    with pytest.raises(InvalidInput, match=message):
+        profile(source(tmp_path / "rows.csv"))
+
+
+def test_a_folder_of_other_columns_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,amount\n1,2\n")
+    (tmp_path / "b.csv").write_text("id,value\n1,2\n")
+    with pytest.raises(InvalidInput, match=r"b.csv has other columns than .*a.csv"):
+        profile(source(tmp_path))
+
+
+def test_a_profile_tells_roles_keys_and_distributions(tmp_path: Path) -> None:
+    rows = "".join(f"K{n:03},{n % 3}.50,2026-01-{n % 28 + 1:02},EUR,\n" for n in range(100))
+    (tmp_path / "rows.csv").write_text(f"ref,amount,day,currency,note\n{rows}")
+    found = profile(source(tmp_path / "rows.csv"))
+    columns = {each.name: each for each in found.columns}
+    assert {name: each.role for name, each in columns.items()} == {
+        "ref": "code", "amount": "amount", "day": "date", "currency": "currency", "note": "empty",
+    }  # fmt: skip
+    assert found.primary_key == ("ref",)
+    assert columns["note"].nulls == 100
+    assert sum(each.rows for each in columns["amount"].histogram) == 100
+    assert (columns["amount"].smallest, columns["amount"].largest) == ("0.5", "2.5")
+    assert columns["currency"].examples == ("EUR",)

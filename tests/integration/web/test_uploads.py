@@ -1,0 +1,117 @@
+"""Files that users send are sources until they expire, and the way from two of them to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kalla.reconcile.uploads import upload_store
+from kalla.settings import Retention, Settings
+from tests.pairs_of_sources import EXAMPLES
+from tests.web_kit import Site
+
+
+@pytest.fixture
+def folder(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the site keeps uploads."""
+    place = tmp_path / "uploads"
+    monkeypatch.setattr(Settings, "uploads_url", property(lambda _: str(place)))
+    return place
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.glob("*/*"))
+
+
+async def send(site: Site, name: str, content: bytes) -> dict[str, str]:
+    async with site.client("operator") as client:
+        answer = await client.post("/api/uploads", params={"name": name}, content=content)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, str] = answer.json()
+    return found
+
+
+async def test_two_uploads_are_previewed_proposed_tried_and_run(site: Site, folder: Path) -> None:
+    ledger = await send(site, "ledger.xlsx", (EXAMPLES / "ledger.xlsx").read_bytes())
+    bank = await send(site, "bank export.csv", (EXAMPLES / "bank-export.csv").read_bytes())
+    async with site.client("operator") as client:
+        shown = (await client.get(f"/api/uploads/{bank['upload_id']}/preview?rows=2")).json()
+        assert shown["csv"]["skip"] == 3
+        assert shown["preview"]["rows"][0][3] == "1.482,99"
+        asked = {"left": ledger["uri"], "right": bank["uri"]}
+        proposed = (await client.post("/api/recipes/propose", json=asked)).json()
+        assert proposed["trial"]["match_rate"] > 0.92
+        assert "94.2% of the rows of ledger" in proposed["evidence"][0]
+        tried = await client.post("/api/recipes/try", json={"recipe": proposed["text"]})
+        assert tried.json()["rules"] == proposed["trial"]["rules"]
+        run = await client.post("/api/runs", json={"recipe": proposed["text"]})
+        assert run.status_code == 201, run.text
+        profile = await client.get(f"/api/sources/upload-{bank['upload_id']}/profile")
+        assert {each["name"]: each["role"] for each in profile.json()["columns"]}["Betrag"] == (
+            "amount"
+        )
+
+
+async def test_an_upload_expires_and_is_swept_unless_it_is_saved(site: Site, folder: Path) -> None:
+    gone = await send(site, "gone.csv", b"id,amount\n1,2\n")
+    kept = await send(site, "kept.csv", b"id;amount\n1;2,50\n")
+    async with site.client("operator") as client:
+        saved = await client.post(f"/api/uploads/{kept['upload_id']}/save", json={"name": "kept"})
+        assert saved.status_code == 200, saved.text
+        assert saved.json()["expires_at"] is None
+        source = (await client.get("/api/sources/kept")).json()["source"]
+        assert source["csv"] == {"delimiter": ";", "decimal": ","}
+        await site.execute(
+            "UPDATE kalla.uploads SET expires_at = kalla.clock() WHERE expires_at IS NOT NULL"
+        )
+        assert (await client.get(f"/api/uploads/{gone['upload_id']}/preview")).status_code == 404
+    assert names_in(folder) == ["gone.csv", "kept.csv"]
+    async with site.database.transaction() as connection:
+        await upload_store.sweeper(site.settings)(connection, Retention())
+    assert names_in(folder) == ["kept.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status", "message"),
+    [
+        ("rows.exe", b"MZ", 422, "its name must end in .csv"),
+        ("rows.csv", b"", 422, "is empty"),
+        ("../../etc/x.csv", b"id\n1\n", 201, ""),
+    ],
+)
+async def test_names_and_empty_files_are_refused_and_paths_are_none(
+    site: Site, folder: Path, name: str, content: bytes, status: int, message: str
+) -> None:
+    async with site.client("operator") as client:
+        answer = await client.post("/api/uploads", params={"name": name}, content=content)
+    assert answer.status_code == status
+    assert message in answer.text
+    assert names_in(folder) == (["etc_x.csv"] if status == 201 else [])
+
+
+async def test_a_viewer_may_not_upload_and_a_large_file_is_refused(
+    site: Site, folder: Path
+) -> None:
+    async with site.client("viewer") as client:
+        answer = await client.post("/api/uploads?name=a.csv", content=b"id\n1\n")
+        assert answer.status_code == 403
+    async with site.client("operator") as client:
+        headers = {"Content-Length": str(3_000_000_000)}
+        answer = await client.post("/api/uploads?name=a.csv", content=b"id\n1\n", headers=headers)
+        assert answer.status_code == 413
+        assert "uploads.bytes" in answer.text
+    assert names_in(folder) == []
+
+
+async def test_rows_of_a_source_are_loaded_under_filters(site: Site, folder: Path) -> None:
+    sent = await send(site, "rows.csv", b"id,amount\nA,5.00\nB,15.00\nC,25.00\n")
+    path = f"/api/sources/upload-{sent['upload_id']}/load-scoped"
+    async with site.client("viewer") as client:
+        asked = {"filters": [{"column": "amount", "op": "gte", "value": 15}]}
+        found = await client.post(path, json=asked)
+        assert found.json()["rows"] == [["B", "15.00"], ["C", "25.00"]]
+        wrong = {"filters": [{"column": "amuont", "op": "gte", "value": 15}]}
+        answer = await client.post(path, json=wrong)
+        assert answer.status_code == 422
+        assert "there is no column 'amuont'; there are id, amount" in answer.text
