@@ -52,7 +52,7 @@ def main() -> None:
             # A terminal that lacks a sign shows another; what was done is done all the same.
             stream.reconfigure(errors="replace")
     try:
-        application(_completed_words() or sys.argv[1:])(prog_name="kalla")
+        application(sys.argv[1:])(prog_name="kalla")
     except KallaError as error:
         if os.environ.get("KALLA_LOG_LEVEL", "").lower() == "debug":
             raise
@@ -70,14 +70,6 @@ def main() -> None:
         )
         _give_up_stdout()
         sys.exit(2)
-
-
-def _completed_words() -> list[str]:
-    """The words before the cursor, where a shell asks how to go on: typer's scripts say them so."""
-    if "_KALLA_COMPLETE" not in os.environ:
-        return []
-    words = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
-    return words.split()[1:]
 
 
 def _give_up_stdout() -> None:
