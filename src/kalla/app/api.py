@@ -38,9 +38,8 @@ from kalla.query.store.ingest.intake import Intake
 from kalla.query.store.maintenance.upkeep import Upkeep
 from kalla.query.store.metric_store import MetricStore
 from kalla.reconcile.propose import proposal_routes
-from kalla.reconcile.registry import pages as library_pages
 from kalla.reconcile.registry import routes as library_routes
-from kalla.reconcile.runs import evidence_routes
+from kalla.reconcile.runs import evidence_routes, registry_pages
 from kalla.reconcile.runs import pages as reconcile_pages
 from kalla.reconcile.runs import routes as reconcile_routes
 from kalla.reconcile.runs.run_completion import Conclusions
@@ -195,7 +194,7 @@ def create_app(
         upload_routes.router,
         evidence_routes.router,
         reconcile_pages.router,
-        library_pages.router,
+        registry_pages.router,
         *sinks.routers(),
         query_routes.router,
         store_routes.router,
