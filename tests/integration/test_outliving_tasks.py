@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pydantic import SecretStr
 from pyspark.errors import PySparkException
@@ -21,6 +22,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.attack]
 SEARCH = "SELECT regexp_like(repeat('x', 20000 + CAST(id AS INT)), '.*.*.*y') AS hit FROM range(2)"
 
 
+def seconds_of(server: spark.Spark) -> float:
+    """The CPU that the server and its children have taken."""
+    assert server.process is not None
+    parent = psutil.Process(server.process.pid)
+    return sum(each.cpu_times().user for each in [parent, *parent.children(recursive=True)])
+
+
+@pytest.mark.timeout(400)
 def test_a_pattern_that_outlives_its_cancel_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,8 +55,10 @@ def test_a_pattern_that_outlives_its_cancel_is_told(
 
         thread = threading.Thread(target=search)
         thread.start()
-        # Cancelled too early, it would not have begun: Spark tells of its tasks by their stages.
-        until(begun.is_set, "the search has begun", 60)
+        # Cancelled too early, it would end in Spark's compiler, which hears an interrupt.
+        until(begun.is_set, "the task has begun", 60)
+        spent = seconds_of(server)
+        until(lambda: seconds_of(server) > spent + 8, "Java searches", 90)
         until(lambda: bool(session.interruptTag("poison")) or ended.is_set(), "it is cancelled", 60)
         assert ended.wait(60)
         thread.join()

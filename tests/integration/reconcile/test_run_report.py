@@ -81,7 +81,7 @@ def test_a_row_that_a_filter_could_not_read_is_an_exception(tmp_path: Path) -> N
     assert found.sides["left"]["filtered"].rows == 2
     values, rows = found.troubles
     assert "is not a number, such as '2.000,00' (in rows that filters left out)" in values
-    assert rows.startswith("left: 1 rows were left out because a filter could not read")
+    assert rows.startswith("left: 1 row was left out because a filter could not read")
 
 
 def test_a_folder_may_have_signs_of_a_pattern_in_its_name(made: Path, tmp_path: Path) -> None:
