@@ -49,6 +49,7 @@ GRANTS = (
     "CREATE TEMPORARY TABLE ON *.*",  # of input(), which the deadline needs
     "READ ON FILE",
 )
+BLIND_GRANTS = ("SHOW TABLES ON events.*", "SHOW COLUMNS ON events.*", *GRANTS[1:])  # no SELECT
 MAPPING = [
     {"column": "id", "type": "UInt64", "path": "id"},
     {"column": "name", "type": "LowCardinality(String)", "path": "name"},
@@ -171,7 +172,11 @@ def sink_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         return
     place = tmp_path_factory.mktemp("sinks")
     kafka = Kafka(place, ports.choose_free(), retention_check_ms=1000)
-    clickhouse = ClickHouseServer(place, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
+    clickhouse = ClickHouseServer(
+        place,
+        ports.choose_free(),
+        users=[("sink", PASSWORD, GRANTS), ("blind", PASSWORD, BLIND_GRANTS)],
+    )
     try:
         kafka.check()
         clickhouse.check()
@@ -318,7 +323,7 @@ async def open_site(servers: Servers, url: str, folder: Path) -> AsyncIterator[S
                     worker.wait()
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 40) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
     """The first true answer of a condition; fails with what was awaited in vain."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
