@@ -93,7 +93,13 @@ class Servers:
         self.create_topic(1, topic)
 
     def produce(self, topic: str, values: list[bytes | None], partition: int = -1) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka.address, "linger.ms": 5})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.address,
+                "linger.ms": 5,
+                "message.max.bytes": 16_000_000,
+            }
+        )
         for value in values:
             producer.produce(topic, value, partition=partition)
             producer.poll(0)
