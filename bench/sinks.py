@@ -128,7 +128,12 @@ class Bench:
 
     def slots(self, database: Database, placement: str) -> Slots:
         settings = Settings(
-            sinks=Sinks(reconcile_seconds=0.2, placement=placement, insert_seconds=60),
+            sinks=Sinks(
+                reconcile_seconds=0.2,
+                placement=placement,
+                insert_seconds=60,
+                replicas_per_worker=100,
+            ),
             spark=self.spark or SparkSettings(),
         )
         password = SecretStr(self.clickhouse.password)
@@ -244,7 +249,6 @@ class Bench:
             for _ in range(pipelines):
                 await self.apply(database, self.pipeline(self.create_topic(1), 1000))
             slots = self.slots(database, "local")
-            slots._settings = slots._settings.model_copy(update={"replicas_per_worker": pipelines})
             await slots.start()
             await asyncio.sleep(25)  # until every slot is held and has gone quiet
             before = _cpu_seconds()

@@ -49,6 +49,7 @@ GRANTS = (
     "CREATE TEMPORARY TABLE ON *.*",  # of input(), which the deadline needs
     "READ ON FILE",
 )
+BLIND_GRANTS = ("SHOW TABLES ON events.*", "SHOW COLUMNS ON events.*", *GRANTS[1:])  # no SELECT
 MAPPING = [
     {"column": "id", "type": "UInt64", "path": "id"},
     {"column": "name", "type": "LowCardinality(String)", "path": "name"},
@@ -92,7 +93,13 @@ class Servers:
         self.create_topic(1, topic)
 
     def produce(self, topic: str, values: list[bytes | None], partition: int = -1) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka.address, "linger.ms": 5})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.kafka.address,
+                "linger.ms": 5,
+                "message.max.bytes": 16_000_000,
+            }
+        )
         for value in values:
             producer.produce(topic, value, partition=partition)
             producer.poll(0)
@@ -171,7 +178,11 @@ def sink_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         return
     place = tmp_path_factory.mktemp("sinks")
     kafka = Kafka(place, ports.choose_free(), retention_check_ms=1000)
-    clickhouse = ClickHouseServer(place, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
+    clickhouse = ClickHouseServer(
+        place,
+        ports.choose_free(),
+        users=[("sink", PASSWORD, GRANTS), ("blind", PASSWORD, BLIND_GRANTS)],
+    )
     try:
         kafka.check()
         clickhouse.check()
@@ -318,7 +329,7 @@ async def open_site(servers: Servers, url: str, folder: Path) -> AsyncIterator[S
                     worker.wait()
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 40) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 90) -> Any:
     """The first true answer of a condition; fails with what was awaited in vain."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

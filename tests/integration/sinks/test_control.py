@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from kalla.sinks import ledger, store
@@ -16,8 +17,10 @@ from kalla.sinks.servers.lag import log_ends
 from kalla.work import leases
 from tests.sinks_kit import Site, event
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly
 
-async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float = 40) -> None:
+
+async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not await look():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
@@ -59,7 +62,7 @@ async def test_replicas_are_shared_and_given_up_when_scaled_down(site: Site) -> 
     async def one() -> bool:
         return [each.slot for each in await live(site, pipeline)] == [0]
 
-    await until(one, "the upper slots given up", 10)
+    await until(one, "the upper slots given up")
     site.servers.produce(topic, [event(number) for number in range(1000, 2000)])
 
     async def all_there() -> bool:
@@ -72,7 +75,7 @@ async def test_replicas_are_shared_and_given_up_when_scaled_down(site: Site) -> 
     async def none() -> bool:
         return not await live(site, pipeline)
 
-    await until(none, "the slot given up", 10)
+    await until(none, "the slot given up")
 
 
 async def test_a_worker_that_wakes_up_late_adds_no_row(site: Site) -> None:
@@ -93,7 +96,7 @@ async def test_a_worker_that_wakes_up_late_adds_no_row(site: Site) -> None:
         async def taken_over() -> bool:
             return await counted(site, pipeline) == 3000
 
-        await until(taken_over, "the second worker to deliver the rest", 60)
+        await until(taken_over, "the second worker to deliver the rest")
     finally:
         os.kill(first.pid, signal.SIGCONT)
     site.servers.produce(topic, [event(number) for number in range(3000, 3500)])

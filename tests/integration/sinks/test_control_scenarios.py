@@ -20,6 +20,8 @@ from tests.chaos.proxy import Proxy
 from tests.integration.sinks.test_control import counted, every_offset_once, live, until
 from tests.sinks_kit import Servers, Site, event, open_site
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly
+
 HISTORY = """
 CREATE TABLE lease_history (resource text, slot integer, epoch bigint, holder text,
     until timestamptz, at timestamptz NOT NULL DEFAULT clock_timestamp());
@@ -155,13 +157,13 @@ async def test_a_slot_that_is_given_up_leaves_the_group_at_once(site: Site) -> N
     async def one() -> bool:
         return len(await asyncio.to_thread(describe, admin, pipeline)) == 1
 
-    await until(one, "the member to leave", 30)
+    await until(one, "the member to leave")
     site.servers.produce(topic, [event(number) for number in range(100)])
 
     async def all_there() -> bool:
         return await counted(site, pipeline) == 100
 
-    await until(all_there, "the partitions of the slot that is gone", 30)
+    await until(all_there, "the partitions of the slot that is gone")
 
 
 async def test_several_pipelines_deliver_at_once_within_a_worker_s_cap(site: Site) -> None:
@@ -238,7 +240,7 @@ async def test_a_member_cut_off_from_the_store_stops_before_its_lease_ends(
     async def resumed() -> bool:
         return await counted(site, pipeline) == 300
 
-    await until(resumed, "the rest, when the store is back", 60)
+    await until(resumed, "the rest, when the store is back")
     every_offset_once(site, pipeline, 300)
     (again,) = await live(site, pipeline)
     assert again.epoch > lease.epoch

@@ -16,8 +16,10 @@ from kalla.sinks.model import Pipeline
 from tests.servers import SparkServer
 from tests.sinks_kit import Site, event
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly
 
-async def delivered(site: Site, pipeline: Pipeline, messages: int, seconds: float = 60) -> None:
+
+async def delivered(site: Site, pipeline: Pipeline, messages: int, seconds: float = 120) -> None:
     """Wait until the ledger has counted so many messages."""
     deadline = time.monotonic() + seconds
     while True:
@@ -62,7 +64,7 @@ async def test_spark_places_ranges_and_without_it_the_slot_delivers_by_itself(
     site.servers.produce(topic, [event(number) for number in range(5000)])
     spark = Spark(remote=spark_server.remote, token=SecretStr(spark_server.token))
     slots = await site.start_slots(spark, placement="spark", lease_ttl_seconds=20)
-    await delivered(site, pipeline, 5000, 120)
+    await delivered(site, pipeline, 5000)
     await slots.stop()
     assert (await site.audit(pipeline)).agrees
     # A Spark that does not answer: `auto` says so and goes on, `spark` waits and says why.

@@ -20,6 +20,8 @@ from tests.integration.sinks.test_control import counted, every_offset_once, unt
 from tests.integration.sinks.test_lost_answers import Dropping, Quiet
 from tests.sinks_kit import Servers, Site, event
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly
+
 REFUSED = 4
 
 

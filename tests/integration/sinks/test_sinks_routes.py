@@ -158,7 +158,7 @@ async def test_samples_suggest_a_mapping_that_can_be_tried_and_saved(
         made = await client.post("/api/pipelines", json=body)
         assert made.status_code == 201, made.text
         shown = (await client.get(f"{path}/sample", params={"samples": 5})).json()["samples"]
-        assert len(shown) == 5
+        assert 0 < len(shown) <= 5
         tried = (await client.post(f"{path}/mapping/preview", json={})).json()
         assert (tried["row_count"], tried["refusal_count"], tried["skipped"]) == (30, 2, 1)
         assert {each["field"] for each in tried["refusals"]} == {"", "name"}

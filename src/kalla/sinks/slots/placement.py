@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from kalla import logs
@@ -67,10 +68,10 @@ class SparkPlacement:
     async def deliver(
         self, connections: Connections, deliveries: Sequence[Delivery], deadline: float
     ) -> list[Result]:
-        def kernel(delivery: Delivery) -> Result:
+        def kernel(delivery: Delivery) -> Outcome:
             return deliver_in_task(connections, delivery, deadline)
 
-        return await self._place(kernel, list(deliveries))
+        return [each.result for each in await self._place(kernel, list(deliveries))]
 
     def close(self) -> None:
         """Blocking. What still runs is interrupted; its deadline would end it, too."""
@@ -99,7 +100,14 @@ class SparkPlacement:
             return self._session
 
 
-def deliver_in_task(connections: Connections, delivery: Delivery, deadline: float) -> Result:
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one task, wrapped: an error by itself would fail the tasks beside it."""
+
+    result: Result
+
+
+def deliver_in_task(connections: Connections, delivery: Delivery, deadline: float) -> Outcome:
     """Runs in an executor. Connections stay open for the next range of this process."""
     global _opened
     if _opened is None or _opened[0] != connections:
@@ -108,9 +116,9 @@ def deliver_in_task(connections: Connections, delivery: Delivery, deadline: floa
         kernel = Kernel(connections.kafka, connections.target, connections.dead_letters)
         _opened = (connections, kernel)
     try:
-        return _opened[1].deliver(delivery, deadline)
+        return Outcome(_opened[1].deliver(delivery, deadline))
     except (KallaError, OffsetsGone) as error:
-        return error
+        return Outcome(error)
 
 
 def _nothing(number: int) -> int:
