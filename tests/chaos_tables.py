@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--tables", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--between", type=float, default=10, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kalla-chaos-") as place, ExitStack() as stack:
@@ -130,12 +131,15 @@ async def storm(
         workers = Workers(chosen.workers, environment, folder / "workers.log")
         try:
             deadline = time.monotonic() + chosen.seconds
+            next_fault = time.monotonic() + chosen.between
             while time.monotonic() < deadline:
                 await asyncio.sleep(1)
                 write_deltalake(folder / "orders", _orders(choice, 20), mode="append")
                 if choice.random() < 0.3:
                     DeltaTable(folder / "orders").delete(f"id % 97 = {choice.randrange(97)}")
-                workers.fault(choice)
+                if time.monotonic() > next_fault:
+                    workers.fault(choice)
+                    next_fault = time.monotonic() + chosen.between
             workers.calm()
             for number in range(chosen.tables):
                 await site.refreshed(f"t{number}", 600)
