@@ -20,6 +20,7 @@ from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.handlers import Refresh
+from kalla.tables.mirrors import MirrorPayload, MirrorTable
 from kalla.tables.reading import AuditPayload, QueryPayload, TableAudit, TableQuery
 from kalla.tables.run import RefreshPayload
 from kalla.work.job_type import JobType, JobTypes
@@ -41,6 +42,7 @@ def job_types(settings: Settings, spark: SparkSessions) -> JobTypes:
             JobType("compact", "compact", Compact(settings, spark), Compaction),
             JobType("retain", "compact", Retain(settings, spark), RetentionTask),
             JobType("refresh", "refresh", Refresh(spark), RefreshPayload),
+            JobType("table_mirror", "refresh", MirrorTable(vault.resolve), MirrorPayload),
             JobType("table_query", "refresh", TableQuery(spark), QueryPayload),
             JobType("table_audit", "refresh", TableAudit(spark), AuditPayload),
         ],

@@ -1,8 +1,12 @@
 -- Dynamic tables: what they are, the ticks that pin their sources, and the history of refreshes.
 CREATE TABLE kalla.table_sources (
     name       text PRIMARY KEY,
-    location   text NOT NULL,
-    format     text NOT NULL CHECK (format IN ('delta', 'parquet', 'csv')),
+    location   text NOT NULL,         -- a folder; of a registered table, the name it is registered by
+    format     text NOT NULL CHECK (format IN ('delta', 'parquet', 'csv', 'registered')),
+    key        text[] NOT NULL DEFAULT '{}',  -- of a registered table
+    watermark  text,                  -- a column that only grows; null: snapshots are compared
+    mirror_job bigint,                -- the newest look at a registered table
+    mirrored_at timestamptz,          -- its mirror has the rows of this moment, or newer ones
     changed_at timestamptz NOT NULL DEFAULT kalla.clock(),
     changed_by text NOT NULL
 );

@@ -69,10 +69,7 @@ def plan_apply(
         for name in sorted(dropped - tables.keys())
     ]
     tables = {name: each for name, each in tables.items() if name not in dropped}
-    all_sources = {
-        name: SourceDefinition(name, each.location, _format(each.format))
-        for name, each in sources.items()
-    } | new_sources
+    all_sources = {name: each.definition for name, each in sources.items()} | new_sources
     reads = {name: read_names(each.query, name) for name, each in new_tables.items()}
     reads |= {name: frozenset(each.reads) for name, each in tables.items() if name not in reads}
     for name in reads:
@@ -153,7 +150,7 @@ def _clashes(
             )
     for name, place in new_sources.items():
         source = sources.get(name)
-        same = source and (source.location, source.format) == (place.location, place.format)
+        same = source and source.definition.place == place.place
         if source and not same and not place.replace:
             problems.append(
                 Problem(name, "exists, and is another place", suggestion="write CREATE OR REPLACE")
@@ -225,7 +222,7 @@ def _plain(name: str) -> bool:
 def _source_step(given: SourceDefinition, known: Source | None) -> Step:
     if known is None:
         return Step("source", given.name, "created", f"{given.format} at {given.location}")
-    if (known.location, known.format) == (given.location, given.format):
+    if known.definition.place == given.place:
         return Step("source", given.name, "unchanged", "")
     return Step("source", given.name, "changed", "its readers are recomputed: another place")
 
@@ -247,7 +244,3 @@ def _table_step(given: TableDefinition, known: Table | None) -> Step:
         reason = f"no row is recomputed: {', '.join(differs)}"
         return Step("table", given.name, "changed", reason, tuple(diff))
     return Step("table", given.name, "unchanged", "")
-
-
-def _format(text: str) -> Literal["delta", "parquet", "csv"]:
-    return "csv" if text == "csv" else "parquet" if text == "parquet" else "delta"

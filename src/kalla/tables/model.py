@@ -16,7 +16,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 from kalla.errors import InvalidInput, Problem
 
 Strategy = Literal["AUTO", "AFFECTED_KEYS", "DELTA", "FULL"]
-Format = Literal["delta", "parquet", "csv"]
+Format = Literal["delta", "parquet", "csv", "registered"]
+FILE_FORMATS: tuple[Format, ...] = ("delta", "parquet", "csv")
 Initialize = Literal["ON_CREATE", "ON_SCHEDULE"]
 
 LEAST_LAG_SECONDS = 1.0
@@ -31,18 +32,27 @@ _UNITS = {
 _GRAMMAR = (
     "write CREATE [OR REPLACE] DYNAMIC TABLE name TARGET_LAG = '5 minutes' AS SELECT …,"
     " CREATE [OR REPLACE] SOURCE name LOCATION '/folder' FORMAT DELTA|PARQUET|CSV,"
+    " CREATE SOURCE name REGISTERED 'name' [KEY (column, …)] [WATERMARK column],"
     " or DROP DYNAMIC TABLE name"
 )
 
 
 @dataclass(frozen=True)
 class SourceDefinition:
-    """A place that dynamic tables may read: a Delta table, or a folder of files."""
+    """A place that dynamic tables may read: a Delta table, a folder of files, or a table of a
+    database under the name by which it is registered."""
 
     name: str
     location: str
     format: Format
     replace: bool = False
+    key: tuple[str, ...] = ()
+    watermark: str | None = None
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What makes it another source when it changes."""
+        return (self.location, self.format, self.key, self.watermark)
 
 
 @dataclass(frozen=True)
@@ -173,15 +183,33 @@ class _Statement:
 
     def _source(self, replace: bool) -> SourceDefinition:
         name = self._name()
+        if self._accept("REGISTERED"):
+            return self._registered(name, replace)
         self._expect("LOCATION")
         location = self._string("LOCATION")
         format_: Format = "delta"
         if self._accept("FORMAT"):
             self._accept("=")
-            format_ = self._one_of("FORMAT", get_args(Format), lower=True)
+            format_ = self._one_of("FORMAT", FILE_FORMATS, lower=True)
         if self._at < len(self._tokens):
             raise self._refusal(f"{self._shown()} is not expected here", _GRAMMAR)
         return SourceDefinition(name, location, format_, replace)
+
+    def _registered(self, name: str, replace: bool) -> SourceDefinition:
+        place = self._string("REGISTERED")
+        key: list[str] = []
+        watermark = None
+        if self._accept("KEY"):
+            self._expect("(")
+            key.append(self._take())
+            while self._accept(","):
+                key.append(self._take())
+            self._expect(")")
+        if self._accept("WATERMARK"):
+            watermark = self._take()
+        if self._at < len(self._tokens):
+            raise self._refusal(f"{self._shown()} is not expected here", _GRAMMAR)
+        return SourceDefinition(name, place, "registered", replace, tuple(key), watermark)
 
     def _table(self, replace: bool) -> TableDefinition:
         name = self._name()

@@ -1,4 +1,4 @@
-"""REST of dynamic tables: apply, show, refresh, suspend, resume, drop, history, query, audit."""
+"""REST of dynamic tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fastapi import APIRouter, Path
 
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotAllowed, Problem
+from kalla.secrets import Vault
 from kalla.spark.sandbox import hold
-from kalla.tables import snapshots, store
+from kalla.tables import mirrors, snapshots, store
 from kalla.tables.api_models import (
     Explanation,
     NewName,
@@ -25,7 +26,7 @@ from kalla.tables.api_models import (
     Statements,
     Submitted,
 )
-from kalla.tables.definitions import ApplyPlan, plan_apply
+from kalla.tables.definitions import ApplyPlan, ColumnsOf, plan_apply
 from kalla.tables.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.lag import lateness
 from kalla.tables.model import SourceDefinition, parse, read_names
@@ -37,7 +38,7 @@ from kalla.tables.plan import (
     period_seconds,
     upstream,
 )
-from kalla.tables.scheduler import graph_of, location
+from kalla.tables.scheduler import graph_of, location, pin_source
 from kalla.tables.snapshots import Pin
 from kalla.tables.store import Source, Table
 from kalla.web.access import GuardedRoute
@@ -58,7 +59,8 @@ async def apply(state: State, command: Commanded, given: Statements) -> list[Sho
     connection = command.connection
     await store.lock_graph(connection)
     tables, sources = await store.tables(connection), await store.sources(connection)
-    plan = await asyncio.to_thread(plan_apply, definitions, sources, tables, _columns)
+    columns_of = await _columns_of(state, connection)
+    plan = await asyncio.to_thread(plan_apply, definitions, sources, tables, columns_of)
     if not given.dry_run:
         if plan.sources and not command.caller.may("admin"):
             raise NotAllowed("a source is a place that Kalla reads: this needs the role admin")
@@ -182,7 +184,9 @@ async def explain(state: State, name: Name) -> Explanation:
         table = await store.table(connection, name)
         tables, sources = await store.tables(connection), await store.sources(connection)
         shown = next(e for e in await shown_tables(connection, state) if e.name == table.name)
-    columns = await asyncio.to_thread(_input_columns, table, tables, sources)
+    columns = await asyncio.to_thread(
+        _input_columns, state.settings.tables_folder, table, tables, sources
+    )
     notes, keys = strategy_notes(table.query, columns)
     return Explanation(
         name=table.name,
@@ -293,8 +297,18 @@ async def _submit(state: AppState, command: Commanded, job: NewJob) -> Submitted
     return Submitted(job_id=inserted.job_ids[0])
 
 
-def _columns(source: SourceDefinition) -> tuple[str, ...]:
-    return snapshots.columns(snapshots.pin(source.name, source.location, source.format))
+async def _columns_of(state: AppState, connection: Connection) -> ColumnsOf:
+    documents = await store.registered(connection)
+    now = await store.clock(connection)
+    folder = state.settings.tables_folder
+
+    def columns(source: SourceDefinition) -> tuple[str, ...]:
+        if source.format == "registered":
+            asked = mirrors.payload(source, documents, folder, now)
+            return mirrors.mirror_columns(asked, Vault(state.settings).resolve)
+        return snapshots.columns(snapshots.pin(source.name, source.location, source.format))
+
+    return columns
 
 
 def _newest(
@@ -307,7 +321,7 @@ def _newest(
                 raise Conflict(f"{name} has no rows yet: `kalla tables refresh {name}`")
             pinned = _pin_of(state, tables[name])
         else:
-            pinned = snapshots.pin(name, sources[name].location, sources[name].format)
+            pinned = pin_source(state.settings.tables_folder, sources[name])
         inputs[name] = pinned.as_json()
         columns[name] = list(snapshots.columns(pinned))
     return inputs, columns
@@ -331,14 +345,13 @@ def _move(old: str, new: str) -> None:
 
 
 def _input_columns(
-    table: Table, tables: dict[str, Table], sources: dict[str, Source]
+    folder: str, table: Table, tables: dict[str, Table], sources: dict[str, Source]
 ) -> dict[str, list[str]]:
     found = {}
     for name in table.reads:
         if name in tables:
             found[name] = list(tables[name].columns)
         else:
-            source = sources[name]
-            pinned = snapshots.pin(name, source.location, source.format)
+            pinned = pin_source(folder, sources[name])
             found[name] = list(snapshots.columns(pinned))
     return found

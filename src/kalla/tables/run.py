@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -28,6 +27,7 @@ from kalla.tables.incremental.delta import DeltaShape, delta_shape, refuse_float
 from kalla.tables.incremental.delta_merge import merge
 from kalla.tables.incremental.structure import NotIncremental, Select, Structure, Union, structure
 from kalla.tables.snapshots import Gap, Pin, PinGone, changed_rows, changes, frame, row_count
+from kalla.tables.views import Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -398,27 +398,6 @@ def _without_change(asked: RefreshPayload) -> Committed | None:
     except (Gap, PinGone):
         return None
     return Committed(found.version, replace(frontier, tick=asked.tick, inputs=asked.inputs))
-
-
-class Views:
-    """Temporary views under names of this refresh's own: a session has several refreshes."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._names: list[str] = []
-
-    def __enter__(self) -> Views:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            self._spark.catalog.dropTempView(name)
-
-    def add(self, rows: DataFrame) -> str:
-        name = f"kalla_{uuid4().hex}"
-        rows.createOrReplaceTempView(name)
-        self._names.append(name)
-        return name
 
 
 def _is_there(frontier: Frontier, asked: RefreshPayload) -> bool:

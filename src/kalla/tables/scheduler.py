@@ -19,7 +19,7 @@ from kalla import logs
 from kalla.database import Connection, Database
 from kalla.errors import InvalidInput, Problem
 from kalla.settings import Settings
-from kalla.tables import store
+from kalla.tables import mirrors, store
 from kalla.tables.plan import (
     BASE_SECONDS,
     components,
@@ -120,7 +120,11 @@ class TableScheduler(Periodic):
         read = sorted({each for name in wanted for each in tables[name].reads} & sources.keys())
         table_ids = [tables[name].table_id for name in wanted]
         try:
-            pins = await asyncio.to_thread(_pinned, [sources[name] for name in read])
+            mirrored = await self._mirrored([sources[name] for name in read], tables, wanted, now)
+            if mirrored is None:
+                return  # a look at a registered table is under way
+            now = min(now, mirrored)
+            pins = await asyncio.to_thread(_pinned, self._folder, [sources[name] for name in read])
         except InvalidInput as error:
             async with self._database.transaction() as connection:
                 await store.set_trouble(connection, table_ids, str(error), now)
@@ -140,6 +144,47 @@ class TableScheduler(Periodic):
             ]
             # The clock was read before the pins: the rows are at least as new as they claim.
             await store.open_tick(connection, table_ids, forced, pins, now)
+
+    async def _mirrored(
+        self,
+        read: Sequence[Source],
+        tables: Mapping[str, Table],
+        wanted: Sequence[str],
+        now: datetime,
+    ) -> datetime | None:
+        """The moment of the mirrors, once all are newer than the last tick; else they are asked
+        for. Raises InvalidInput where the newest look failed."""
+        moments = [now]
+        last = max((tables[name].last_tick or 0.0 for name in wanted), default=0.0)
+        for source in [each for each in read if each.format == "registered"]:
+            if source.mirrored_at is not None and source.mirrored_at.timestamp() > last:
+                moments.append(source.mirrored_at)
+                continue
+            if source.job_status in ("pending", "claimed"):
+                return None
+            if source.job_status in ("failed", "cancelled"):
+                async with self._database.transaction() as connection:
+                    await store.set_mirror_job(connection, source.name, None)
+                raise InvalidInput(
+                    Problem(source.name, source.job_error or "the look at it was cancelled")
+                )
+            async with self._database.transaction() as connection:
+                await store.lock_graph(connection)
+                newest = (await store.sources(connection)).get(source.name)
+                if newest is None or newest.mirror_job != source.mirror_job:
+                    return None  # another scheduler was first
+                documents = await store.registered(connection)
+                asked = mirrors.payload(source.definition, documents, self._folder, now)
+                job = NewJob(
+                    mirrors.JOB_TYPE,
+                    asked.model_dump(mode="json"),
+                    running_key=f"mirror-{source.name}",
+                )
+                inserted = await jobs.insert(connection, self._job_types, [job])
+                await store.set_mirror_job(connection, source.name, inserted.job_ids[0])
+            await self._wake.nudge(inserted.woken)
+            return None
+        return min(moments)
 
     async def _advance(self, connection: Connection) -> Woken:
         """Queue the tables whose upstream tables are there, in every open tick."""
@@ -277,11 +322,18 @@ def _waits_for_schedule(table: Table, now: float, period: float) -> bool:
     return not is_due(now, table.changed_at.timestamp(), period)
 
 
-def _pinned(sources: Sequence[Source]) -> dict[str, Pin]:
+def pin_source(folder: str, source: Source) -> Pin:
+    """The newest version of a source, of a registered table that of its mirror."""
+    if source.format == "registered":
+        return pin(source.name, mirrors.mirror_location(folder, source.name), "delta")
+    return pin(source.name, source.location, source.format)
+
+
+def _pinned(folder: str, sources: Sequence[Source]) -> dict[str, Pin]:
     pins = {}
     for each in sources:
         try:
-            pins[each.name] = pin(each.name, each.location, each.format)
+            pins[each.name] = pin_source(folder, each)
         except OSError as error:  # of one source: the others' tables go on
             raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
     return pins

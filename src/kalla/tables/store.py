@@ -13,7 +13,7 @@ from kalla.database import Connection
 from kalla.errors import NotFound
 from kalla.statements import load
 from kalla.tables.incremental.cost import Sample
-from kalla.tables.model import SourceDefinition, TableDefinition
+from kalla.tables.model import Format, SourceDefinition, TableDefinition
 from kalla.tables.snapshots import Pin
 
 sql = load("kalla.tables", "store.sql")
@@ -25,9 +25,21 @@ ERRORS_TO_SUSPEND = 5
 class Source:
     name: str
     location: str
-    format: str
+    format: Format
+    key: list[str]
+    watermark: str | None
+    mirror_job: int | None
+    mirrored_at: datetime | None
+    job_status: str | None  # of the newest look
+    job_error: str | None
     changed_at: datetime
     changed_by: str
+
+    @property
+    def definition(self) -> SourceDefinition:
+        return SourceDefinition(
+            self.name, self.location, self.format, False, tuple(self.key), self.watermark
+        )
 
 
 @dataclass(frozen=True)
@@ -110,8 +122,33 @@ async def lock_graph(connection: Connection) -> None:
 
 
 async def put_source(connection: Connection, given: SourceDefinition, by: str) -> None:
-    fields = {"name": given.name, "location": given.location, "format": given.format, "by": by}
+    fields = {
+        "name": given.name,
+        "location": given.location,
+        "format": given.format,
+        "key": list(given.key),
+        "watermark": given.watermark,
+        "by": by,
+    }
     await connection.execute(sql.put_source, fields)
+
+
+async def registered(connection: Connection) -> dict[str, str]:
+    """The documents of what is registered as a source, by name."""
+    rows = await (await connection.execute(sql.registered)).fetchall()
+    return {row["name"]: row["document"] for row in rows}
+
+
+async def set_mirror_job(connection: Connection, name: str, job_id: int | None) -> None:
+    await connection.execute(sql.set_mirror_job, {"name": name, "job_id": job_id})
+
+
+async def set_mirrored(
+    connection: Connection, name: str, job_id: int, mirrored_at: datetime
+) -> None:
+    await connection.execute(
+        sql.set_mirrored, {"name": name, "job_id": job_id, "mirrored_at": mirrored_at}
+    )
 
 
 async def put_table(

@@ -1,12 +1,27 @@
 -- name: sources
-SELECT name, location, format, changed_at, changed_by FROM kalla.table_sources ORDER BY name;
+SELECT s.name, s.location, s.format, s.key, s.watermark, s.mirror_job, s.mirrored_at, s.changed_at,
+       s.changed_by, j.status AS job_status, j.error AS job_error
+FROM kalla.table_sources s LEFT JOIN kalla.jobs j ON j.job_id = s.mirror_job
+ORDER BY s.name;
 
 -- name: put_source
-INSERT INTO kalla.table_sources (name, location, format, changed_by)
-VALUES (%(name)s, %(location)s, %(format)s, %(by)s)
+INSERT INTO kalla.table_sources (name, location, format, key, watermark, changed_by)
+VALUES (%(name)s, %(location)s, %(format)s, %(key)s, %(watermark)s, %(by)s)
 ON CONFLICT (name) DO UPDATE
-SET location = excluded.location, format = excluded.format,
+SET location = excluded.location, format = excluded.format, key = excluded.key,
+    watermark = excluded.watermark, mirror_job = NULL, mirrored_at = NULL,
     changed_at = kalla.clock(), changed_by = excluded.changed_by;
+
+-- name: registered
+SELECT name, document FROM kalla.sources;
+
+-- name: set_mirror_job
+UPDATE kalla.table_sources SET mirror_job = %(job_id)s WHERE name = %(name)s;
+
+-- Only the newest look counts: an older one may have read another place.
+-- name: set_mirrored
+UPDATE kalla.table_sources SET mirrored_at = %(mirrored_at)s
+WHERE name = %(name)s AND mirror_job = %(job_id)s;
 
 -- name: tables
 SELECT t.*, extract(epoch FROM kalla.clock() - t.data_time)::float8 AS lag_seconds,

@@ -247,10 +247,16 @@ async def test_options_change_in_place_and_a_new_query_rebuilds(
         page = await site.runs.client.get("/tables/days", headers=PAGE)
         assert "Lag before each refresh" in page.text
         assert "-SELECT DISTINCT day FROM files" in page.text
-    renamed = await site.runs.client.post("/api/tables/days/rename", json={"name": "Weekdays"})
-    assert renamed.json() == {"name": "weekdays"}
-    assert (tmp_path / "data" / "tables" / "weekdays").exists()
-    async with site.worker():
+
+        async def renamed() -> bool:
+            # Refused while a refresh is under way.
+            answer = await site.runs.client.post(
+                "/api/tables/days/rename", json={"name": "Weekdays"}
+            )
+            return answer.status_code == 200
+
+        await eventually(renamed, 30)
+        assert (tmp_path / "data" / "tables" / "weekdays").exists()
         (tmp_path / "files" / "c.csv").write_text("id,day\n4,thu\n")
         assert (await site.refreshed("weekdays"))["rows"] == 2
         assert (await site.history("weekdays"))[0]["strategy"] in ("DELTA", "AFFECTED_KEYS")

@@ -33,6 +33,13 @@ def test_a_statement_says_all_options() -> None:
     )
 
 
+def test_a_registered_table_has_a_key_and_may_have_a_watermark() -> None:
+    (source,) = parse("CREATE SOURCE o REGISTERED 'erp orders' KEY (id, line) WATERMARK changed")
+    assert source == SourceDefinition(
+        "o", "erp orders", "registered", key=("id", "line"), watermark="changed"
+    )
+
+
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
