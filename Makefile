@@ -24,7 +24,7 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.lock
 	@touch $@
 
-.venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock pyproject.toml
+.venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock pyproject.toml src/kalla/query/protocol/control.proto
 	@echo "  packages      lock/requirements.lock"
 	@$(INSTALL) -r lock/requirements.lock
 	@$(PIP) --no-deps --no-build-isolation -e .

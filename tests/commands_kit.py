@@ -93,7 +93,7 @@ class Place:
     @contextmanager
     def api(self) -> Iterator[subprocess.Popen[bytes]]:
         with self.running("api", "--port", str(self.port)) as process:
-            until(self.healthy, "the API is up", 60)
+            until(self.healthy, "the API is up", 120)
             yield process
 
     @contextmanager
@@ -103,7 +103,7 @@ class Place:
         self.environment["KALLA_QUERY_WORKERS"] = f"127.0.0.1:{control}"
         given = (f"--port={control}", f"--artifact-port={artifacts}")
         with self.running("query-worker", *given) as process:
-            until(lambda: self.healthy(artifacts), "the query worker is up", 60)
+            until(lambda: self.healthy(artifacts), "the query worker is up", 120)
             yield process
 
     def healthy(self, port: int | None = None) -> bool:

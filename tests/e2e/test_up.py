@@ -134,7 +134,8 @@ def test_everything_starts_is_found_by_doctor_and_stops_without_a_trace(
 ) -> None:
     with started(tmp_path, environment) as up:
         link = up.wait_until_ready()
-        for part in ("postgres", "nats", "spark", "api", "worker-1", "worker-2"):
+        query_workers = ("query-worker-1", "query-worker-2")
+        for part in ("postgres", "nats", "spark", "api", "worker-1", "worker-2", *query_workers):
             assert re.search(rf"✓ {part} +\d[\d.]+ +\S+:\d+ +\d+\.\d s", up.text), up.text
 
         told = up.kalla("doctor", "--format", "json")
@@ -159,7 +160,9 @@ def test_everything_starts_is_found_by_doctor_and_stops_without_a_trace(
         assert up.end(signal.SIGINT) == 0
     stopped = re.findall(r"✓ \S+ (\S+) .*stopped", up.text)
     assert sorted(stopped[:2]) == ["worker-1", "worker-2"]
-    assert stopped[2:] == ["api", "spark", "nats", "postgres"]
+    assert stopped[2] == "api"
+    assert sorted(stopped[3:5]) == ["query-worker-1", "query-worker-2"]
+    assert stopped[5:] == ["spark", "nats", "postgres"]
     assert not (tmp_path / ".kalla" / "up.toml").exists()
 
 
@@ -301,7 +304,8 @@ def test_servers_the_user_named_are_used_and_not_started(
     }
     with started(tmp_path, environment | given) as up:
         up.wait_until_ready()
-        assert set(re.findall(r"✓ (\S+)", up.text)) == {"api", "worker-1"}
+        started_here = {"api", "worker-1", "query-worker-1", "query-worker-2"}
+        assert set(re.findall(r"✓ (\S+)", up.text)) == started_here
         assert up.settings().database.url.get_secret_value() == empty_database_url
         assert not (tmp_path / ".kalla" / "postgres").exists()
 

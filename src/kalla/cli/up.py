@@ -144,4 +144,4 @@ class Board:
 
 
 def _columns(server: Server, word: str, seconds: float) -> str:
-    return f"{server.name:<10} {word:<9} {server.address:<22} {seconds:5.1f} s"
+    return f"{server.name:<14} {word:<9} {server.address:<22} {seconds:5.1f} s"

@@ -97,7 +97,7 @@ def test_prometheus_scripts_have_the_same_bits(
     outcome = runner.run(sorted(SHARED.glob("*.test")), shards=4)
 
     assert [str(failure) for failure in outcome.failures] == []
-    assert both.compared > 600
+    assert both.compared > 500  # data with native histograms stay in memory
 
 
 QUERIES = [

@@ -34,7 +34,7 @@ from kalla.query.coordination.messages import (
     WorkRejected,
     WorkUnit,
 )
-from kalla.query.coordination.rendezvous import chosen
+from kalla.query.coordination.rendezvous import placed
 from kalla.query.coordination.work_states import ENDS, State, Step, following
 
 
@@ -241,9 +241,9 @@ class Coordinator:
         for work in self._pending.values():
             unit = work.unit
             # Whoever could not do it is asked again only when nobody else is left.
-            worker = chosen(unit.tenant, unit.shard, usable - work.avoided or usable)
-            if worker is None:
-                raise AssertionError("there is a usable worker")
+            asked = frozenset(usable - work.avoided or usable)
+            shards = max(unit.shards, unit.shard + 1)
+            worker = placed(unit.tenant, shards, asked)[unit.shard]
             work.take("assign")
             work.worker, work.attempts = worker, work.attempts + 1
             actions.append(Assign(worker, unit))

@@ -16,11 +16,12 @@ class WorkKey:
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """A work unit and the key of its affinity."""
+    """A work unit and the key of its affinity; `shards` is how many the tenant has."""
 
     key: WorkKey
     tenant: str
     shard: int
+    shards: int = 1
 
 
 # Events

@@ -170,7 +170,8 @@ class Dispatcher:
         work = WorkRecord(key.work_id, leaf_id, assignment.shard)
         record.work.append(work)
         units[key] = _Unit(key, assignment, result, work)
-        self._feed(WorkAdded(record.query_id, (WorkUnit(key, _TENANT, assignment.shard),)))
+        unit = WorkUnit(key, _TENANT, assignment.shard, assignment.shards)
+        self._feed(WorkAdded(record.query_id, (unit,)))
 
     # What connections tell
 
