@@ -61,15 +61,18 @@ def _pass_on(root: Path) -> None:
 
 def _carry_out(stage: Stage, root: Path, roots: dict[str, Path]) -> None:
     folder = "/"
+    environment: dict[str, str] = {}
     for each in stage.instructions:
-        if each.word == "WORKDIR":
+        if each.word == "ENV":
+            environment |= each.variables
+        elif each.word == "WORKDIR":
             folder = each.text
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
         elif each.word == "RUN":
             print(f"  RUN {' '.join(each.text.split())[:100]}", flush=True)
             script = f"cd {folder} && {each.text}"
             _pass_on(root)
-            _in_root(root, ["sh", "-c", script], stage.environment(), "0:0")
+            _in_root(root, ["sh", "-c", script], environment, "0:0")
         elif each.word == "COPY":
             print(f"  COPY {each.text}", flush=True)
             _copy(each, root, roots)
