@@ -169,6 +169,11 @@ async def migrate(settings: DatabaseSettings) -> list[str]:
             await connection.execute("INSERT INTO kalla.migrations (name) VALUES (%s)", [name])
             _log.info("migrated", migration=name)
             applied.append(name)
+        cursor = await connection.execute("SELECT version FROM kalla.release")
+        row = await cursor.fetchone()
+        if row and release.is_newer(row["version"], release.version()):
+            # A pod of the old version that starts anew must not take the database back.
+            await require_release(connection, "this command")
         await connection.execute(
             "INSERT INTO kalla.release (version) VALUES (%(version)s) ON CONFLICT (only_row)"
             " DO UPDATE SET version = excluded.version, migrated_at = kalla.clock()"

@@ -19,6 +19,15 @@ def series(of: str) -> str:
     return ".".join(of.split(".")[:2])
 
 
+def is_newer(this: str, than: str) -> bool:
+    """Whether one version is of a later series than another."""
+    return _numbers(this) > _numbers(than)
+
+
+def _numbers(of: str) -> list[int]:
+    return [int(part) for part in series(of).split(".")]
+
+
 def require_same_series(ours: str, own_version: str, theirs: str, their_version: str) -> None:
     """Raise VersionSkew, which names both, unless both are of one series."""
     if series(own_version) != series(their_version):

@@ -45,6 +45,10 @@ def _begin(stage: Stage, root: Path) -> None:
     print(f"  FROM {stage.image}", flush=True)
     command = ["mmdebstrap", "--quiet", "--variant=minbase", _SUITES[stage.image], str(root)]
     subprocess.run(command, check=True)
+    _mount_system(root)
+
+
+def _mount_system(root: Path) -> None:
     subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
     subprocess.run(["mount", "--bind", "/dev", str(root / "dev")], check=True)
 
@@ -61,15 +65,18 @@ def _pass_on(root: Path) -> None:
 
 def _carry_out(stage: Stage, root: Path, roots: dict[str, Path]) -> None:
     folder = "/"
+    environment: dict[str, str] = {}
     for each in stage.instructions:
-        if each.word == "WORKDIR":
+        if each.word == "ENV":
+            environment |= each.variables
+        elif each.word == "WORKDIR":
             folder = each.text
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
         elif each.word == "RUN":
             print(f"  RUN {' '.join(each.text.split())[:100]}", flush=True)
             script = f"cd {folder} && {each.text}"
             _pass_on(root)
-            _in_root(root, ["sh", "-c", script], stage.environment(), "0:0")
+            _in_root(root, ["sh", "-c", script], environment, "0:0")
         elif each.word == "COPY":
             print(f"  COPY {each.text}", flush=True)
             _copy(each, root, roots)
@@ -100,12 +107,15 @@ def _try_out(stage: Stage, root: Path) -> None:
     user = stage.last("USER").text
     entry = stage.last("ENTRYPOINT").arguments
     environment = stage.environment()
+    # The root over itself first: it would hide what is mounted in it before.
+    for place in ("dev", "proc"):
+        subprocess.run(["umount", str(root / place)], check=True)
+    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)
+    subprocess.run(["mount", "-o", "remount,ro,bind", str(root)], check=True)
+    _mount_system(root)
     for place in ("tmp", "var/lib/kalla"):
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "mode=1777", "none", root / place], check=True
-        )
-    subprocess.run(["mount", "--bind", root, root], check=True)
-    subprocess.run(["mount", "-o", "remount,ro,bind", root], check=True)
+        options = ["-t", "tmpfs", "-o", "mode=1777", "none"]
+        subprocess.run(["mount", *options, str(root / place)], check=True)
     for arguments in (["--version"], ["demo", "--folder", "/tmp/demo"], ["config", "show"]):
         print(f"  as {user}: {' '.join(arguments)}", flush=True)
         _in_root(root, [*entry, *arguments], environment, user)

@@ -23,6 +23,11 @@ class Instruction:
             return [str(each) for each in json.loads(self.text)]
         return shlex.split(self.text)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those of an ENV; they hold for what comes after it."""
+        return dict(pair.split("=", 1) for pair in shlex.split(self.text))
+
 
 @dataclass
 class Stage:
@@ -37,7 +42,7 @@ class Stage:
         found: dict[str, str] = {}
         for each in self.instructions:
             if each.word == "ENV":
-                found |= dict(pair.split("=", 1) for pair in shlex.split(each.text))
+                found |= each.variables
         return found
 
 

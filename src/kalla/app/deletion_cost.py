@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class DeletionCost(Periodic):
         if self._refused or active == self._told:
             return
         pod = self._pod
-        verify = str(pod.certificate) if pod.certificate else True
+        verify = ssl.create_default_context(cafile=pod.certificate) if pod.certificate else True
         async with httpx.AsyncClient(verify=verify, timeout=5, trust_env=False) as client:
             answer = await client.patch(
                 pod.url,

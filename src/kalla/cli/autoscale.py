@@ -48,6 +48,7 @@ async def _run(effective: settings.Settings, port: int | None) -> None:
     from prometheus_client import CollectorRegistry
 
     from kalla.app.probes import create_probes
+    from kalla.app.release_check import check_release
     from kalla.app.serving import bind, serving
     from kalla.database import AWAY, Database
     from kalla.local.autoscaler import Autoscaler
@@ -78,4 +79,5 @@ async def _run(effective: settings.Settings, port: int | None) -> None:
                 listener = bind(effective.worker.host, port, "--port")
                 probes = create_probes(registry, list, absences)
                 await stack.enter_async_context(serving(probes, listener))
+            await check_release(database, "this autoscaler", stopping)
             await autoscaler.run(wait)

@@ -49,6 +49,8 @@ def told(command: str, build: dict[str, str], folder: Path) -> subprocess.Comple
 
 def test_versions_of_one_series_work_together() -> None:
     release.require_same_series("a", "0.1.0", "b is", "0.1.9")
+    assert release.is_newer("0.10.0", "0.9.3")
+    assert not release.is_newer("0.1.9", "0.1.0")
     with pytest.raises(VersionSkew, match=r"a is Kalla 0\.1\.0, but b is Kalla 0\.2\.0"):
         release.require_same_series("a", "0.1.0", "b is", "0.2.0")
 
@@ -67,6 +69,9 @@ async def test_a_newer_build_is_refused_until_the_database_is_migrated_and_an_ol
     assert told("migrate", later, tmp_path).returncode == 0
     build = {name: text for name, text in later.items() if name != "PYTHONPATH"}
     build["PYTHONPATH"] = ":".join(path for path in sys.path if path)
+    back = told("migrate", build, tmp_path)
+    assert back.returncode == 2, back.stderr
+    assert f"this command is Kalla 0.1.0, but the database belongs to Kalla {NEWER}" in back.stderr
     refused = told(command, build, tmp_path)
     assert refused.returncode == 2, refused.stderr
     assert f"is Kalla 0.1.0, but the database belongs to Kalla {NEWER}" in refused.stderr
