@@ -70,7 +70,7 @@ def walk(login: str) -> None:
         page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
         picture(page, "proposal")
         page.click("#run")
-        expect(page.get_by_text("Rows matched")).to_be_visible()
+        expect(page.get_by_text("Rows matched", exact=True)).to_be_visible()
         picture(page, "run")
         page.goto(f"{page.url}?part=unmatched_left#evidence")
         expect(page.get_by_text("RE-2026-").first).to_be_visible()

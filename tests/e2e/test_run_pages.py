@@ -166,7 +166,7 @@ async def test_evidence_is_sorted_turned_and_filtered(
         await page.get_by_role("link", name="Show all rows").click()
         await expect(span).to_have_text("1–25 of 80 rows")
 
-        await page.get_by_role("link", name="Ambiguous").click()
+        await page.locator("#evidence").get_by_role("link", name="Ambiguous").click()
         await expect(span).to_have_text("1–25 of 120 rows")
         await page.get_by_label("Comparison").select_option("gt")
         await page.get_by_role("button", name="Filter").click()
@@ -252,7 +252,7 @@ async def test_an_open_comparison_stays_when_the_rows_are_sorted_filtered_and_tu
         await page.locator(".chip").click()
         await expect(rows).to_have_text("1–25 of 80 rows")
         await stays()
-        await page.get_by_role("link", name="Ambiguous").click()
+        await page.locator("#evidence").get_by_role("link", name="Ambiguous").click()
         await expect(rows).to_have_text("1–25 of 120 rows")
         await stays()
 

@@ -74,6 +74,7 @@ async def recipe(
         versions = await entries.recipe_versions(connection, recipe_id)
         other = await entries.recipe_version(connection, recipe_id, against) if against else None
         runs = await store.listing(connection, None, recipe_id, None, _RUNS)
+    rates = [each.match_rate for each in reversed(runs.runs) if each.match_rate is not None]
     changes: list[tuple[str, str]] = []
     if other:
         compared = difflib.unified_diff(
@@ -90,6 +91,7 @@ async def recipe(
         against=other,
         changes=changes,
         runs=runs.runs,
+        trend=_trend(rates),
         may_change=caller.may("operator"),
     )
 
@@ -108,6 +110,13 @@ async def settings(request: Request, state: State) -> HTMLResponse:
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def _trend(rates: list[float]) -> list[tuple[float, float]]:
+    """The match rate of each run with its place from left to right; one run makes no line."""
+    if len(rates) < 2:
+        return []
+    return [(1000 * place / (len(rates) - 1), rate) for place, rate in enumerate(rates)]
 
 
 def _page(state: AppState, request: Request, template: str, **context: Any) -> HTMLResponse:
