@@ -26,7 +26,8 @@ def seconds_of(server: spark.Spark) -> float:
     """The CPU that the server and its children have taken."""
     assert server.process is not None
     parent = psutil.Process(server.process.pid)
-    return sum(each.cpu_times().user for each in [parent, *parent.children(recursive=True)])
+    everyone = [parent, *parent.children(recursive=True)]
+    return float(sum(each.cpu_times().user for each in everyone))
 
 
 @pytest.mark.timeout(400)
