@@ -19,10 +19,12 @@ BROKEN = re.compile(
     r"|psycopg\.ProgrammingError|\b(Syntax|Indentation|Name|Import|Attribute)Error\b"
 )
 OPTIONS = (
-    *("-x", "-q", "--tb=short", "--timeout=60"),
+    *("-x", "-q", "--tb=short", "--timeout=20"),
     *("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "tests.mutations.origin"),
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 )
+
+_SLOW = ("--timeout=60",)  # with a Kafka and a ClickHouse; the later option counts
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,11 @@ class Bench:
     def _pytest(self, source: Path, tests: tuple[str, ...]) -> Verdict:
         output = self._folder / "output"
         asked = {
-            "arguments": [*OPTIONS, *tests],
+            "arguments": [
+                *OPTIONS,
+                *(_SLOW if any("/sinks/" in test for test in tests) else ()),
+                *tests,
+            ],
             "environment": {
                 "PYTHONPATH": str(source),
                 "KALLA_MUTANT_SOURCE": str(source),
