@@ -339,7 +339,7 @@ def test_workers_come_and_go_with_the_demand_if_their_number_is_auto(
         assert up.kalla("queues", "resume", "exec").returncode == 0
         until(lambda: workers() == 2, "the most that are allowed", 60)
         listed = ["jobs", "list", "--status", "completed", "--format", "json"]
-        until(lambda: len(json.loads(up.kalla(*listed).stdout)) == 3, "all jobs are done", 60)
+        until(lambda: len(json.loads(up.kalla(*listed).stdout)["jobs"]) == 3, "all are done", 60)
         until(lambda: workers() == 1, "one is kept ready", 60)
 
 
