@@ -19,7 +19,8 @@ OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/lo
 VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
     "segment_id": "999", "decision_id": "999",
     "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
-    "upload_id": "0011223344556677",
+    "upload_id": "0011223344556677", "partition": "0", "offset": "0", "query_id": "999",
+    "tab": "run",
 }  # fmt: skip
 
 
@@ -53,6 +54,12 @@ def needed(method: str, path: str) -> Role | None:
         return "metrics-writer"
     if path in ("/api/pipelines", "/api/pipelines/{name}") and method in ("POST", "DELETE"):
         return "admin"
+    if path.startswith("/api/pipelines/") and path.endswith(("/kafka", "/clickhouse")):
+        return "viewer" if method == "GET" else "admin"
+    if path in ("/api/pipelines/sample", "/api/pipelines/infer"):
+        return "admin"  # they name a server
+    if path == "/api/pipelines/{name}/sample":
+        return "operator"  # whole messages
     if path.startswith(("/api/sources", "/api/destinations")) and method != "GET":
         return "operator" if path.endswith("/test") else "admin"
     return "viewer" if method == "GET" else "operator"
