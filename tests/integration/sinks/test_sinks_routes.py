@@ -136,6 +136,17 @@ async def test_a_wrong_password_and_an_inlined_one_are_refused(
     assert refused.status_code == 403
 
 
+async def test_a_setting_that_kafka_does_not_know_is_refused_by_its_field(
+    web: Site, sink_servers: Servers
+) -> None:
+    kafka = document(sink_servers, sink_servers.create_topic(1))["kafka"]
+    body = {"kafka": kafka | {"settings": {"fetch.no.such": "1"}}}
+    async with web.client("admin") as client:
+        refused = await client.post("/api/pipelines/sample", json=body)
+    assert refused.status_code == 422
+    assert "fetch.no.such" in refused.text
+
+
 async def test_samples_suggest_a_mapping_that_can_be_tried_and_saved(
     web: Site, sink_servers: Servers
 ) -> None:

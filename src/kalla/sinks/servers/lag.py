@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from pydantic import BaseModel
 
 from kalla.errors import NotFound, Unavailable
 from kalla.sinks.ledger import LedgerRow
 from kalla.sinks.servers.connections import Resolve, kafka_settings
+from kalla.sinks.servers.kafka_client import open_consumer
 from kalla.sinks.store import PipelineRecord
 
 _SECONDS = 10.0
@@ -71,7 +72,7 @@ def measure(
 
 def log_ends(settings: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
     """The earliest offset and the end of each partition; transactions that are open are behind."""
-    consumer = Consumer(
+    consumer = open_consumer(
         {
             **settings,
             "group.id": "kalla-look",

@@ -10,18 +10,16 @@ from typing import cast
 from confluent_kafka import (
     OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
     KafkaError,
     TopicPartition,
 )
 from confluent_kafka import Message as RawMessage
 
 from kalla.errors import Unavailable
+from kalla.sinks.servers.kafka_client import Setting, open_consumer
 
 _MOST_AT_ONCE = 20_000
 _MOST_OPEN = 32
-
-Setting = str | int | float | bool
 
 # Kalla's own settings of a reader; what a pipeline says comes before them.
 READER: dict[str, Setting] = {
@@ -101,7 +99,7 @@ class Reader:
 class _Partition:
     def __init__(self, settings: Mapping[str, Setting], wanted: OffsetRange) -> None:
         self.position = wanted.start
-        self._consumer = Consumer(dict(settings))
+        self._consumer = open_consumer(settings)
         self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
         self._ahead: list[RawMessage] = []
 

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from kalla import logs
 from kalla.errors import NotFound, Unavailable
+from kalla.sinks.servers.kafka_client import open_admin, open_consumer
 
 _log = logs.get(__name__)
 
@@ -64,7 +65,7 @@ class GroupMember(threading.Thread):
         self._stopping = threading.Event()
         self._moved = 0.0  # when the log last grew
         self.trouble: str | None = None
-        self._consumer = Consumer(
+        self._consumer = open_consumer(
             {
                 **settings,
                 "group.id": group,
@@ -225,7 +226,7 @@ class TopicFacts:
 
 def topic_facts(settings: Mapping[str, str], topic: str) -> TopicFacts:
     """Blocking. What Kafka says of the topic itself."""
-    admin = AdminClient({**settings, "log_level": 0})
+    admin = open_admin({**settings, "log_level": 0})
     (described,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=_ASK_SECONDS
     ).values()
