@@ -108,7 +108,7 @@ def _number(value: Value, csv: Csv) -> Fraction | None:
             return Fraction(text) if NUMBER.fullmatch(text) else None
         case int() | Decimal():
             return Fraction(value)
-    raise TypeError(f"{value!r} is no number")
+    raise TypeError(f"{value!r} is not a number")
 
 
 def _signed(text: str) -> str:

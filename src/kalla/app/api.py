@@ -76,7 +76,7 @@ PLACES = (
     Place("Query", "/query", below=("/queries", "/query-workers")),
     Place("Work", "/work", below=("/jobs/",)),
     Place("Scaling", "/scaling"),
-    Place("Settings", "/settings"),
+    Place("Settings", "/settings", role="admin"),
     Place("API", "/docs"),
 )
 

@@ -17,8 +17,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from kalla.web.text_format import money, roughly, seconds, shortened
-
-_THIN_SPACE = "\u2009"  # groups thousands in every language
+from kalla.web.tokens import Caller, Role
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class Place:
     label: str
     path: str
     below: tuple[str, ...] = ()
+    role: Role = "viewer"  # who may open it: it is shown to nobody else
 
     def holds(self, path: str) -> bool:
         return path == self.path or path.startswith(self.below)
@@ -50,7 +50,7 @@ class Layout:
             "seconds": seconds,
             "shortened": shortened,
             "count": count,
-            "money": lambda amount: money(amount).replace(",", _THIN_SPACE),
+            "money": money,
             "document": document,
             "prose": prose,
         }
@@ -58,9 +58,10 @@ class Layout:
 
     def render(self, template: str, request: Request, **context: Any) -> str:
         """A whole page."""
+        caller: Caller | None = getattr(request.state, "caller", None)
         return self._environment.get_template(template).render(
-            caller=getattr(request.state, "caller", None),
-            places=self._places,
+            caller=caller,
+            places=[place for place in self._places if caller and caller.may(place.role)],
             path=request.url.path,
             **{"now": None, "live": False} | context,
         )
@@ -93,7 +94,7 @@ def moment(
 
 
 def count(value: int) -> str:
-    return f"{value:,}".replace(",", _THIN_SPACE)
+    return f"{value:,}"
 
 
 def document(value: Any) -> str:

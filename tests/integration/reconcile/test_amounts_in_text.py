@@ -160,5 +160,5 @@ def test_the_amount_of_a_source_is_a_number_to_its_filters(
 
 def test_a_filter_of_an_amount_by_what_is_no_number_is_refused(tmp_path: Path) -> None:
     filters = [{"column": "amount", "op": "gte", "value": "1.000,00"}]
-    with pytest.raises(InvalidInput, match=r"1\.000,00' is no number"):
+    with pytest.raises(InvalidInput, match=r"1\.000,00' is not a number"):
         match(tmp_path, ["1"], [], filters=filters)

@@ -329,7 +329,7 @@ def test_a_header_that_does_not_name_its_columns_is_an_error(tmp_path: Path, hea
 def test_a_filter_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     given = parquet(tmp_path, "left.parquet", id=[1])
     filters = (Filter(column="id", op="gt", value="much"),)
-    with pytest.raises(InvalidInput, match="'much' is no number"):
+    with pytest.raises(InvalidInput, match="'much' is not a number"):
         matched(tmp_path, given.model_copy(update={"filters": filters}), given, conditions=[BY_ID])
 
 

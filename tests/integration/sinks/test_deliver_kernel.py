@@ -36,9 +36,9 @@ BAD = {
     event(1, id=None): "null is no whole number",
     event(1, id=True): "True is no whole number",
     event(1, amount="1.005"): "'1.005' has more than 2 decimals",
-    event(1, amount="NaN"): "'NaN' is no number",
+    event(1, amount="NaN"): "'NaN' is not a number",
     event(1, name=7): "7 is no text",
-    event(1, at="later"): "'later' is no number of ms since 1970",
+    event(1, at="later"): "'later' is not a number of ms since 1970",
     b'{"id": 5}': "is absent, and the mapping has no default for it",
 }
 

@@ -105,7 +105,7 @@ def _number(given: Scalar, scale: int) -> tuple[str, int]:
     except InvalidOperation:
         number = Decimal("nan")
     if not number.is_finite():
-        raise InvalidInput(Problem("filters", f"{given!r} is no number"))
+        raise InvalidInput(Problem("filters", f"{given!r} is not a number"))
     text = format(number, "f")
     whole, _, part = text.lstrip("-0").partition(".")
     if len(whole) + max(len(part), scale) > 38:

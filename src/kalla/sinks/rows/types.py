@@ -131,7 +131,7 @@ def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
 def _float(name: str) -> Callable[[Any], float]:
     def convert(value: Any) -> float:
         if type(value) not in (int, float, Decimal):
-            raise Unfit(f"{_shown(value)} is no number")
+            raise Unfit(f"{_shown(value)} is not a number")
         try:
             number = float(value)
         except OverflowError:
@@ -152,13 +152,13 @@ def _decimal(name: str, precision: int, scale: int) -> ColumnType:
     def convert(value: Any) -> Decimal:
         if type(value) is str:
             if not _NUMERIC.fullmatch(value):
-                raise Unfit(f"{_shown(value)} is no number")
+                raise Unfit(f"{_shown(value)} is not a number")
         elif type(value) not in (int, Decimal):
-            raise Unfit(f"{_shown(value)} is no number")
+            raise Unfit(f"{_shown(value)} is not a number")
         try:
             number = Decimal(value)
         except InvalidOperation:
-            raise Unfit(f"{_shown(value)} is no number") from None
+            raise Unfit(f"{_shown(value)} is not a number") from None
         if not number.is_finite() or abs(number) >= limit:
             raise Unfit(f"{_shown(value)} does not fit {name}")
         _, digits, exponent = number.as_tuple()
@@ -229,7 +229,7 @@ def _moment(name: str, head: str, unit: str | None) -> ColumnType:
     def convert(value: Any) -> int:
         if scale is not None:
             if type(value) not in (int, float, Decimal) or not -_BEYOND < value < _BEYOND:
-                raise Unfit(f"{_shown(value)} is no number of {unit} since 1970")
+                raise Unfit(f"{_shown(value)} is not a number of {unit} since 1970")
             micros: int = round(value * scale)
         else:
             micros = _micros(value)

@@ -86,5 +86,5 @@ function caretBelow(expr, index) {
 }
 
 export function number(value) {
-  return value.toLocaleString("en").replaceAll(",", "\u2009");
+  return value.toLocaleString("en");
 }

@@ -185,7 +185,9 @@ def _rounded(where: Column, text: str, scale: int) -> tuple[Decimal, bool]:
             if not value.is_finite():
                 raise InvalidOperation
         except InvalidOperation:
-            raise InvalidInput(Problem("filter", f"{where.name}: {text!r} is no number")) from None
+            raise InvalidInput(
+                Problem("filter", f"{where.name}: {text!r} is not a number")
+            ) from None
         if abs(down) >= Decimal(10) ** (_DIGITS - scale):
             raise InvalidInput(Problem("filter", f"{where.name}: {text!r} has too many digits"))
         return down, down == value
