@@ -325,7 +325,8 @@ def test_workers_come_and_go_with_the_demand_if_their_number_is_auto(
 
     with started(tmp_path, environment | given) as up:
         up.wait_until_ready()
-        assert set(re.findall(r"✓ (\S+)", up.text)) == {"api", "autoscale"}
+        parts = {"api", "autoscale", "query-worker-1", "query-worker-2"}
+        assert set(re.findall(r"✓ (\S+)", up.text)) == parts
 
         def workers() -> int:
             return len([name for name in up.descendants() if "main worker --port" in name])
