@@ -16,7 +16,7 @@ def build_wheel(folder: Path, version: str | None = None) -> Path:
     """The wheel of this source tree; with `version`, as if it were that release."""
     source = folder / "source"
     source.mkdir(parents=True)
-    for name in ("README.md", "LICENSE"):
+    for name in ("README.md", "LICENSE", "hatch_build.py"):
         shutil.copyfile(ROOT / name, source / name)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignored)

@@ -209,6 +209,7 @@ async def test_a_page_finds_its_killed_api_again(place: Place) -> None:
         link = page.locator("#link")
         with lone.api() as process:
             await page.goto(f"{lone.environment['KALLA_API_URL']}/login?token={token}")
+            await page.goto(f"{lone.environment['KALLA_API_URL']}/work")
             await expect(link).to_have_text("Live")
             process.kill()
             process.wait()

@@ -215,7 +215,7 @@ async def test_a_revoked_token_leads_to_the_login(
     await expect(page.locator("#link")).to_have_text("Live")
     await site.execute("UPDATE kalla.tokens SET revoked_at = kalla.clock()")
     await expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)
-    assert page.url == f"{address}/login?next=%2F"
+    assert page.url == f"{address}/login?next=%2Fruns"
     await context.close()
 
 

@@ -238,7 +238,14 @@ async def test_a_database_that_is_not_migrated_says_what_to_do(empty_database_ur
 
 
 WITHOUT_EFFECT = {
+    "/api/pipelines/infer",
+    "/api/pipelines/sample",
     "/api/pipelines/{name}/audit",
+    "/api/pipelines/{name}/dead-letters/test",
+    "/api/pipelines/{name}/filters/test",
+    "/api/pipelines/{name}/infer",
+    "/api/pipelines/{name}/mapping/preview",
+    "/api/queries/{query_id}/kill",
     "/api/metrics/segments/check",
     "/api/recipes/propose",
     "/api/recipes/try",
