@@ -87,5 +87,5 @@ JOIN right_src r ON l.memo LIKE '%' || r.memo || '%' OR r.memo ILIKE concat(l.me
 ---
 SELECT id, array_contains(split(memo, ' '), 'x') AS a, element_at(split(invoice, '-'), 1) AS b,
        try_element_at(split(memo, ','), 9) AS c, get_json_object(memo, '$.a') AS d,
-       try_to_number(memo, '999.99') AS e, to_number(substr('RE-42', 4, 2), '99') AS f
+       try_to_number(memo, '999.99') AS e, to_number('42', '99') AS f
 FROM left_src

@@ -29,7 +29,13 @@ from kalla.reconcile.registry import uri_coverage
 from kalla.reconcile.registry.uri_coverage import Refused
 from kalla.reconcile.runs import execute, store
 from kalla.reconcile.session.match_progress import Account
-from kalla.reconcile.sources import direct_reads, inspection, native_files, source_planning
+from kalla.reconcile.sources import (
+    converted_files,
+    direct_reads,
+    inspection,
+    native_files,
+    source_planning,
+)
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Connector, Slice
@@ -278,7 +284,7 @@ def _demand_inside(recipe: Recipe, side: Side, read: Input) -> None:
     if source_planning.is_staged(recipe.sources[side]):
         return
     try:
-        uri_coverage.demand_inside(recipe.sources[side].uri, read.files)
+        uri_coverage.demand_inside(recipe.sources[side].uri, converted_files.originals(read))
     except Refused as refusal:
         raise InvalidInput(Problem(f"sources.{side}.uri", str(refusal))) from None
 

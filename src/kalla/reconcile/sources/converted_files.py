@@ -75,8 +75,7 @@ def of_workbook(file: File, options: Workbook, storage: Storage) -> Converted:
 def within_reach(given: Input, folder: Path) -> Input:
     """The input with its copies in a folder that Spark's executors see too, as the cache need not
     be."""
-    cache = str(_folder())
-    if not any(file.startswith(cache) for file in given.files):
+    if not _are_copies(given.files):
         return given
     folder.mkdir(parents=True, exist_ok=True)
     files = []
@@ -85,6 +84,18 @@ def within_reach(given: Input, folder: Path) -> Input:
         shutil.copyfile(file, target)
         files.append(str(target))
     return replace(given, files=tuple(files))
+
+
+def originals(given: Input) -> tuple[str, ...]:
+    """The files of the source itself, also where copies of them are read."""
+    if not _are_copies(given.files):
+        return given.files
+    return tuple(str(mark["file"]) for mark in given.marks)
+
+
+def _are_copies(files: Sequence[str]) -> bool:
+    cache = str(_folder())
+    return any(file.startswith(f"{cache}/") for file in files)
 
 
 def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]:
