@@ -58,9 +58,9 @@ def test_staging_tells_chunks_rows_rate_and_time_left() -> None:
     )
     text = shown(Progress("staging", sides, None, None, 310_500.4, 95.0, 0.25))
     assert "Stage staging" in text
-    assert "Left 3 of 8 chunks, 750 000 of about 2 000 000 rows" in text
+    assert "Left 3 of 8 chunks, 750,000 of about 2,000,000 rows" in text
     assert "Right 0 of 2 or more chunks, 0 rows" in text
-    assert "Rate 310 500 rows/s" in text
+    assert "Rate 310,500 rows/s" in text
     assert "Time left 1 min 35 s" in text
     assert "Running for 9.0 s" in text
 

@@ -259,6 +259,11 @@ class QueryService:
             metrics.errors.labels(problem.kind).inc()
             raise
         except Exception as problem:
+            if record.stop.is_set():  # what its work says of the end is no failure
+                canceled = Stopped("query was canceled in query execution")
+                reason = str(canceled)
+                metrics.errors.labels(canceled.kind).inc()
+                raise canceled from problem
             ending, reason = "failed", str(problem)
             kind = problem.kind if isinstance(problem, QueryError) else "unavailable"
             metrics.errors.labels(kind).inc()
