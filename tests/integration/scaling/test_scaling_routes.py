@@ -89,8 +89,8 @@ async def test_slots_of_started_pipelines_are_demand_for_workers_that_take_sinks
     site: Site,
 ) -> None:
     await site.execute(
-        "INSERT INTO kalla.pipelines (pipeline, tombstones, batch_rows, created_by, changed_by)"
-        " VALUES ('orders', 'skip', 1, 'me', 'me'), ('idle', 'skip', 1, 'me', 'me')"
+        "INSERT INTO kalla.pipelines (pipeline, options, guarantee, created_by, changed_by)"
+        " VALUES ('orders', '{}', '', 'me', 'me'), ('idle', '{}', '', 'me', 'me')"
     )
     await site.execute(
         "INSERT INTO kalla.pipeline_state (pipeline, desired, replicas)"
