@@ -37,7 +37,7 @@ class BothWays:
 
     def __init__(self, workers: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
         self._workers = workers
-        self._alone: dict[int, Engine] = {}
+        self._alone: dict[int, tuple[Any, Engine]] = {}  # the source too: its id stays its own
         self._in_memory = runner.stored
         self._answer = runner._answer
         self.compared = 0
@@ -51,13 +51,13 @@ class BothWays:
         series = series_of(alone.select(0, (), -(2**60), 2**60))
         written = written_segments(self._workers.folder, series, shards)
         source = self._workers.source(written, shards)
-        self._alone[id(source)] = Engine(alone, runner.SETTING, runner.LIMITS)
+        self._alone[id(source)] = (source, Engine(alone, runner.SETTING, runner.LIMITS))
         return source
 
     def answer(self, command: Eval, engine: Engine) -> Answer:
-        alone = self._alone.get(id(engine.source))
-        if alone is None:
+        if id(engine.source) not in self._alone:
             return self._answer(command, engine)
+        _, alone = self._alone[id(engine.source)]
         self.compared += 1
         wanted = _asked(lambda: self._answer(command, replace(alone, width=engine.width)))
         got = _asked(lambda: self._answer(command, replace(engine, workers=16)))
