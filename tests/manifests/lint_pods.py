@@ -277,11 +277,11 @@ def _settings(manifests: Manifests) -> Iterator[Finding]:
         return
     for name in set(effective.ignored) - _OPTIONAL_SETTINGS:
         yield Finding("settings", "ConfigMap/kalla-settings", f"there is no setting {name}")
-    for host in (effective.settings.api.host, effective.settings.worker.host):
-        if host != "0.0.0.0":
-            yield Finding(
-                "settings", "ConfigMap/kalla-settings", "nobody reaches a loopback server"
-            )
+    found = effective.settings
+    hosts = (found.api.host, found.api.metrics_host, found.worker.host, found.query_worker.host)
+    if any(host != "0.0.0.0" for host in hosts):
+        # Probes, too, come from outside of the pod: it would never become ready.
+        yield Finding("settings", "ConfigMap/kalla-settings", "nobody reaches a loopback server")
     scaling = effective.settings.scaling
     for each in manifests.of("ScaledObject"):
         if each["metadata"]["name"].startswith("kalla-worker"):

@@ -366,6 +366,11 @@ def a_setting_that_does_not_exist(m: Manifests) -> None:
 
 
 @mistake("settings")
+def probes_of_the_api_on_loopback(m: Manifests) -> None:
+    del take(m, "ConfigMap", "kalla-settings")["data"]["KALLA_API_METRICS_HOST"]
+
+
+@mistake("settings")
 def other_bounds_in_the_settings(m: Manifests) -> None:
     scaler(m)["maxReplicaCount"] = 20
 
