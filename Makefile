@@ -168,3 +168,6 @@ chaos-sinks: .venv/.dev ## faults while messages flow from Kafka into ClickHouse
 
 chaos-autoscale: .venv/.dev ## 100 faults for `kalla autoscale` while load rises and falls (minutes)
 	@$(BIN)/python -m tests.chaos.autoscale --faults 100
+
+cluster-lab: .venv/.dev kustomize ## real Kubernetes and KEDA scale real workers on this machine (needs root and Go; half an hour)
+	@$(BIN)/python -m tests.cluster_lab $(LAB_OPTIONS)

@@ -1,0 +1,1 @@
+"""`make cluster-lab`: real Kubernetes and KEDA drive real Kalla processes here."""
