@@ -100,7 +100,7 @@ INPUT = (
     ),
     mutant(
         "a last line of a CSV that is too long is left out",
-        "reconcile/sources/csv_quotes.py",
+        "reconcile/sources/formats/csv_quotes.py",
         "> LONGEST_LINE:\n",
         "> 1 << 60:\n",
         "tests/integration/reconcile/test_csv_row_counts.py"

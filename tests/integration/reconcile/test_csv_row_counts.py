@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from kalla.errors import InvalidInput
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import source_planning
-from kalla.reconcile.sources.csv_quotes import LONGEST_LINE
-from kalla.reconcile.sources.duckdb_files import opened
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.formats.csv_quotes import LONGEST_LINE
+from kalla.reconcile.sources.scanning.duckdb_files import opened
+from kalla.reconcile.sources.scanning.scan_sql import scan
 from kalla.storage import LOCAL
 from tests.work_kit import effort
 

@@ -10,7 +10,7 @@ import pytest
 from kalla.errors import InvalidInput
 from kalla.reconcile.propose.profile import profile
 from kalla.reconcile.recipe.model import Csv, Source
-from kalla.reconcile.sources.csv_sniffing import sniff
+from kalla.reconcile.sources.formats.csv_sniffing import sniff
 from kalla.storage import LOCAL
 
 

@@ -21,8 +21,8 @@ from kalla.errors import InvalidInput
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import source_columns, source_planning
-from kalla.reconcile.sources.duckdb_files import opened
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.scanning.duckdb_files import opened
+from kalla.reconcile.sources.scanning.scan_sql import scan
 from kalla.storage import LOCAL, Storage, join
 from tests.servers import S3Server
 

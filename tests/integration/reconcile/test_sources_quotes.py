@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kalla.errors import InvalidInput
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv
-from kalla.reconcile.sources import csv_quotes, source_planning
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources.formats import csv_quotes
+from kalla.reconcile.sources.scanning.scan_sql import scan
 from tests.integration.reconcile.test_sources import read, source
 
 VALUES = ("", "a", '5"', '5" pipe', 'a""b', '"a"', '"b, c"', '"x\n y"', '"say ""x"""', ' "a"',

@@ -21,9 +21,9 @@ from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Recipe, Source
 from kalla.reconcile.runs.execute import carry_out
 from kalla.reconcile.sources import source_columns, source_planning
-from kalla.reconcile.sources.duckdb_files import opened
 from kalla.reconcile.sources.native_files import demand_unchanged
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.scanning.duckdb_files import opened
+from kalla.reconcile.sources.scanning.scan_sql import scan
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.reconcile.sql.duckdb_errors import of_reading
 from kalla.settings import Spark as SparkSettings

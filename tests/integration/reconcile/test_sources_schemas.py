@@ -20,8 +20,8 @@ from kalla.reconcile.recipe import validation
 from kalla.reconcile.recipe.column_checks import Columns
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side, Source
 from kalla.reconcile.sources import inspection, source_planning
-from kalla.reconcile.sources.duckdb_files import opened
-from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sources.scanning.duckdb_files import opened
+from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sources.source_columns import columns_of
 from kalla.storage import LOCAL
 

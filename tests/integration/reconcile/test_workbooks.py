@@ -15,8 +15,9 @@ import xlsxwriter
 
 from kalla.errors import InvalidInput
 from kalla.reconcile.recipe.model import Source
-from kalla.reconcile.sources import native_files, workbooks
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.sources.formats import workbooks
+from kalla.reconcile.sources.scanning.scan_sql import scan
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "bank"
 

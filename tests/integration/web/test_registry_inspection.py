@@ -17,7 +17,7 @@ from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.admission import SourceDocument
 from kalla.reconcile.registry.timed_inspection import Look
 from kalla.reconcile.sources import inspection
-from kalla.reconcile.sources.duckdb_files import opened, readable
+from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
 from kalla.storage import LOCAL
 from tests.web_kit import Site, until
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile.plan.plan import Input
-from kalla.reconcile.sources import checksums
+from kalla.reconcile.sources.scanning import checksums
 
 
 def test_a_file_is_told_by_its_content_and_a_parquet_file_by_its_footer(tmp_path: Path) -> None:

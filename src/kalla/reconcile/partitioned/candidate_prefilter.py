@@ -16,7 +16,7 @@ from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.row_status import numbers
 from kalla.reconcile.session.rule_sql import conjunction
-from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import literal
 from kalla.reconcile.unmatched import nearest_values
 

@@ -31,7 +31,7 @@ from kalla.reconcile.session.row_status import as_column
 from kalla.reconcile.session.rule_sql import hashable, key_part
 from kalla.reconcile.session.side_loading import Loaded
 from kalla.reconcile.sources import direct_reads
-from kalla.reconcile.sources.scan_sql import listed, parquet, reader
+from kalla.reconcile.sources.scanning.scan_sql import listed, parquet, reader
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import Value, held, literal, quote
 

@@ -10,7 +10,7 @@ from kalla.reconcile.plan.plan import SidePlan
 from kalla.reconcile.recipe.model import Side
 from kalla.reconcile.session import side_loading
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.sources.scan_sql import parquet, reader
+from kalla.reconcile.sources.scanning.scan_sql import parquet, reader
 from kalla.reconcile.sql.column_values import quote
 
 

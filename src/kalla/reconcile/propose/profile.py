@@ -14,7 +14,7 @@ from kalla.reconcile.propose.column_roles import ColumnFacts, column_facts
 from kalla.reconcile.propose.row_keys import row_key
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.recipe.model import Source
-from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.inspection import plain_value
 from kalla.reconcile.sources.source_planning import Resolve, from_environment
 from kalla.reconcile.sql.duckdb_limits import Bounds

@@ -31,7 +31,7 @@ from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.propose.trial_match import Trial, try_recipe
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import Source
-from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.source_planning import Resolve, from_environment
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage

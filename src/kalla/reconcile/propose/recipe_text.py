@@ -13,7 +13,7 @@ from kalla.reconcile.propose.key_candidates import Form
 from kalla.reconcile.propose.observed_differences import ToleranceFound, WindowFound
 from kalla.reconcile.propose.trial_match import Trial
 from kalla.reconcile.recipe.model import Csv, Derivation, Regex, Source, Workbook
-from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
 
 _WIDTH = 110
 

@@ -15,9 +15,10 @@ from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.recipe.validation import word_of
-from kalla.reconcile.sources import csv_sniffing, native_files
-from kalla.reconcile.sources.csv_sniffing import Decided
-from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sources import native_files
+from kalla.reconcile.sources.formats import csv_sniffing
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
+from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sources.source_planning import (
     Resolve,
     from_environment,

@@ -37,14 +37,10 @@ from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.session import match_progress
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.side_loading import Loaded
-from kalla.reconcile.sources import (
-    checksums,
-    converted_files,
-    direct_reads,
-    native_files,
-    source_planning,
-)
-from kalla.reconcile.sources.checksums import Marks
+from kalla.reconcile.sources import direct_reads, native_files, source_planning
+from kalla.reconcile.sources.formats import converted_files
+from kalla.reconcile.sources.scanning import checksums
+from kalla.reconcile.sources.scanning.checksums import Marks
 from kalla.reconcile.sources.source_planning import Chunk, Limits, Resolve
 from kalla.reconcile.user_sql import match_sql
 from kalla.spark.connectors.postgres import PostgresConnector

@@ -29,13 +29,8 @@ from kalla.reconcile.registry import uri_coverage
 from kalla.reconcile.registry.uri_coverage import Refused
 from kalla.reconcile.runs import execute, store
 from kalla.reconcile.session.match_progress import Account
-from kalla.reconcile.sources import (
-    converted_files,
-    direct_reads,
-    inspection,
-    native_files,
-    source_planning,
-)
+from kalla.reconcile.sources import direct_reads, inspection, native_files, source_planning
+from kalla.reconcile.sources.formats import converted_files
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Connector, Slice

@@ -11,7 +11,7 @@ import duckdb
 from kalla.reconcile.recipe.model import Side
 from kalla.reconcile.session import currency_sums, duplicate_keys
 from kalla.reconcile.session.match_session import MatchSession, key_names
-from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import held, quote
 

@@ -20,9 +20,9 @@ from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, Source
 from kalla.reconcile.recipe.validation import word_of
 from kalla.reconcile.sources import native_files
-from kalla.reconcile.sources.column_names import demand_names
-from kalla.reconcile.sources.duckdb_files import opened, readable
-from kalla.reconcile.sources.scan_sql import scan
+from kalla.reconcile.sources.scanning.column_names import demand_names
+from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
+from kalla.reconcile.sources.scanning.scan_sql import scan
 from kalla.reconcile.sources.source_columns import columns_of
 from kalla.reconcile.sources.source_planning import (
     Resolve,

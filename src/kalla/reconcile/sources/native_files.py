@@ -16,13 +16,13 @@ from itertools import chain
 from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
-from kalla.reconcile.sources import converted_files, csv_quotes, delta_source
-from kalla.reconcile.sources.column_names import demand_names
-from kalla.reconcile.sources.compressed_files import demand_whole, plain
-from kalla.reconcile.sources.duckdb_files import opened, readable
-from kalla.reconcile.sources.parquet_schemas import common_schema
-from kalla.reconcile.sources.scan_sql import listed, scan, written_out
-from kalla.reconcile.sources.table_shape import numbered
+from kalla.reconcile.sources.formats import converted_files, csv_quotes, delta_source
+from kalla.reconcile.sources.formats.compressed_files import demand_whole, plain
+from kalla.reconcile.sources.formats.parquet_schemas import common_schema
+from kalla.reconcile.sources.formats.table_shape import numbered
+from kalla.reconcile.sources.scanning.column_names import demand_names
+from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
+from kalla.reconcile.sources.scanning.scan_sql import listed, scan, written_out
 from kalla.reconcile.sql.duckdb_errors import names
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage

@@ -20,7 +20,7 @@ from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import DATABASES, Recipe, Side, Source
 from kalla.reconcile.sources import native_files
-from kalla.reconcile.sources.column_names import demand_names
+from kalla.reconcile.sources.scanning.column_names import demand_names
 from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema

@@ -18,7 +18,7 @@ from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.propose.side_tables import sniffed
 from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.timed_inspection import Look
-from kalla.reconcile.sources.csv_sniffing import Decided
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Preview
 from kalla.reconcile.uploads import upload_store
 from kalla.reconcile.uploads.upload_store import Upload

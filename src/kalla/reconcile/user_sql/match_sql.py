@@ -26,7 +26,7 @@ from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.sources import direct_reads
-from kalla.reconcile.sources.scan_sql import reader
+from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import held, literal, quote
 from kalla.spark import functions
 from kalla.spark.placing import place

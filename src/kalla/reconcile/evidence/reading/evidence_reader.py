@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem, Unavailable
 from kalla.reconcile.evidence.writing.datasets import DATASETS
-from kalla.reconcile.sources.scan_sql import parquet
+from kalla.reconcile.sources.scanning.scan_sql import parquet
 from kalla.reconcile.sql.column_values import quote
 from kalla.reconcile.sql.duckdb_errors import said
 from kalla.reconcile.sql.duckdb_limits import Bounds, bounded

@@ -22,7 +22,7 @@ from kalla.reconcile.plan.plan import Plan, RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.duckdb_engine import streamed
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.sources import scan_sql
+from kalla.reconcile.sources.scanning import scan_sql
 from kalla.reconcile.sql.column_values import enum, literal
 from kalla.reconcile.unmatched import unmatched_sql
 

@@ -21,8 +21,8 @@ from python_calamine import CalamineSheet, CalamineWorkbook, SheetTypeEnum, Shee
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe.model import Workbook
-from kalla.reconcile.sources.column_names import demand_names
-from kalla.reconcile.sources.table_shape import Shape, find_shape, numbered
+from kalla.reconcile.sources.formats.table_shape import Shape, find_shape, numbered
+from kalla.reconcile.sources.scanning.column_names import demand_names
 
 LARGEST_UNPACKED = 1 << 30  # bytes of XML
 MOST_COLUMNS = 2_000

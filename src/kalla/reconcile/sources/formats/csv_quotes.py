@@ -16,7 +16,7 @@ import numpy as np
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe.model import Csv
-from kalla.reconcile.sources.compressed_files import pieces
+from kalla.reconcile.sources.formats.compressed_files import pieces
 from kalla.storage import Storage
 
 LONGEST_LINE = 2_000_000  # bytes; DuckDB reads no longer one either

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
-from kalla.reconcile.sources.duckdb_files import opened, readable
-from kalla.reconcile.sources.scan_sql import listed
+from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
+from kalla.reconcile.sources.scanning.scan_sql import listed
 from kalla.reconcile.sql.column_values import literal, quote
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.redaction import scrub

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import duckdb
 
-from kalla.reconcile.sources.column_names import demand_names
-from kalla.reconcile.sources.scan_sql import listed, parquet
+from kalla.reconcile.sources.scanning.column_names import demand_names
+from kalla.reconcile.sources.scanning.scan_sql import listed, parquet
 from kalla.reconcile.sql.column_values import literal
 from kalla.reconcile.sql.duckdb_errors import names
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe.model import COMPRESSIONS, Csv
-from kalla.reconcile.sources.compressed_files import plain
-from kalla.reconcile.sources.table_shape import find_shape
+from kalla.reconcile.sources.formats.compressed_files import plain
+from kalla.reconcile.sources.formats.table_shape import find_shape
 from kalla.storage import Storage
 
 MOST_COLUMNS = 2_000

@@ -22,8 +22,8 @@ from uuid import uuid4
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv, Workbook
-from kalla.reconcile.sources import workbooks
-from kalla.reconcile.sources.compressed_files import plain
+from kalla.reconcile.sources.formats import workbooks
+from kalla.reconcile.sources.formats.compressed_files import plain
 from kalla.storage import Storage
 from kalla.storage.files import File
 
