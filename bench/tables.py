@@ -28,10 +28,10 @@ from kalla.local import ports
 from kalla.local.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
-from kalla.tables.commit import Committed, difference
+from kalla.tables.delta.commit import Committed, difference
 from kalla.tables.incremental.cost import Sample
-from kalla.tables.run import Refreshed, RefreshPayload, refresh
-from kalla.tables.snapshots import pin
+from kalla.tables.refresh.run import Refreshed, RefreshPayload, refresh
+from kalla.tables.sources.snapshots import pin
 
 QUERY = (
     "SELECT d.item, d.category, count(*) AS lines, sum(f.amount) AS total,"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kalla.database import Database
-from kalla.tables.scheduler import TableScheduler
+from kalla.tables.schedule.scheduler import TableScheduler
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 from tests.runs_kit import RunsSite

@@ -29,8 +29,8 @@ from kalla.spark.sandbox import hold
 from kalla.spark.session import connect
 from kalla.tables.incremental.cost import Sample
 from kalla.tables.incremental.delta import HIDDEN
-from kalla.tables.run import Refreshed, RefreshPayload, recomputed, refresh
-from kalla.tables.snapshots import Pin, columns, pin
+from kalla.tables.refresh.run import Refreshed, RefreshPayload, recomputed, refresh
+from kalla.tables.sources.snapshots import Pin, columns, pin
 from tests.tpch.queries import QUERIES, TABLES
 
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -49,9 +49,9 @@ from kalla.scaling import routes as scaling_routes
 from kalla.scaling.service import ScalingDecisions, ScalingGauges
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
-from kalla.tables import pages as tables_pages
-from kalla.tables import routes as tables_routes
-from kalla.tables.scheduler import TableGauges, TableScheduler
+from kalla.tables.http import pages as tables_pages
+from kalla.tables.http import routes as tables_routes
+from kalla.tables.schedule.scheduler import TableGauges, TableScheduler
 from kalla.web import commands, login, login_links, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState

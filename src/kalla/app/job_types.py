@@ -19,10 +19,10 @@ from kalla.reconcile.runs.run_completion import Call, Callback, Tidied, Tidy
 from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
-from kalla.tables.handlers import Refresh
-from kalla.tables.mirrors import MirrorPayload, MirrorTable
-from kalla.tables.reading import AuditPayload, QueryPayload, TableAudit, TableQuery
-from kalla.tables.run import RefreshPayload
+from kalla.tables.refresh.handlers import Refresh
+from kalla.tables.refresh.reading import AuditPayload, QueryPayload, TableAudit, TableQuery
+from kalla.tables.refresh.run import RefreshPayload
+from kalla.tables.sources.mirrors import MirrorPayload, MirrorTable
 from kalla.work.job_type import JobType, JobTypes
 
 

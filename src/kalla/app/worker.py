@@ -20,7 +20,7 @@ from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
-from kalla.tables.scheduler import TableScheduler
+from kalla.tables.schedule.scheduler import TableScheduler
 from kalla.web import commands, login_links
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker

@@ -16,7 +16,7 @@ from kalla.tables.model import (
     TableDefinition,
     read_names,
 )
-from kalla.tables.plan import ordered
+from kalla.tables.schedule.plan import ordered
 from kalla.tables.store import Source, Table
 
 Action = Literal["created", "changed", "rebuilt", "recomputed", "dropped", "unchanged"]

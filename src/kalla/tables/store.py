@@ -14,7 +14,7 @@ from kalla.errors import NotFound
 from kalla.statements import load
 from kalla.tables.incremental.cost import Sample
 from kalla.tables.model import Format, SourceDefinition, TableDefinition
-from kalla.tables.snapshots import Pin
+from kalla.tables.sources.snapshots import Pin
 
 sql = load("kalla.tables", "store.sql")
 

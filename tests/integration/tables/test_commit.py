@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kalla.tables.commit import (
+from kalla.tables.delta.commit import (
     Change,
     FencedTable,
     Frontier,

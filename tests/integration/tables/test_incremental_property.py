@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable
 
 from kalla.spark.session import connect
-from kalla.tables.commit import Committed
+from kalla.tables.delta.commit import Committed
 from kalla.tables.incremental.delta import HIDDEN
-from kalla.tables.run import Refreshed, RefreshPayload, refresh
-from kalla.tables.snapshots import Pin, frame, pin
+from kalla.tables.refresh.run import Refreshed, RefreshPayload, refresh
+from kalla.tables.sources.snapshots import Pin, frame, pin
 from tests.query_grammar import Data, Grammar, Query
 from tests.runs_kit import spark_settings
 from tests.servers import SparkServer

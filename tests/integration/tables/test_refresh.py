@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kalla.spark.session import connect
-from kalla.tables.commit import Committed, Stale, difference
+from kalla.tables.delta.commit import Committed, Stale, difference
 from kalla.tables.incremental.delta import HIDDEN
-from kalla.tables.run import Refreshed, RefreshPayload, StrictRefused, recomputed, refresh
-from kalla.tables.snapshots import Pin, pin
+from kalla.tables.refresh.run import Refreshed, RefreshPayload, StrictRefused, recomputed, refresh
+from kalla.tables.sources.snapshots import Pin, pin
 from tests.runs_kit import spark_settings
 from tests.servers import SparkServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.tables import plan
 from kalla.tables.model import SourceDefinition, TableDefinition, parse, read_names
+from kalla.tables.schedule import plan
 
 
 def test_a_statement_says_all_options() -> None:

@@ -19,8 +19,9 @@ from kalla import logs
 from kalla.database import Connection, Database
 from kalla.errors import InvalidInput, Problem
 from kalla.settings import Settings
-from kalla.tables import mirrors, store
-from kalla.tables.plan import (
+from kalla.tables import store
+from kalla.tables.refresh.run import RefreshPayload
+from kalla.tables.schedule.plan import (
     BASE_SECONDS,
     components,
     effective_lags,
@@ -30,8 +31,8 @@ from kalla.tables.plan import (
     period_seconds,
     upstream,
 )
-from kalla.tables.run import RefreshPayload
-from kalla.tables.snapshots import Pin, pin
+from kalla.tables.sources import mirrors
+from kalla.tables.sources.snapshots import Pin, pin
 from kalla.tables.store import Entry, Source, Table, Tick
 from kalla.work import jobs
 from kalla.work.intake import Woken

@@ -10,8 +10,8 @@ from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.redaction import scrub
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables.incremental.changes import placed
-from kalla.tables.snapshots import Pin, PinGone, frame
-from kalla.tables.views import Views
+from kalla.tables.refresh.views import Views
+from kalla.tables.sources.snapshots import Pin, PinGone, frame
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, Outcome
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from kalla.tables.commit import (
+from kalla.tables.delta.commit import (
     Change,
     Committed,
     FencedTable,
@@ -26,8 +26,16 @@ from kalla.tables.incremental.cost import Strategy as Computed
 from kalla.tables.incremental.delta import DeltaShape, delta_shape, refuse_floats
 from kalla.tables.incremental.delta_merge import merge
 from kalla.tables.incremental.structure import NotIncremental, Select, Structure, Union, structure
-from kalla.tables.snapshots import Gap, Pin, PinGone, changed_rows, changes, frame, row_count
-from kalla.tables.views import Views
+from kalla.tables.refresh.views import Views
+from kalla.tables.sources.snapshots import (
+    Gap,
+    Pin,
+    PinGone,
+    changed_rows,
+    changes,
+    frame,
+    row_count,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Problem
-from kalla.tables.delta_log import LogChanges, LogGap, log_changes
+from kalla.tables.delta.delta_log import LogChanges, LogGap, log_changes
 from kalla.tables.incremental.delta import HIDDEN
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kalla.tables.api_models import ShownTable
+from kalla.tables.http.api_models import ShownTable
 
 _BOX = (190, 46)
 _GAP = (70, 18)

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Request, Response
 
 from kalla.database import Connection
 from kalla.tables import store
-from kalla.tables.drawing import chart_drawing, graph_drawing
-from kalla.tables.explanation import shown_versions
-from kalla.tables.routes import Name, shown_tables
+from kalla.tables.http.drawing import chart_drawing, graph_drawing
+from kalla.tables.http.explanation import shown_versions
+from kalla.tables.http.routes import Name, shown_tables
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.pages import live_page

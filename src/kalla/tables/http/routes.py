@@ -13,8 +13,9 @@ from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotAllowed, Problem
 from kalla.secrets import Vault
 from kalla.spark.sandbox import hold
-from kalla.tables import mirrors, snapshots, store
-from kalla.tables.api_models import (
+from kalla.tables import store
+from kalla.tables.definitions import ApplyPlan, ColumnsOf, plan_apply
+from kalla.tables.http.api_models import (
     Explanation,
     NewName,
     RefreshRequest,
@@ -26,11 +27,10 @@ from kalla.tables.api_models import (
     Statements,
     Submitted,
 )
-from kalla.tables.definitions import ApplyPlan, ColumnsOf, plan_apply
-from kalla.tables.explanation import shown_steps, shown_versions, strategy_notes
-from kalla.tables.lag import lateness
+from kalla.tables.http.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.model import SourceDefinition, parse, read_names
-from kalla.tables.plan import (
+from kalla.tables.schedule.lag import lateness
+from kalla.tables.schedule.plan import (
     BASE_SECONDS,
     downstream,
     effective_lags,
@@ -38,8 +38,9 @@ from kalla.tables.plan import (
     period_seconds,
     upstream,
 )
-from kalla.tables.scheduler import graph_of, location, pin_source
-from kalla.tables.snapshots import Pin
+from kalla.tables.schedule.scheduler import graph_of, location, pin_source
+from kalla.tables.sources import mirrors, snapshots
+from kalla.tables.sources.snapshots import Pin
 from kalla.tables.store import Source, Table
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State

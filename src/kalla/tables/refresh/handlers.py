@@ -10,9 +10,9 @@ from kalla.errors import Unavailable
 from kalla.redaction import scrub
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables import store
-from kalla.tables.commit import Committed, Stale, committed_frontier, delta_id
-from kalla.tables.run import Refreshed, RefreshPayload, StrictRefused, refresh
-from kalla.tables.snapshots import PinGone
+from kalla.tables.delta.commit import Committed, Stale, committed_frontier, delta_id
+from kalla.tables.refresh.run import Refreshed, RefreshPayload, StrictRefused, refresh
+from kalla.tables.sources.snapshots import PinGone
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from difflib import unified_diff
 from typing import Any
 
-from kalla.tables.api_models import ShownStep, ShownVersion, StrategyNote
 from kalla.tables.definitions import ApplyPlan
+from kalla.tables.http.api_models import ShownStep, ShownVersion, StrategyNote
 from kalla.tables.incremental.delta import delta_shape
 from kalla.tables.incremental.structure import NotIncremental, structure
-from kalla.tables.plan import effective_lags, path_seconds, period_seconds
+from kalla.tables.schedule.plan import effective_lags, path_seconds, period_seconds
 from kalla.tables.store import Table
 
 

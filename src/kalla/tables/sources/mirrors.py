@@ -24,7 +24,7 @@ from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres import PostgresConnector
 from kalla.tables import store
-from kalla.tables.commit import FencedTable, Frontier, Stale, difference, of_keys
+from kalla.tables.delta.commit import FencedTable, Frontier, Stale, difference, of_keys
 from kalla.tables.model import SourceDefinition
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome

@@ -1,0 +1,1 @@
+"""The Delta tables of dynamic tables: their log, and the fenced commit."""

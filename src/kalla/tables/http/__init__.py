@@ -1,0 +1,1 @@
+"""REST and HTML of dynamic tables."""

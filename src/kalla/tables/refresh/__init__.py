@@ -1,0 +1,1 @@
+"""One refresh, from its job to its commit; queries and audits beside it."""

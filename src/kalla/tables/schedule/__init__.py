@@ -1,0 +1,1 @@
+"""When tables are refreshed, and why one is late."""

@@ -1,0 +1,1 @@
+"""What dynamic tables read: versions of it, and mirrors of registered tables."""
