@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from kalla.database import Database
 from kalla.local import ports
 from kalla.query.array_types import Floats, Whole
-from kalla.query.evaluate.samples import SeriesBatch, shard_of
+from kalla.query.evaluate.sample_source import SeriesBatch, shard_of
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store import catalogue
 from kalla.query.store.maintenance.compaction import carry_out

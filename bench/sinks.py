@@ -39,7 +39,7 @@ from kalla.settings import Spark as SparkSettings
 from kalla.sinks import ledger, model, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
 from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.reconciling import Slots
 

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.query.evaluate.samples import STALE, Source
+from kalla.query.evaluate.sample_source import STALE, Source
 from kalla.query.labels.label_sets import Labels
 from kalla.query.store import catalogue
 from kalla.query.store.maintenance.upkeep import Upkeep

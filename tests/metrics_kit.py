@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import SecretStr
 
 from kalla.database import Database
-from kalla.query.evaluate.samples import STALE_BITS, SeriesBatch, shard_of
+from kalla.query.evaluate.sample_source import STALE_BITS, SeriesBatch, shard_of
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store.metric_store import MetricStore
 from kalla.query.store.segments import NewSegment, Segment

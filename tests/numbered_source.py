@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kalla.query.evaluate.samples import MemorySource, Samples, SeriesBatch
+from kalla.query.evaluate.sample_source import MemorySource, Samples, SeriesBatch
 from kalla.query.labels.interned import Interned
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.matchers import Matcher

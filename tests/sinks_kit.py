@@ -34,7 +34,7 @@ from kalla.sinks import ledger, model, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.records import audit
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
 from kalla.sinks.slots.reconciling import Slots
 
 DATABASE = "events"

@@ -16,8 +16,8 @@ from kalla.errors import Lost
 from kalla.settings import JobPolicy, Settings
 from kalla.work import jobs, runs
 from kalla.work.handler import Context, Handler, Stateless
-from kalla.work.intake import Woken
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
+from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobType, JobTypes
 
 Result = TypeVar("Result")

@@ -11,7 +11,7 @@ import httpx
 
 from kalla.local import ports
 from kalla.query.engine import Engine
-from kalla.query.evaluate.samples import Samples
+from kalla.query.evaluate.sample_source import Samples
 from kalla.query.labels.label_sets import Labels
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kalla.query.array_types import Floats, Whole
-from kalla.query.evaluate.samples import STALE, Samples
+from kalla.query.evaluate.sample_source import STALE, Samples
 from kalla.query.labels.label_sets import Labels, labels_of
 from tests.differential.queries import EXACT, WHOLE, Known
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from kalla.query.evaluate.samples import STALE_BITS
+from kalla.query.evaluate.sample_source import STALE_BITS
 from kalla.query.labels.label_sets import Labels, name_of, only, unnamed
 from tests.differential.both_engines import Both
 from tests.differential.comparing import Outcome, difference, same

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession
 
 from kalla.spark import datasource
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from tests.servers import PostgresServer, SparkServer
 
 pytestmark = pytest.mark.spark

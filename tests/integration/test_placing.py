@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, KallaError, Problem, Unavailable
 from kalla.settings import Spark as SparkSettings
-from kalla.spark import failures
+from kalla.spark import task_failures
 from kalla.spark.placing import place
 from kalla.spark.session import connect
 from tests.servers import SparkServer
@@ -120,7 +120,7 @@ def test_what_a_task_cannot_write_is_told_in_a_sentence(
         with open(path, "w", encoding="ascii") as opened:  # noqa: PTH123 -- the path travels
             return opened.write("1")
 
-    with pytest.raises(kind) as caught, failures.told():
+    with pytest.raises(kind) as caught, task_failures.told():
         place(session, kernel, [0])
     assert str(caught.value).startswith(told)
     assert "\n" not in str(caught.value)
@@ -144,6 +144,6 @@ def test_what_a_task_raises_is_told_in_a_sentence(
         except ZeroDivisionError:
             raise error  # noqa: B904 -- Python tells both
 
-    with pytest.raises(KallaError) as caught, failures.told():
+    with pytest.raises(KallaError) as caught, task_failures.told():
         place(session, kernel, [0])
     assert str(caught.value) == f"a task of Spark failed: {said}"

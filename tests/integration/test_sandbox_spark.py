@@ -13,9 +13,9 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from kalla.errors import Permanent
 from kalla.settings import Spark as SparkSettings
-from kalla.spark import functions
+from kalla.spark import sql_functions
 from kalla.spark.sandbox import hold, result_columns, searches
-from kalla.spark.sandbox.functions import FUNCTIONS
+from kalla.spark.sandbox.allowed_functions import FUNCTIONS
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.work.handler import Context
 from kalla.work.job import Job
@@ -55,7 +55,7 @@ def spark(spark_server: SparkServer) -> Iterator[SparkSession]:
     with sessions.session(job, Context()) as session:
         session.sql(LEFT).createOrReplaceTempView("left_src")
         session.sql(RIGHT).createOrReplaceTempView("right_src")
-        functions.install(session)
+        sql_functions.install(session)
         yield session
     sessions.close()
 

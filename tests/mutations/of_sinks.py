@@ -120,14 +120,14 @@ SINKS = (
     ),
     mutant(
         "no deadline inside the insert",
-        "sinks/servers/clickhouse.py",
+        "sinks/servers/clickhouse_client.py",
         "toUnixTimestamp64Micro(nowInBlock64(6)) > {int(deadline * 1e6)}",
         "0 > {int(deadline * 1e6)}",
         f"{KERNEL}test_a_late_insert_is_refused_by_the_server[local]",
     ),
     mutant(
         "no token of an insert",
-        "sinks/servers/clickhouse.py",
+        "sinks/servers/clickhouse_client.py",
         '            "insert_deduplication_token": token,\n',
         '            "insert_deduplication_token": f"{token}-{time.monotonic_ns()}",\n',
         f"{KERNEL}test_the_same_token_inserts_once[local]",
@@ -154,7 +154,7 @@ SINKS = (
         f"{CONTROL}test_offsets_that_retention_removed_stop_the_partition_until_skipped",
         also=(
             (
-                "sinks/servers/messages.py",
+                "sinks/servers/message_ranges.py",
                 '"auto.offset.reset": "error"',
                 '"auto.offset.reset": "earliest"',
             ),

@@ -19,7 +19,7 @@ WORKER = (
     ),
     mutant(
         "the scheduler wakes nobody",
-        "work/services/scheduler.py",
+        "work/services/delayed_jobs.py",
         "        await self._wake.nudge(woken)\n",
         "",
         "test_worker.py::test_a_delayed_job_wakes_an_idle_worker_when_it_comes_due",

@@ -10,7 +10,7 @@ import numpy as np
 
 from kalla.query.engine import Answer
 from kalla.query.evaluate.frames import Steps
-from kalla.query.evaluate.samples import STALE_BITS
+from kalla.query.evaluate.sample_source import STALE_BITS
 from kalla.query.labels.label_sets import Labels, shown
 from tests.promqltest.descriptions import Description
 from tests.promqltest.script import Eval, Expected, Said

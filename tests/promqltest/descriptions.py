@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kalla.query.evaluate.samples import STALE
+from kalla.query.evaluate.sample_source import STALE
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.promql.durations import milliseconds
 from kalla.query.promql.lexer import unquoted

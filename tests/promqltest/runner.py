@@ -12,7 +12,7 @@ import numpy as np
 from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.frames import Steps
-from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.evaluate.sample_source import MemorySource, Samples
 from kalla.query.labels.label_sets import (
     METADATA,
     NONE,

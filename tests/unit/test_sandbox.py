@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from kalla.errors import InvalidInput, Problem
 from kalla.spark.sandbox import LONGEST, hold
-from kalla.spark.sandbox.functions import FUNCTIONS, REASONS
+from kalla.spark.sandbox.allowed_functions import FUNCTIONS, REASONS
 from kalla.spark.sandbox.grammar import NODES, Held
 from kalla.spark.sandbox.searches import bounded
 

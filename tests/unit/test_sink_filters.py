@@ -16,7 +16,7 @@ from kalla.sinks import plan
 from kalla.sinks.model import Column, RowRules
 from kalla.sinks.rows.filters import filter_problems, held, translated
 from kalla.sinks.rows.transform import Transform
-from kalla.sinks.servers.messages import Message, OffsetRange
+from kalla.sinks.servers.message_ranges import Message, OffsetRange
 
 MAPPING = (
     Column(column="id", type="Int64", path="id"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kalla.sinks.model import RowRules, rule_problems
 from kalla.sinks.rows.inference import infer
 from kalla.sinks.rows.preview import preview
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 
 def messages(*values: Any) -> list[Message]:

@@ -13,7 +13,7 @@ from kalla.sinks.model import Column
 from kalla.sinks.rows import mapping as mappings
 from kalla.sinks.rows.json_columns import Misfit
 from kalla.sinks.rows.mapping import Mapped, Mapper
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 COLUMNS = [
     Column(column="id", type="UInt64", path="id"),

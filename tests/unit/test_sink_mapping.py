@@ -17,7 +17,7 @@ from kalla.sinks import model
 from kalla.sinks.model import Column
 from kalla.sinks.rows.mapping import Mapper
 from kalla.sinks.rows.types import Unfit, column_type
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 JSON = st.recursive(
     st.none()

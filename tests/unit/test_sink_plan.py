@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kalla.sinks import plan
 from kalla.sinks.ledger import Partition
 from kalla.sinks.plan import BatchSize, Limits, Poison, RateLimit
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.message_ranges import OffsetRange
 
 
 def partition(number: int, next_offset: int = 0, **changes: object) -> Partition:

@@ -17,8 +17,8 @@ from pydantic import SecretStr
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.storage import LOCAL, Storage, join
-from kalla.storage.failures import meaning
-from kalla.storage.patterns import matches
+from kalla.storage.path_patterns import matches
+from kalla.storage.storage_failures import meaning
 
 TREE = (
     "a.csv",

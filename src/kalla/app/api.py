@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 
 from kalla import logs
 from kalla.app import sinks
-from kalla.app.connections import raise_file_limit
+from kalla.app.connection_limits import raise_file_limit
 from kalla.app.job_types import job_types as all_job_types
 from kalla.app.probes import create_probes
 from kalla.app.release_check import check_release
@@ -46,7 +46,7 @@ from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.reconcile.uploads import upload_routes, upload_store
 from kalla.scaling import pages as scaling_pages
 from kalla.scaling import routes as scaling_routes
-from kalla.scaling.service import ScalingDecisions, ScalingGauges
+from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.http import pages as tables_pages

@@ -44,7 +44,7 @@ def _load() -> None:
     began = time.monotonic()
     from kalla.compiling import prepare
     from kalla.query.engine import Engine
-    from kalla.query.evaluate.samples import MemorySource
+    from kalla.query.evaluate.sample_source import MemorySource
     from kalla.query.store import segment_source
 
     segment_source.prepare()

@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from kalla.app.connections import ConnectionLimits
+from kalla.app.connection_limits import ConnectionLimits
 from kalla.errors import StartFailed
 
 

@@ -60,7 +60,9 @@ def main() -> None:
         typer.echo(visible_lines("\n".join(lines)), err=True)
         sys.exit(1 if isinstance(error, StartFailed) else 2)
     except OSError as error:
-        from kalla.storage.failures import is_full  # here: it would take each command a second
+        from kalla.storage.storage_failures import (
+            is_full,  # here: it would take each command a second
+        )
 
         if not is_full(error):
             raise

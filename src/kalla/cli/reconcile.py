@@ -45,7 +45,7 @@ from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Spark as SparkSettings
 from kalla.settings import load
-from kalla.spark import failures
+from kalla.spark import task_failures
 from kalla.spark.session import connect
 from kalla.storage import Storage, is_s3
 
@@ -143,7 +143,7 @@ def private_spark(*, brief: bool) -> Iterator[SparkSession]:
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
             session = connect(settings)
             try:
-                with failures.told():
+                with task_failures.told():
                     yield session
             finally:
                 session.stop()

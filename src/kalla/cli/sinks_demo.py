@@ -21,7 +21,7 @@ from kalla.cli.client import Client, address
 from kalla.errors import Unavailable
 from kalla.local import folder
 from kalla.secrets import Vault
-from kalla.sinks.servers.clickhouse import ClickHouse, Target
+from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
 
 _PARTITIONS = 6
 _BROKEN_EVERY = 1000

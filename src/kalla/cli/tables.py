@@ -304,7 +304,7 @@ def demo(
     changes: Annotated[int, typer.Option(min=1, help="How many live changes.")] = 10,
 ) -> None:
     """A small shop, three tables deep: live changes, and the lag that is kept."""
-    from kalla.tables.demo import TABLES, Shop
+    from kalla.tables.demo_shop import TABLES, Shop
 
     shop = Shop(folder.resolve())
     shop.open()

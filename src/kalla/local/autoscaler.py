@@ -16,8 +16,8 @@ from kalla.errors import StartFailed
 from kalla.local import ports
 from kalla.local.program import Program
 from kalla.scaling import store
+from kalla.scaling.decision_service import ScalingGauges, policy_of
 from kalla.scaling.policy import Decision, Policy
-from kalla.scaling.service import ScalingGauges, policy_of
 from kalla.settings import Settings
 from kalla.work import presence
 

@@ -18,7 +18,7 @@ from kalla.query.evaluate.exec_nodes import ExecNode
 from kalla.query.evaluate.frames import Frame, Steps, merged, range_steps
 from kalla.query.evaluate.leaf import BaseExpr
 from kalla.query.evaluate.result_series import Series, lines
-from kalla.query.evaluate.samples import Source
+from kalla.query.evaluate.sample_source import Source
 from kalla.query.labels.interned import nameless
 from kalla.query.labels.label_sets import NONE, Labels, unnamed
 from kalla.query.operators.elementwise import distinct

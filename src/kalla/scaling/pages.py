@@ -12,9 +12,9 @@ from fastapi import APIRouter, Query, Request, Response
 from kalla.database import Connection
 from kalla.scaling import store
 from kalla.scaling.chart import HEIGHT, WIDTH, charts
+from kalla.scaling.decision_service import policy_of
 from kalla.scaling.model import RoleScaling, ScalingDecision
 from kalla.scaling.routes import OptionalText
-from kalla.scaling.service import policy_of
 from kalla.scaling.store import CLUSTER
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from kalla.scaling import store
+from kalla.scaling.decision_service import policy_of
 from kalla.scaling.model import Autoscale, RoleScaling, ScalingDecision
-from kalla.scaling.service import policy_of
 from kalla.scaling.store import CLUSTER
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import State

@@ -13,8 +13,8 @@ from kalla.errors import Unavailable
 from kalla.sinks.model import PROVENANCE, RowRules
 from kalla.sinks.rows.mapping import DeadLetter
 from kalla.sinks.rows.transform import Transform, Transformed
-from kalla.sinks.servers.clickhouse import ClickHouse, Target
-from kalla.sinks.servers.messages import Message, OffsetRange, Reader
+from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
+from kalla.sinks.servers.message_ranges import Message, OffsetRange, Reader
 
 DEAD_LETTER_COLUMNS = {
     "pipeline": "LowCardinality(String)",

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kalla.database import Connection
 from kalla.errors import Conflict, Lost
 from kalla.sinks.kernel import Facts
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.store import add_event
 from kalla.statements import load
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kalla.sinks.ledger import Partition
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.message_ranges import OffsetRange
 
 SPARK_ROWS = 100_000  # where so many wait, Spark is quicker than one process
 

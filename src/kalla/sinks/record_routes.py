@@ -17,7 +17,7 @@ from kalla.sinks.model import EXACTLY_ONCE
 from kalla.sinks.records import audit as audits
 from kalla.sinks.records import dead_letters, replays
 from kalla.sinks.records.replays import Replay
-from kalla.sinks.servers import lag
+from kalla.sinks.servers import consumer_lag
 from kalla.web.access import GuardedRoute, harmless
 from kalla.web.app_state import State
 from kalla.web.commands import Commanded
@@ -26,13 +26,13 @@ router = APIRouter(prefix="/api/pipelines/{name}", route_class=GuardedRoute, tag
 
 
 @router.get("/metrics")
-async def show_metrics(state: State, name: Name) -> list[lag.PartitionLag]:
+async def show_metrics(state: State, name: Name) -> list[consumer_lag.PartitionLag]:
     """How far each partition has come, and what waits."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
         rows = await ledgers.ledger(connection, name)
     resolve = Vault(state.settings).resolve
-    return await asyncio.to_thread(lag.measure, record, rows, resolve)
+    return await asyncio.to_thread(consumer_lag.measure, record, rows, resolve)
 
 
 @router.get("/rates")

@@ -25,8 +25,8 @@ from kalla.sinks.api_models import (
 from kalla.sinks.ledger import LedgerRow
 from kalla.sinks.model import ClickHouseConfig, KafkaConfig, Pipeline
 from kalla.sinks.records import seeking
-from kalla.sinks.servers import checks, lag
-from kalla.sinks.servers.connections import kafka_settings, target
+from kalla.sinks.servers import checks, consumer_lag
+from kalla.sinks.servers.server_connections import kafka_settings, target
 from kalla.sinks.slots.member import topic_facts
 from kalla.sinks.store import PipelineRecord
 from kalla.web.access import GuardedRoute, needs
@@ -300,5 +300,5 @@ async def skip_gap(state: State, command: Commanded, name: Name) -> list[seeking
 async def _ends(state: AppState, record: PipelineRecord) -> dict[int, tuple[int, int]]:
     resolve = Vault(state.settings).resolve
     return await asyncio.to_thread(
-        lambda: lag.log_ends(kafka_settings(record.kafka, resolve), record.kafka.topic)
+        lambda: consumer_lag.log_ends(kafka_settings(record.kafka, resolve), record.kafka.topic)
     )

@@ -25,9 +25,9 @@ from kalla.sinks.records import dead_letters
 from kalla.sinks.rows.inference import FieldFacts, infer
 from kalla.sinks.rows.preview import Preview, Sample, preview
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.connections import kafka_settings
-from kalla.sinks.servers.messages import Message
-from kalla.sinks.servers.samples import take_samples
+from kalla.sinks.servers.message_ranges import Message
+from kalla.sinks.servers.server_connections import kafka_settings
+from kalla.sinks.servers.topic_samples import take_samples
 from kalla.sinks.store import PipelineRecord
 from kalla.web.access import GuardedRoute, harmless, needs
 from kalla.web.app_state import AppState, State

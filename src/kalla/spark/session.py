@@ -14,7 +14,7 @@ from kalla import logs
 from kalla.errors import BrokeOff, Permanent, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
-from kalla.spark import failures
+from kalla.spark import task_failures
 from kalla.work.handler import Context
 from kalla.work.job import Job
 
@@ -81,7 +81,7 @@ class SparkSessions:
         context.on_end(lambda: self._interrupt(spark, tag, left))
         spark.addTag(tag)
         try:
-            with failures.told():
+            with task_failures.told():
                 yield spark
         except Exception as error:
             context.check()  # an interrupted query fails in many ways; the reason is the cancel

@@ -18,7 +18,7 @@ from stat import S_ISDIR, S_ISREG
 from pyarrow import fs
 
 from kalla.errors import InvalidInput, Problem
-from kalla.storage.patterns import MAGIC, is_hidden, leads, matches
+from kalla.storage.path_patterns import MAGIC, is_hidden, leads, matches
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE = 16  # requests

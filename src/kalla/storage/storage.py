@@ -22,9 +22,9 @@ from pydantic import SecretStr
 
 from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
-from kalla.storage.failures import is_denial, told
 from kalla.storage.files import File, below, named, now, tagged
-from kalla.storage.patterns import MAGIC
+from kalla.storage.path_patterns import MAGIC
+from kalla.storage.storage_failures import is_denial, told
 
 if TYPE_CHECKING:
     import duckdb

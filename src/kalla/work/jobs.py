@@ -14,8 +14,8 @@ from kalla.redaction import scrub
 from kalla.statements import load
 from kalla.work import runs
 from kalla.work.handler import Handler
-from kalla.work.intake import Woken, insert_rows
 from kalla.work.job import Attempt, Job, JobRecord, NewJob, Outcome
+from kalla.work.job_insertion import Woken, insert_rows
 from kalla.work.job_type import JobTypes
 
 sql = load("kalla.work", "jobs.sql")

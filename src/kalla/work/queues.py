@@ -8,7 +8,7 @@ from datetime import datetime
 
 from kalla.database import Connection
 from kalla.statements import load
-from kalla.work.intake import Woken
+from kalla.work.job_insertion import Woken
 
 sql = load("kalla.work", "queues.sql")
 

@@ -12,8 +12,8 @@ from psycopg.types.json import Jsonb
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.statements import load
-from kalla.work.intake import Woken, insert_rows
 from kalla.work.job import Job, NewJob, RunRecord
+from kalla.work.job_insertion import Woken, insert_rows
 from kalla.work.job_type import JobTypes
 
 sql = load("kalla.work", "runs.sql")

@@ -24,11 +24,11 @@ from kalla.work.service import Service, ServiceGroup, trouble_with_postgres
 from kalla.work.services.alarms import Alarms
 from kalla.work.services.claims import Claims, StrayClaims
 from kalla.work.services.cleaner import Cleaner, Sweep
+from kalla.work.services.delayed_jobs import Scheduler
 from kalla.work.services.depth import Depth
 from kalla.work.services.gauges import Gauges
 from kalla.work.services.heartbeats import Heartbeats
 from kalla.work.services.reaper import Reaper
-from kalla.work.services.scheduler import Scheduler
 from kalla.work.services.settling import Settling
 from kalla.work.wake.channel import Wake
 

@@ -12,7 +12,7 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from kalla.spark.connectors.connector import Predicate
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from tests.integration.connectors.conformance import Kind, Row
 
 TYPES: dict[Kind, str] = {

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, KallaError, Unavailable
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.spark.connectors.postgres_link import Link
 
 _SSL, _GSS = 80877103, 80877104  # asked for before a session begins

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from kalla.errors import InvalidInput, KallaError, Permanent, Unavailable
 from kalla.local import ports
 from kalla.spark.connectors.connector import Predicate, Slice
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.spark.connectors.postgres_link import ArrowSession, Link
 from tests.integration.connectors.conformance import Row, read_all, rows_of
 from tests.integration.connectors.postgres_shelf import PostgresShelf

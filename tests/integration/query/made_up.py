@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kalla.query.evaluate.samples import STALE, Samples
+from kalla.query.evaluate.sample_source import STALE, Samples
 from kalla.query.labels.label_sets import Labels, labels_of
 
 MINUTES = 60_000

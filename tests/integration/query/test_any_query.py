@@ -17,7 +17,7 @@ from kalla.query.evaluate.evaluation import Budget, Limits, MergeSorted
 from kalla.query.evaluate.frames import Steps
 from kalla.query.evaluate.leaf import execute
 from kalla.query.evaluate.result_series import Series, lines
-from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.evaluate.sample_source import MemorySource, Samples
 from kalla.query.labels.label_sets import labels_of, unnamed
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from kalla.errors import Unavailable
 from kalla.local import ports
-from kalla.query.evaluate.samples import STALE
+from kalla.query.evaluate.sample_source import STALE
 from kalla.query.store.maintenance.compaction import carry_out
 from kalla.query.store.maintenance.compaction_plan import Merge, plan, together
 from kalla.query.store.segments import Segment

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.evaluate.samples import STALE
+from kalla.query.evaluate.sample_source import STALE
 from kalla.query.store import segments
 from kalla.query.store.maintenance import compaction
 from kalla.query.store.maintenance.compaction import Merged, Refused, carry_out

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.query.evaluate.samples import STALE, STALE_BITS
+from kalla.query.evaluate.sample_source import STALE, STALE_BITS
 from kalla.query.labels.label_sets import Labels
 from kalla.query.store import segments
 from kalla.query.store.catalogue import Metadata

@@ -15,7 +15,7 @@ from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.frames import Frame, Steps
 from kalla.query.evaluate.result_series import Series
-from kalla.query.evaluate.samples import MemorySource, Samples
+from kalla.query.evaluate.sample_source import MemorySource, Samples
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features

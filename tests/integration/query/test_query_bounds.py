@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kalla.query.engine import Engine, bounds
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.frames import Steps
-from kalla.query.evaluate.samples import MemorySource, SeriesBatch
+from kalla.query.evaluate.sample_source import MemorySource, SeriesBatch
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features
 from kalla.query.promql.matchers import Matcher

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from kalla.app.api import create_app
 from kalla.app.job_types import job_types as all_job_types
 from kalla.database import Database
-from kalla.query.evaluate.samples import STALE, SeriesBatch
+from kalla.query.evaluate.sample_source import STALE, SeriesBatch
 from kalla.query.http import write_routes
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.matchers import Matcher

@@ -11,7 +11,7 @@ import pytest
 
 from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
-from kalla.query.evaluate.samples import MemorySource
+from kalla.query.evaluate.sample_source import MemorySource
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features
 from kalla.query.promql.query_errors import QueryError

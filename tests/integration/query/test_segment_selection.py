@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.promql.matchers import Matcher
 from kalla.query.promql.query_errors import LimitReached, Stopped
 from kalla.query.store import segments

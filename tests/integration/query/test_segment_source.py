@@ -11,7 +11,13 @@ import pytest
 
 from kalla.query.engine import Engine
 from kalla.query.evaluate.evaluation import Limits
-from kalla.query.evaluate.samples import STALE_BITS, MemorySource, Samples, SeriesBatch, shard_of
+from kalla.query.evaluate.sample_source import (
+    STALE_BITS,
+    MemorySource,
+    Samples,
+    SeriesBatch,
+    shard_of,
+)
 from kalla.query.labels.label_sets import Labels
 from kalla.query.plan.planner import PlanSettings
 from kalla.query.promql.features import Features

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kalla.query.evaluate.samples import STALE, STALE_BITS, SeriesBatch
+from kalla.query.evaluate.sample_source import STALE, STALE_BITS, SeriesBatch
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.promql.matchers import Matcher
 from kalla.query.store import segments, series_merge

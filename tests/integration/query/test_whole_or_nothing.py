@@ -15,7 +15,7 @@ from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate import leaf, window_computation
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.frames import Steps
-from kalla.query.evaluate.samples import MemorySource, SeriesBatch
+from kalla.query.evaluate.sample_source import MemorySource, SeriesBatch
 from kalla.query.kernels import order_statistics
 from kalla.query.kernels.counters import RATES
 from kalla.query.kernels.over_time import OVER_TIME

@@ -25,7 +25,7 @@ from kalla.query.dispatch.query_records import QueryRecord
 from kalla.query.dispatch.worker_source import WorkerSource
 from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
-from kalla.query.evaluate.samples import MemorySource
+from kalla.query.evaluate.sample_source import MemorySource
 from kalla.query.promql.query_errors import LimitReached, Stopped
 from kalla.query.protocol.work_messages import Assignment, ListWork
 from kalla.query.worker.disk_budget import DiskBudget

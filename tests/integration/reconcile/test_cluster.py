@@ -28,8 +28,8 @@ from kalla.reconcile.runs.execute import carry_out
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import direct_reads, source_planning
 from kalla.reconcile.sources.source_planning import Limits
-from kalla.spark import datasource, functions
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark import datasource, sql_functions
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.spark.placing import place
 from kalla.spark.session import connect
 from tests.cluster import WORKERS, Cluster
@@ -93,7 +93,7 @@ def test_direct_reads_and_tolerance_match_run_on_both_executors(
     connector = PostgresConnector(address(bank), "payments", password)
     parts = connector.split(SLICES)
     assert len(parts) == SLICES
-    functions.install(session)
+    sql_functions.install(session)
     find_executor = finder()
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

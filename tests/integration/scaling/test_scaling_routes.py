@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from kalla.scaling import store
-from kalla.scaling.service import ScalingDecisions, ScalingGauges
+from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
 from kalla.work import presence, queues
 from kalla.work.job import NewJob
 from kalla.work.presence import Announcement

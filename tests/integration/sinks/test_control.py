@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition
 
 from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
-from kalla.sinks.servers.lag import log_ends
+from kalla.sinks.servers.consumer_lag import log_ends
 from kalla.work import leases
 from tests.sinks_kit import Site, event
 

@@ -14,8 +14,8 @@ from pydantic import SecretStr
 from kalla.settings import Spark
 from kalla.sinks.kernel import Delivery, Facts, Kernel, Unsettled
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.clickhouse import Late
-from kalla.sinks.servers.messages import OffsetRange, OffsetsGone
+from kalla.sinks.servers.clickhouse_client import Late
+from kalla.sinks.servers.message_ranges import OffsetRange, OffsetsGone
 from kalla.sinks.slots.child import Connections
 from kalla.sinks.slots.placement import SparkPlacement
 from tests.servers import SparkServer

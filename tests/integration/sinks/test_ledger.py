@@ -14,7 +14,7 @@ from kalla.settings import Database as DatabaseSettings
 from kalla.sinks import ledger, model, store
 from kalla.sinks.kernel import Facts
 from kalla.sinks.ledger import LedgerRow, Partition
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.slots.seat import Seat
 from kalla.work import leases
 from kalla.work.leases import Lease

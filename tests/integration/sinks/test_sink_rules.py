@@ -13,8 +13,8 @@ from kalla.sinks.model import EXACTLY_ONCE, WITHIN_WINDOW, Pipeline
 from kalla.sinks.records import dead_letters, replays
 from kalla.sinks.records.letters import ChunkRequest, ReplayRequest, next_chunk, replay_chunk
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.clickhouse import ClickHouse
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.clickhouse_client import ClickHouse
+from kalla.sinks.servers.message_ranges import OffsetRange
 from tests.integration.sinks.test_control import counted, until
 from tests.sinks_kit import DATABASE, MAPPING, PASSWORD, Site, event
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from kalla.app.connections import ConnectionLimits, most_connections
+from kalla.app.connection_limits import ConnectionLimits, most_connections
 from kalla.app.serving import bind, serving
 from kalla.settings import Settings
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kalla.errors import Conflict, Lost
-from kalla.work.intake import Woken
 from kalla.work.job import NewJob
+from kalla.work.job_insertion import Woken
 from kalla.work.jobs import LONGEST_PAUSE
 from tests.integration.work.model_rows import (
     AttemptRow,

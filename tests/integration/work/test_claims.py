@@ -11,8 +11,8 @@ import pytest
 from kalla.database import Connection, Database
 from kalla.work import jobs, queues
 from kalla.work.job import Job, NewJob
-from kalla.work.services.scheduler import Scheduler
-from kalla.work.wake.postgres import PostgresWake
+from kalla.work.services.delayed_jobs import Scheduler
+from kalla.work.wake.postgres_channel import PostgresWake
 from tests.work_kit import (
     JOB_TYPES,
     Clock,

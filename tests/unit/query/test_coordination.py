@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kalla.query.coordination.coordinator import Bounds, Coordinator, DuplicateQuery
-from kalla.query.coordination.messages import (
+from kalla.query.coordination.events import (
     Acknowledge,
     Action,
     AnswerQuery,

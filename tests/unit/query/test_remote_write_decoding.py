@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kalla.query.evaluate.samples import shard_of
+from kalla.query.evaluate.sample_source import shard_of
 from kalla.query.labels.label_sets import Labels, labels_of
 from kalla.query.store.catalogue import Metadata
 from kalla.query.store.ingest import remote_write, remote_write_kernels

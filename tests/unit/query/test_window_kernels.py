@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kalla.query.evaluate.frames import Steps
 from kalla.query.evaluate.leaf import BaseExpr
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.evaluate.window_computation import compute
 from kalla.query.kernels.exact_sums import ExactSums
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kalla.errors import InvalidInput, Problem, Unavailable
-from kalla.query.evaluate.samples import SeriesBatch, shard_of
+from kalla.query.evaluate.sample_source import SeriesBatch, shard_of
 from kalla.query.labels.label_sets import Labels
 from kalla.query.store.catalogue import Metadata
 from kalla.query.store.ingest import intake as intake_module

@@ -8,7 +8,7 @@ import pytest
 
 from kalla.reconcile.registry import uri_coverage
 from kalla.reconcile.registry.uri_coverage import Refused, covered
-from kalla.storage.patterns import matches
+from kalla.storage.path_patterns import matches
 
 BANK = "postgresql://reader@db.internal/bank"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kalla.errors import KallaError
-from kalla.query.coordination.messages import (
+from kalla.query.coordination.events import (
     Acknowledge,
     Action,
     AnswerQuery,

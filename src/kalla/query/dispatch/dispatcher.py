@@ -20,7 +20,7 @@ import pyarrow as pa
 from kalla import logs
 from kalla.errors import KallaError, Unavailable
 from kalla.query.coordination.coordinator import Bounds, Coordinator
-from kalla.query.coordination.messages import (
+from kalla.query.coordination.events import (
     Acknowledge,
     Action,
     AnswerQuery,

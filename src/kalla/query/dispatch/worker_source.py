@@ -14,7 +14,7 @@ from kalla.query.dispatch.dispatcher import Dispatcher
 from kalla.query.dispatch.query_records import QueryRecord
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.leaf import BaseExpr, Guard, Partial, execute
-from kalla.query.evaluate.samples import MemorySource, SeriesBatch
+from kalla.query.evaluate.sample_source import MemorySource, SeriesBatch
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.matchers import Matcher
 from kalla.query.protocol.artifacts import decode_batch, decode_labels, decode_partial

@@ -18,7 +18,7 @@ from kalla.query.evaluate.annotations import Annotations
 from kalla.query.evaluate.frames import SAME_LABELS, Frame, Steps, stacked
 from kalla.query.evaluate.leaf import BaseExpr, Partial, carried_out
 from kalla.query.evaluate.partial_aggregates import merged
-from kalla.query.evaluate.samples import Source
+from kalla.query.evaluate.sample_source import Source
 from kalla.query.labels.interned import are_distinct, order
 from kalla.query.promql.query_errors import ExecutionFailed, LimitReached, Stopped, TimedOut
 

@@ -14,7 +14,7 @@ import numpy as np
 from kalla.query.array_types import Mask, Whole
 from kalla.query.evaluate.frames import Frame, Steps, stacked
 from kalla.query.evaluate.partial_aggregates import FOLDED, Reduced, Reducer, Reduction
-from kalla.query.evaluate.samples import SeriesBatch, Source
+from kalla.query.evaluate.sample_source import SeriesBatch, Source
 from kalla.query.evaluate.window_computation import in_slices, in_windows, parts
 from kalla.query.labels.interned import Interned, nameless
 from kalla.query.labels.label_sets import Labels, name_of

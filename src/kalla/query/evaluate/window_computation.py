@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kalla.query.array_types import Floats, Mask, Whole
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.kernels import counters, extended_windows, order_statistics, over_time
 
 if TYPE_CHECKING:

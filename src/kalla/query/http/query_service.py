@@ -23,7 +23,7 @@ from kalla import logs, query
 from kalla.errors import NotFound, Unavailable
 from kalla.query.dispatch.query_records import Ending, QueryRecord
 from kalla.query.evaluate.frames import Steps, range_steps
-from kalla.query.evaluate.samples import MemorySource, Source
+from kalla.query.evaluate.sample_source import MemorySource, Source
 from kalla.query.http.response_json import pieces
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features

@@ -13,7 +13,7 @@ from kalla.query.evaluate.evaluation import EvalFlow, Value
 from kalla.query.evaluate.exec_nodes import ExecNode
 from kalla.query.evaluate.frames import SAME_LABELS, Frame, Steps
 from kalla.query.evaluate.leaf import BaseExpr, uncounted_names
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.evaluate.window_computation import compute_all, in_windows
 from kalla.query.labels.interned import are_distinct
 from kalla.query.promql.query_errors import ExecutionFailed

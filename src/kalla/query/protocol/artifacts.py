@@ -22,7 +22,7 @@ from kalla.query.array_types import Whole
 from kalla.query.evaluate.frames import Frame
 from kalla.query.evaluate.leaf import Partial
 from kalla.query.evaluate.partial_aggregates import Reduced
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.kernels.exact_sums import ExactSums
 from kalla.query.labels.interned import Interned
 from kalla.query.labels.label_sets import Labels

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kalla import logs
 from kalla.database import Database
 from kalla.errors import Unavailable
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.store import catalogue, segments
 from kalla.query.store.catalogue import Listing, Metadata
 from kalla.query.store.metadata_cache import MetadataCache

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kalla.query.array_types import Floats, Mask, Whole
-from kalla.query.evaluate.samples import STALE, STALE_BITS, SeriesBatch
+from kalla.query.evaluate.sample_source import STALE, STALE_BITS, SeriesBatch
 from kalla.query.labels.label_sets import name_of
 from kalla.query.promql.matchers import readable
 from kalla.query.store.label_texts import LabelTexts

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from kalla.query.array_types import Mask, Whole
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.labels.interned import Interned
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.matchers import Matcher, readable

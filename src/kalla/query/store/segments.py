@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import NotFound
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.promql.query_errors import ExecutionFailed
 from kalla.query.store import segment_rows
 from kalla.storage import Storage, join

@@ -13,7 +13,7 @@ import structlog
 
 from kalla import logs
 from kalla.errors import KallaError
-from kalla.query.coordination.messages import WorkKey
+from kalla.query.coordination.events import WorkKey
 from kalla.query.promql.query_errors import QueryError, Stopped
 from kalla.query.protocol import control_pb2 as pb
 from kalla.query.protocol.versions import SCHEMA_VERSION

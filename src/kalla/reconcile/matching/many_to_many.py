@@ -14,7 +14,7 @@ from kalla.reconcile.session.rule_sql import (
     same_key,
     unscaled,
 )
-from kalla.reconcile.sql import exact_sums
+from kalla.reconcile.sql import decimal_sums
 from kalla.reconcile.sql.conditions import FUZZY
 
 # More pairs than this of kinds of rows under one key of an M:N rule are not compared.
@@ -73,11 +73,11 @@ def _keep_sums(session: MatchSession, rule: RulePlan, groups: str) -> None:
         return
     scale = rule.sum_scale
     halves = ", ".join(
-        f"{exact_sums.halves(unscaled(f'{side}_rule.amount', scale))} AS {side}_total"
+        f"{decimal_sums.halves(unscaled(f'{side}_rule.amount', scale))} AS {side}_total"
         for side in SIDES
     )
     sums = ", ".join(
-        f"{exact_sums.scaled(exact_sums.whole(f'{side}_total'), scale)} AS {side}_amount"
+        f"{decimal_sums.scaled(decimal_sums.whole(f'{side}_total'), scale)} AS {side}_amount"
         for side in SIDES
     )
     currency = "any_value(left_rule.cur)" if rule.currency else "NULL::VARCHAR"
@@ -97,9 +97,11 @@ def _match_many(session: MatchSession, rule: RulePlan, groups: str) -> None:
     keys = group_columns(rule)
     _find_agreeing(session, rule, keys)
     shared = "".join(f"{name}, " for name in keys)
-    summed = exact_sums.halves(unscaled("amount", rule.sum_scale)) if rule.sums else "NULL"
+    summed = decimal_sums.halves(unscaled("amount", rule.sum_scale)) if rule.sums else "NULL"
     both = " AND ".join(f"a.{name} = b.{name}" for name in keys) or "true"
-    sums = [exact_sums.scaled(exact_sums.whole(f"{each}.total"), rule.sum_scale) for each in "ab"]
+    sums = [
+        decimal_sums.scaled(decimal_sums.whole(f"{side}.total"), rule.sum_scale) for side in "ab"
+    ]
     fits = rule.sum_bound.holds(*sums) if rule.sum_bound else "true"
     shape = (
         "CASE WHEN a.n = 1 AND b.n = 1 THEN '1:1' WHEN a.n = 1 THEN '1:N'"

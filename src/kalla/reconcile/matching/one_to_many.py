@@ -20,7 +20,7 @@ from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import conjunction, group_columns, same_key, unscaled
-from kalla.reconcile.sql import exact_sums
+from kalla.reconcile.sql import decimal_sums
 
 # More pairs than this under one key with several rows on the one side are not looked into.
 _HOT_PAIRS = 1_000_000
@@ -128,7 +128,7 @@ def _find_admissible(session: MatchSession, rule: RulePlan, one: Side, many: Sid
         f" SELECT one, n, counting, coalesce({_whole_fits(rule, one)}, false) AS fits"
         " FROM (SELECT one, count(*) AS n, count(*) FILTER (many_amount <> 0) AS counting,"
         " any_value(one_amount) AS amount,"
-        f" {exact_sums.halves('many_amount')} AS total"
+        f" {decimal_sums.halves('many_amount')} AS total"
         " FROM admissible WHERE alone GROUP BY one)"
     )
 
@@ -147,8 +147,8 @@ def _whole_fits(rule: RulePlan, one: Side) -> str:
     """Over the amount of one row and the total of its admissible rows: whether that fits it."""
     if rule.sum_bound is None:
         return "true"
-    row = exact_sums.scaled("amount", rule.sum_scale)
-    total = exact_sums.scaled(exact_sums.whole("total"), rule.sum_scale)
+    row = decimal_sums.scaled("amount", rule.sum_scale)
+    total = decimal_sums.scaled(decimal_sums.whole("total"), rule.sum_scale)
     return rule.sum_bound.holds(row, total) if one == "left" else rule.sum_bound.holds(total, row)
 
 

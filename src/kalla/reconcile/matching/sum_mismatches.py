@@ -8,7 +8,7 @@ from kalla.reconcile.plan.plan import Plan, RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import conjunction, group_columns, unscaled
-from kalla.reconcile.sql import column_values, exact_sums
+from kalla.reconcile.sql import column_values, decimal_sums
 from kalla.reconcile.sql.column_values import Value, literal
 
 SAID = ("left_value", "right_value", "difference")  # as texts
@@ -39,12 +39,12 @@ def keep(session: MatchSession, rule: RulePlan, groups: str) -> None:
             f"CREATE OR REPLACE TEMP TABLE {side}_short AS {_left(rule, side, keys, groups)}"
         )
     amount = Value("", "number", rule.sum_scale)
-    sums = [exact_sums.scaled(exact_sums.whole(f"{each}.total"), amount.scale) for each in "ab"]
+    sums = [decimal_sums.scaled(decimal_sums.whole(f"{each}.total"), amount.scale) for each in "ab"]
     said = [column_values.shown(amount, sql) for sql in sums]
     said.append(rule.sum_bound.difference(sums[0], sums[1], amount.scale))
     shared = "".join(f"{name}, " for name in keys)
     left, right = (
-        f"(SELECT {shared}{exact_sums.halves('units')} AS total FROM {side}_short GROUP BY ALL)"
+        f"(SELECT {shared}{decimal_sums.halves('units')} AS total FROM {side}_short GROUP BY ALL)"
         for side in SIDES
     )
     listed = [f"a.{name}" for name in keys]

@@ -29,7 +29,7 @@ from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns, held
 from kalla.reconcile.sql.duckdb_limits import Bounds, bounded
 from kalla.spark.connectors.connector import Slice
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.storage import LOCAL, Storage
 
 PROFILED = Bounds(memory="2GB", threads=2, seconds=120)

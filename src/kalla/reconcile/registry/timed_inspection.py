@@ -28,7 +28,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.redaction import scrub
 from kalla.secrets import Vault
 from kalla.settings import Settings
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.storage import Storage
 
 Result = TypeVar("Result")

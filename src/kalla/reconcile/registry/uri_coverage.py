@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kalla.reconcile.recipe.model import DATABASES
-from kalla.storage.patterns import MAGIC, matches
+from kalla.storage.path_patterns import MAGIC, matches
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _MOST_ENTRIES = 200_000

@@ -43,7 +43,7 @@ from kalla.reconcile.sources.scanning import checksums
 from kalla.reconcile.sources.scanning.checksums import Marks
 from kalla.reconcile.sources.source_planning import Chunk, Limits, Resolve
 from kalla.reconcile.user_sql import match_sql
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage

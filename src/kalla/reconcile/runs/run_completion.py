@@ -27,8 +27,8 @@ from kalla.settings import Settings
 from kalla.storage import Storage, join
 from kalla.work import jobs, runs
 from kalla.work.handler import Context, Stateless
-from kalla.work.intake import Woken
 from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
 from kalla.work.wake.channel import Wake

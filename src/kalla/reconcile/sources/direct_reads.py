@@ -24,7 +24,7 @@ from kalla.reconcile.sources.source_planning import (
 )
 from kalla.reconcile.sql.column_values import quote
 from kalla.spark.connectors.connector import Slice, arrow_schema
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 
 FORMAT = "direct"
 

@@ -33,7 +33,7 @@ from kalla.reconcile.sources.source_planning import (
 from kalla.reconcile.sql.column_values import quote
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.spark.connectors.connector import ColumnType, Slice
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.storage import LOCAL, Storage
 
 LOOK = Bounds(seconds=20)

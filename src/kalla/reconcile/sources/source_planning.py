@@ -24,7 +24,7 @@ from kalla.reconcile.sources.scanning.column_names import demand_names
 from kalla.secrets import variable_of
 from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
-from kalla.spark.connectors.postgres import MOST_SLICES, PostgresConnector
+from kalla.spark.connectors.postgres_connector import MOST_SLICES, PostgresConnector
 from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.storage import LOCAL, Storage
 from kalla.storage.files import File

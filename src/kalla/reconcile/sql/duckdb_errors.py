@@ -9,7 +9,7 @@ import duckdb
 
 from kalla.errors import KallaError, Permanent, Unavailable
 from kalla.redaction import scrub
-from kalla.storage.failures import NO_ROOM
+from kalla.storage.storage_failures import NO_ROOM
 
 _LONGEST_LINE = 200
 LINES = 3  # of an error in a CSV: where, the line itself, and what is wrong with it

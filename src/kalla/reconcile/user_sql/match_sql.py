@@ -28,7 +28,7 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.sources import direct_reads
 from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import held, literal, quote
-from kalla.spark import functions
+from kalla.spark import sql_functions
 from kalla.spark.placing import place
 from kalla.spark.sandbox import searches
 from kalla.spark.session import require_reading
@@ -77,7 +77,7 @@ def find_pairs(
     from pyspark.errors import AnalysisException, PySparkException
 
     require_reading(session)
-    functions.install(session)
+    sql_functions.install(session)
     for name, setting in _SETTINGS.items():
         session.conf.set(name, setting)
     copied = _copied(session, plan, folder, resources)

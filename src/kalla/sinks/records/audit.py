@@ -17,10 +17,10 @@ from kalla.sinks.ledger import LedgerRow
 from kalla.sinks.model import RowRules
 from kalla.sinks.records.letters import OPEN
 from kalla.sinks.rows.transform import Transform
-from kalla.sinks.servers.clickhouse import ClickHouse
-from kalla.sinks.servers.connections import Resolve, kafka_settings, target
-from kalla.sinks.servers.lag import log_ends
-from kalla.sinks.servers.messages import Message, OffsetRange, Reader
+from kalla.sinks.servers.clickhouse_client import ClickHouse
+from kalla.sinks.servers.consumer_lag import log_ends
+from kalla.sinks.servers.message_ranges import Message, OffsetRange, Reader
+from kalla.sinks.servers.server_connections import Resolve, kafka_settings, target
 from kalla.sinks.store import PipelineRecord
 
 _STEP = 200_000

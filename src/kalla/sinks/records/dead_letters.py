@@ -8,8 +8,8 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from kalla.sinks.records.letters import OPEN
-from kalla.sinks.servers.clickhouse import ClickHouse
-from kalla.sinks.servers.connections import Resolve, target
+from kalla.sinks.servers.clickhouse_client import ClickHouse
+from kalla.sinks.servers.server_connections import Resolve, target
 from kalla.sinks.store import PipelineRecord
 
 _MOST_GROUPS = 100

@@ -24,8 +24,8 @@ from kalla.sinks.kernel import (
 from kalla.sinks.model import RowRules
 from kalla.sinks.rows.mapping import DeadLetter
 from kalla.sinks.rows.transform import Transform
-from kalla.sinks.servers.clickhouse import ClickHouse
-from kalla.sinks.servers.messages import Message, OffsetRange
+from kalla.sinks.servers.clickhouse_client import ClickHouse
+from kalla.sinks.servers.message_ranges import Message, OffsetRange
 
 Cursor = tuple[int, int, int]  # generation, partition, offset
 

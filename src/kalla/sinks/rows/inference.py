@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from kalla.sinks.model import PROVENANCE, Column
 from kalla.sinks.rows.mapping import parse_exactly
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 _MOST_FIELDS = 300
 _MOST_EXAMPLES = 3

@@ -18,7 +18,7 @@ import pyarrow.json as pj
 
 from kalla.sinks.model import Column
 from kalla.sinks.rows.types import ColumnType, Unfit
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 _MOST_BYTES = 1 << 30
 _INTEGER = re.compile(r"U?Int(8|16|32|64)")

@@ -15,7 +15,7 @@ from kalla.errors import Problem
 from kalla.sinks.model import Column
 from kalla.sinks.rows.json_columns import JsonColumns, Misfit
 from kalla.sinks.rows.types import ColumnType, Unfit, column_type
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 _FEW = 32  # so few documents are quicker read one by one
 _PATIENCE = 20  # batches

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from kalla.sinks.model import RowRules
 from kalla.sinks.rows.transform import Transform
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 _TEXT_BYTES = 2000
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from kalla.sinks.model import RowRules
 from kalla.sinks.rows.filters import Filter, Place
 from kalla.sinks.rows.mapping import DeadLetter, Mapper
-from kalla.sinks.servers.messages import Message
+from kalla.sinks.servers.message_ranges import Message
 
 
 @dataclass(frozen=True)

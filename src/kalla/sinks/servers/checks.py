@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kalla.errors import InvalidInput, Problem
 from kalla.sinks.kernel import DEAD_LETTER_COLUMNS
 from kalla.sinks.model import EXACTLY_ONCE, PROVENANCE, WITHIN_WINDOW, Column, Pipeline
-from kalla.sinks.servers.clickhouse import (
+from kalla.sinks.servers.clickhouse_client import (
     LEAST_WINDOW,
     ClickHouse,
     Target,

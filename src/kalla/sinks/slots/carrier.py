@@ -17,9 +17,9 @@ from kalla.sinks import ledger, plan, store
 from kalla.sinks.kernel import DEAD_LETTER_COLUMNS
 from kalla.sinks.ledger import Partition
 from kalla.sinks.servers.checks import wanted_columns
-from kalla.sinks.servers.clickhouse import check_problems
-from kalla.sinks.servers.connections import Resolve, connections
-from kalla.sinks.servers.messages import OffsetRange
+from kalla.sinks.servers.clickhouse_client import check_problems
+from kalla.sinks.servers.message_ranges import OffsetRange
+from kalla.sinks.servers.server_connections import Resolve, connections
 from kalla.sinks.slots.child import Child, Connections
 from kalla.sinks.slots.deliveries import Deliveries, Table
 from kalla.sinks.slots.member import GroupMember, LogEnds, TopicFacts, topic_facts

@@ -27,7 +27,7 @@ from kalla.sinks.records.letters import (
     next_chunk,
     replay_chunk,
 )
-from kalla.sinks.servers.clickhouse import ClickHouse, TableState, Target, describe
+from kalla.sinks.servers.clickhouse_client import ClickHouse, TableState, Target, describe
 
 _LENGTH = struct.Struct("<Q")
 

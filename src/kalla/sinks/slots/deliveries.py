@@ -14,7 +14,7 @@ from kalla.sinks import ledger, plan, store
 from kalla.sinks.kernel import Delivery, Facts, Unsettled
 from kalla.sinks.ledger import Partition
 from kalla.sinks.model import RowRules
-from kalla.sinks.servers.messages import OffsetRange, OffsetsGone
+from kalla.sinks.servers.message_ranges import OffsetRange, OffsetsGone
 from kalla.sinks.slots.child import Child, Connections
 from kalla.sinks.slots.member import GroupMember
 from kalla.sinks.slots.placement import Result, SparkPlacement, place_locally

@@ -14,7 +14,7 @@ from kalla.errors import KallaError, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.sinks.kernel import Delivery, Facts, Kernel
-from kalla.sinks.servers.messages import OffsetsGone
+from kalla.sinks.servers.message_ranges import OffsetsGone
 from kalla.sinks.slots.child import Child, Connections
 from kalla.spark.placing import place
 from kalla.spark.session import connect

@@ -9,7 +9,7 @@ import time
 from kalla.database import Database
 from kalla.settings import Leases, Settings
 from kalla.sinks import store
-from kalla.sinks.servers.connections import Resolve
+from kalla.sinks.servers.server_connections import Resolve
 from kalla.sinks.slots.carrier import Carrier, Dependencies
 from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.seat import Seat

@@ -10,8 +10,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox.functions import INSTEAD, MADE_OF_TEXTS
-from kalla.spark.sandbox.report import Report, shown
+from kalla.spark.sandbox.allowed_functions import INSTEAD, MADE_OF_TEXTS
+from kalla.spark.sandbox.sql_problems import Report, shown
 from kalla.spark.sandbox.uses import WRITTEN, Use, becomes
 
 _BLANK: Final = r"[\s\x00-\x1f\x7f-\x9f]"

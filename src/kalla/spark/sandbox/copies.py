@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 
 from kalla.spark.sandbox.names import folded, read_by
-from kalla.spark.sandbox.report import Report
+from kalla.spark.sandbox.sql_problems import Report
 
 MOST: Final = 20_000
 _ENOUGH: Final = 10**12  # further, nobody needs to count

@@ -27,7 +27,7 @@ from kalla.spark.sandbox.grammar import (
     called,
     instead_of,
 )
-from kalla.spark.sandbox.report import Report, shown
+from kalla.spark.sandbox.sql_problems import Report, shown
 
 LONGEST: Final = 100_000
 _DEEPEST_NESTING: Final = 25  # the parser takes some 25 frames of Python's 1,000 for each

@@ -14,10 +14,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox import patterns, tries
-from kalla.spark.sandbox.functions import LENGTHS, PATTERNS, SEARCHES, SHORT
+from kalla.spark.sandbox import regex_patterns, tries
+from kalla.spark.sandbox.allowed_functions import LENGTHS, PATTERNS, SEARCHES, SHORT
 from kalla.spark.sandbox.names import folded
-from kalla.spark.sandbox.report import Report, shown
+from kalla.spark.sandbox.sql_problems import Report, shown
 
 MOST: Final = 10_000
 _USUAL: Final = 100  # characters of a text
@@ -150,9 +150,9 @@ class _Growth:
         if not isinstance(pattern, exp.RawString | exp.Literal):
             return  # `values` says so
         try:
-            found = patterns.read(pattern.name)
+            found = regex_patterns.read(pattern.name)
             count = tries.of_pattern(found, length)
-        except patterns.Unreadable:
+        except regex_patterns.Unreadable:
             self._report.add(
                 f"the pattern {shown(pattern.name)} may run without end: it repeats a group that "
                 "repeats or chooses, is not closed, or has what only Java would read; or "
@@ -163,7 +163,7 @@ class _Growth:
                 "behind the repetition, (…)*+, so that nothing is given back",
             )
         else:
-            if name == "regexp_replace" and patterns.looks_around_for_a_group(found):
+            if name == "regexp_replace" and regex_patterns.looks_around_for_a_group(found):
                 # Otherwise all that a group has found is, in all, no longer than the text.
                 self._report.add(
                     f"the pattern {shown(pattern.name)} of regexp_replace has a group that looks "

@@ -14,9 +14,9 @@ from typing import Final
 from sqlglot import exp
 
 from kalla.spark.sandbox import columns
+from kalla.spark.sandbox.allowed_functions import WITHOUT_PARENTHESES
 from kalla.spark.sandbox.columns import Columns, lowered
-from kalla.spark.sandbox.functions import WITHOUT_PARENTHESES
-from kalla.spark.sandbox.report import Report, nearest, nearest_or_all, shown
+from kalla.spark.sandbox.sql_problems import Report, nearest, nearest_or_all, shown
 
 MOST_TABLES: Final = 64
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from kalla.spark.sandbox.functions import AGGREGATES, ORDERED
+from kalla.spark.sandbox.allowed_functions import AGGREGATES, ORDERED
 from kalla.spark.sandbox.names import folded
-from kalla.spark.sandbox.report import Report
+from kalla.spark.sandbox.sql_problems import Report
 
 
 def check(tree: exp.Expr, report: Report) -> None:

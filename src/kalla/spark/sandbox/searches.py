@@ -12,8 +12,8 @@ from typing import Final
 
 from sqlglot import ErrorLevel, exp
 
-from kalla.spark.sandbox import patterns, tries
-from kalla.spark.sandbox.functions import PATTERNS, SEARCHES, WITH_UNIT
+from kalla.spark.sandbox import regex_patterns, tries
+from kalla.spark.sandbox.allowed_functions import PATTERNS, SEARCHES, WITH_UNIT
 from kalla.spark.sandbox.grammar import Held
 from kalla.spark.sandbox.growth import percent_signs
 
@@ -86,7 +86,7 @@ def _longest_for(pattern: exp.Expr) -> int:
     """The longest text on which a pattern is tried no more often than is allowed."""
     if not isinstance(pattern, exp.Literal | exp.RawString):
         return _LONGEST  # the sandbox has refused it
-    read = patterns.read(pattern.name)
+    read = regex_patterns.read(pattern.name)
     shortest, longest = 1, _LONGEST
     while shortest < longest:
         middle = (shortest + longest + 1) // 2

@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox.functions import CASTS, DATES, SHORT, TEXTS
+from kalla.spark.sandbox.allowed_functions import CASTS, DATES, SHORT, TEXTS
 
 _POINTS: Final = {
     exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ,

@@ -8,8 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox.clock import constant
-from kalla.spark.sandbox.functions import (
+from kalla.spark.sandbox.allowed_functions import (
     FUNCTIONS,
     INSTEAD,
     LENGTHS,
@@ -18,8 +17,9 @@ from kalla.spark.sandbox.functions import (
     REASONS,
     WITH_UNIT,
 )
+from kalla.spark.sandbox.clock import constant
 from kalla.spark.sandbox.grammar import UNITS
-from kalla.spark.sandbox.report import Report, nearest, shown
+from kalla.spark.sandbox.sql_problems import Report, nearest, shown
 
 _LONGEST_PADDING: Final = 1_000
 _LONGEST_PATTERN: Final = 1_000

@@ -29,7 +29,7 @@ from kalla.tables.http.api_models import (
 )
 from kalla.tables.http.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.model import SourceDefinition, parse, read_names
-from kalla.tables.schedule.lag import lateness
+from kalla.tables.schedule.lag_reason import lateness
 from kalla.tables.schedule.plan import (
     BASE_SECONDS,
     downstream,

@@ -35,8 +35,8 @@ from kalla.tables.sources import mirrors
 from kalla.tables.sources.snapshots import Pin, pin
 from kalla.tables.store import Entry, Source, Table, Tick
 from kalla.work import jobs
-from kalla.work.intake import Woken
 from kalla.work.job import NewJob
+from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic
 from kalla.work.wake.channel import Wake

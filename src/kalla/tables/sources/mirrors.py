@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from kalla.database import Connection
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
-from kalla.spark.connectors.postgres import PostgresConnector
+from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.tables import store
 from kalla.tables.delta.commit import FencedTable, Frontier, Stale, difference, of_keys
 from kalla.tables.model import SourceDefinition

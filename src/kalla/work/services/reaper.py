@@ -11,7 +11,7 @@ from kalla.database import Connection, Database
 from kalla.statements import load
 from kalla.work import jobs as job_store
 from kalla.work import runs
-from kalla.work.intake import Woken
+from kalla.work.job_insertion import Woken
 from kalla.work.metrics import Metrics
 from kalla.work.service import Periodic, SetAside, each_step
 from kalla.work.wake.channel import Wake

@@ -22,8 +22,8 @@ from kalla.errors import (
 from kalla.redaction import scrub
 from kalla.work import jobs as job_store
 from kalla.work.handler import settles
-from kalla.work.intake import Woken
 from kalla.work.job import Outcome
+from kalla.work.job_insertion import Woken
 from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.job_type import JobTypes
 from kalla.work.metrics import Metrics

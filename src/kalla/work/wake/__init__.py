@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from kalla.database import Database
 from kalla.settings import Settings
 from kalla.work.wake.channel import Wake
-from kalla.work.wake.nats import NatsWake
-from kalla.work.wake.postgres import PostgresWake
+from kalla.work.wake.nats_channel import NatsWake
+from kalla.work.wake.postgres_channel import PostgresWake
 
 __all__ = ["NatsWake", "PostgresWake", "Wake", "open_channel"]
 

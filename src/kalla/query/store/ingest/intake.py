@@ -23,7 +23,7 @@ from kalla import logs
 from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import KallaError, Unavailable
 from kalla.query.array_types import Floats, Mask, Whole
-from kalla.query.evaluate.samples import STALE_BITS, SeriesBatch
+from kalla.query.evaluate.sample_source import STALE_BITS, SeriesBatch
 from kalla.query.store.catalogue import Metadata
 from kalla.query.store.ingest.series_index import REFUSED, Refusals, SeriesIndex
 from kalla.settings import Metrics

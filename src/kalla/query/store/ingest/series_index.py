@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kalla.errors import KallaError
 from kalla.query.array_types import Mask, Whole
-from kalla.query.evaluate.samples import shard_of, shard_of_words
+from kalla.query.evaluate.sample_source import shard_of, shard_of_words
 from kalla.query.labels.label_sets import Labels, name_of, shown
 from kalla.query.promql.syntax_tree import METRIC_NAME
 from kalla.query.store.label_texts import LabelTexts

@@ -19,7 +19,7 @@ from kalla import logs
 from kalla.database import Connection
 from kalla.errors import Conflict, KallaError, Permanent, Unavailable
 from kalla.query.array_types import Mask
-from kalla.query.evaluate.samples import SeriesBatch
+from kalla.query.evaluate.sample_source import SeriesBatch
 from kalla.query.store import catalogue, segments
 from kalla.query.store.maintenance.compaction_plan import Bounds, Merge, span
 from kalla.query.store.segment_cache import SegmentCache

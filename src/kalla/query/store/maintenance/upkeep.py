@@ -19,8 +19,8 @@ from kalla.query.store.maintenance.retention import RetentionTask
 from kalla.settings import Settings
 from kalla.statements import load
 from kalla.work import jobs
-from kalla.work.intake import Woken
 from kalla.work.job import NewJob
+from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
 from kalla.work.wake.channel import Wake

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from kalla.errors import NotFound, Unavailable
 from kalla.sinks.ledger import LedgerRow
-from kalla.sinks.servers.connections import Resolve, kafka_settings
 from kalla.sinks.servers.kafka_client import open_consumer
+from kalla.sinks.servers.server_connections import Resolve, kafka_settings
 from kalla.sinks.store import PipelineRecord
 
 _SECONDS = 10.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kalla.sinks.servers.lag import log_ends
-from kalla.sinks.servers.messages import Message, OffsetRange, OffsetsGone, Reader
+from kalla.sinks.servers.consumer_lag import log_ends
+from kalla.sinks.servers.message_ranges import Message, OffsetRange, OffsetsGone, Reader
 
 _SECONDS = 15.0
 

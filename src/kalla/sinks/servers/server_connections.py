@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pydantic import SecretStr
 
 from kalla.sinks.model import ClickHouseConfig, KafkaConfig
-from kalla.sinks.servers.clickhouse import Target
+from kalla.sinks.servers.clickhouse_client import Target
 from kalla.sinks.slots.child import Connections
 
 Resolve = Callable[[str], SecretStr]

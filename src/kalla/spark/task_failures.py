@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from kalla.errors import KallaError, Unavailable
 from kalla.redaction import scrub
-from kalla.storage.failures import NO_ROOM
+from kalla.storage.storage_failures import NO_ROOM
 
 _FRAME = '  File "'
 
