@@ -2,6 +2,7 @@
 
 What must hold: every job completes once, there are never more workers than allowed, and a worker
 that the scaler drains ends in order, with its jobs completed or handed back at no counted failure.
+A fault waits until there is something to disturb: killing workers that have no job proves nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +41,16 @@ from kalla.work.job import NewJob
 
 _MOST = 3
 _LOOK = 0.1
-_FAULTS = ("worker killed", "worker frozen", "scaler killed", "load rises")
+_FAULTS = {
+    "load rises": 20,
+    "busy worker killed": 25,
+    "scaler killed": 10,
+    "load falls": 10,
+    "busy worker frozen": 20,
+    "scaler restarted": 10,
+    "starting worker killed": 5,
+}
+_PATIENCE = 180.0  # seconds until what a fault waits for must have come
 
 
 @dataclass
@@ -52,6 +63,7 @@ class Run:
     scaler: subprocess.Popen[bytes] | None = None
     most: int = 0  # workers at once that were not told to go
     killed: int = 0
+    disturbed_jobs: int = 0  # that ran when a fault ended or froze their worker
     job_ids: list[int] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     frozen: set[int] = field(default_factory=set)
@@ -110,21 +122,24 @@ async def _disturbed(
 
     async def submit(number: int) -> None:
         new = [
-            NewJob("probe", {"sleep": run.chance.uniform(0.05, 1.0)}, max_attempts=100)
+            NewJob("probe", {"sleep": run.chance.uniform(0.2, 3.0)}, max_attempts=100)
             for _ in range(number)
         ]
         async with database.transaction() as connection:
             run.job_ids += (await jobs.insert(connection, known, new)).job_ids
 
     began = time.monotonic()
-    await submit(8)
-    for _ in range(faults):
-        await _watch(run, run.chance.uniform(0.3, 2.0))
-        kind = run.chance.choice(_FAULTS)
-        if kind == "load rises":
-            await submit(run.chance.randint(1, 12))
-        else:
-            _disturb(run, kind)
+    for number in range(faults):
+        # The first ones in turn, so that a short run has each kind; then by chance.
+        kinds = list(_FAULTS)
+        kind = (
+            kinds[number]
+            if number < len(kinds)
+            else run.chance.choices(kinds, list(_FAULTS.values()))[0]
+        )
+        await _watch(run, run.chance.uniform(0.1, 1.0))
+        await submit(run.chance.randint(4, 12) if kind == "load rises" else 2)
+        await _disturb(run, database, kind)
         run.faults[kind] += 1
     await submit(4)
     _thaw(run)
@@ -136,7 +151,8 @@ async def _disturbed(
     async with database.transaction() as connection:
         cursor = await connection.execute(
             "SELECT coalesce(sum(failures), 0)::integer AS failures, count(*)::integer AS jobs,"
-            " count(*) FILTER (WHERE status = 'completed')::integer AS completed FROM kalla.jobs"
+            " count(*) FILTER (WHERE status = 'completed')::integer AS completed,"
+            " coalesce(sum(fence - 1), 0)::integer AS repeated FROM kalla.jobs"
         )
         (totals,) = await cursor.fetchall()
     violations = _violations(run, statuses, totals, left)
@@ -145,6 +161,8 @@ async def _disturbed(
         "faults": dict(run.faults),
         "most_workers": run.most,
         "failures_counted": totals["failures"],
+        "repeated": totals["repeated"],
+        "disturbed_jobs": run.disturbed_jobs,
         "drained": len(_drained(run)),
         "seconds": round(time.monotonic() - began, 1),
         "violations": violations,
@@ -162,6 +180,8 @@ def _violations(run: Run, statuses: Counter[str], totals: dict[str, Any], left: 
     # A worker has two places: each kill or freeze costs at most two attempts, a drain none.
     if totals["failures"] > 2 * run.killed:
         found.append(f"{totals['failures']} failures by {run.killed} killed or frozen workers")
+    if run.disturbed_jobs and not totals["repeated"]:
+        found.append(f"{run.disturbed_jobs} running jobs were disturbed, and none began anew")
     for name in _drained(run):
         text = (run.folder / "logs" / f"{name}.log").read_text("utf-8", "replace")
         if "worker stopped" not in text and name not in _interrupted(run):
@@ -184,27 +204,98 @@ def _names(run: Run, event: str) -> list[str]:
     return [each.group() for each in found if each]
 
 
-def _disturb(run: Run, kind: str) -> None:
-    workers = run.workers()
-    if kind == "scaler killed":
+async def _disturb(run: Run, database: Database, kind: str) -> None:
+    if kind == "load rises":
+        return
+    if kind == "load falls":
+        drained = len(_drained(run))
+        await _wait(run, lambda: _is(len(_drained(run)) > drained), "no idle worker was drained")
+    elif kind == "scaler restarted":
+        await _wait_for_busy(run, database)
+        await asyncio.to_thread(_restart, run)
+    elif kind == "scaler killed":
+        busy = await _wait_for_busy(run, database)
+        run.disturbed_jobs += sum(busy.values())
         assert run.scaler is not None
         # Its workers die with it: all of their jobs are lost at once.
+        workers = run.workers()
         run.killed += len(workers)
         _note(run, workers)
         run.scaler.kill()
         run.scaler.wait()
         run.frozen.clear()
         run.start()
-    elif workers:
-        victim = run.chance.choice(workers)
-        run.killed += 1
-        _note(run, [victim])
-        with suppress(psutil.NoSuchProcess):
-            if kind == "worker killed":
-                victim.kill()
-            else:
-                victim.suspend()
-                run.frozen.add(victim.pid)
+    elif kind == "starting worker killed":
+        busy = await _busy(run, database)
+        young = [worker for worker in run.workers() if worker.pid not in busy]
+        _end_worker(run, young, frozen=False)
+    else:
+        busy = await _wait_for_busy(run, database)
+        victims = [worker for worker in run.workers() if worker.pid in busy]
+        run.disturbed_jobs += _end_worker(run, victims, frozen="frozen" in kind, jobs=busy)
+
+
+def _end_worker(
+    run: Run, among: list[psutil.Process], *, frozen: bool, jobs: dict[int, int] | None = None
+) -> int:
+    """Kill or freeze one of these workers; the jobs that it had."""
+    if not among:
+        return 0
+    victim = run.chance.choice(among)
+    run.killed += 1
+    _note(run, [victim])
+    with suppress(psutil.NoSuchProcess):
+        if frozen:
+            victim.suspend()
+            run.frozen.add(victim.pid)
+        else:
+            victim.kill()
+    return (jobs or {}).get(victim.pid, 0)
+
+
+def _restart(run: Run) -> None:
+    """SIGTERM: the scaler drains all of its workers before it ends."""
+    assert run.scaler is not None
+    _thaw(run)
+    run.scaler.terminate()
+    run.scaler.wait(_PATIENCE)
+    run.start()
+
+
+async def _busy(run: Run, database: Database) -> dict[int, int]:
+    """How many jobs each worker has that is alive, awake and not on its way out, by its pid."""
+    alive = {worker.pid for worker in run.workers()} - run.frozen
+    async with database.transaction() as connection:
+        cursor = await connection.execute(
+            "SELECT workers.pid, count(*)::integer AS jobs FROM kalla.jobs"
+            " JOIN kalla.workers USING (worker) WHERE status = 'claimed' GROUP BY 1"
+        )
+        rows = await cursor.fetchall()
+    return {row["pid"]: row["jobs"] for row in rows if row["pid"] in alive}
+
+
+async def _wait_for_busy(run: Run, database: Database) -> dict[int, int]:
+    busy: dict[int, int] = {}
+
+    async def some() -> bool:
+        nonlocal busy
+        busy = await _busy(run, database)
+        return bool(busy)
+
+    await _wait(run, some, "no worker became busy")
+    return busy
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def _wait(run: Run, condition: Callable[[], Awaitable[bool]], complaint: str) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not await condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{complaint} within {_PATIENCE:g} s")
+        await _watch(run, 2 * _LOOK)
 
 
 def _note(run: Run, victims: list[psutil.Process]) -> None:

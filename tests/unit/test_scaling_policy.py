@@ -46,6 +46,10 @@ def test_scaling_down_waits_until_the_highest_recent_need_has_passed() -> None:
     fallen = inputs(current=6)
     held = desired(fallen, POLICY, [Need(950.0, 6)])
     assert (held.desired, held.limit) == (6, "stabilisation")
+    assert held.reason == (
+        "0 waiting and 0 running need 0 workers; "
+        "not scaled because 6 workers were needed within the last 60 s"
+    )
     assert desired(fallen, POLICY, [Need(939.0, 6)]).desired < 6
 
 

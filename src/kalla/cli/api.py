@@ -18,7 +18,7 @@ def command(
 
     Examples:
 
-      kalla migrate && kalla api --host 0.0.0.0 --port 3001
+      kalla api --host 0.0.0.0 --port 3001
     """
     from kalla.app.api import run_api
 

@@ -30,7 +30,14 @@ def command(
     ] = 200_000,
     folder: Annotated[Path, typer.Option(help="Where sources and evidence go.")] = Path("demo"),
 ) -> None:
-    """Make a realistic pair of sources, reconcile them, and print the report."""
+    """Make a realistic pair of sources, reconcile them, and print the report.
+
+    Examples:
+
+      kalla demo
+
+      kalla demo --rows 1000000 --folder /tmp/demo
+    """
     console = Console(stderr=True, highlight=False)
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from kalla.cli.examples import epilog
 from kalla.errors import InvalidInput, KallaError, StartFailed
 from kalla.web.text_format import visible_lines
 
@@ -100,7 +101,7 @@ def application(arguments: list[str]) -> typer.Typer:
             continue
         module = import_module(module_name)
         if hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=summary)
+            app.add_typer(module.app, name=name, help=summary, epilog=epilog(name))
         else:
             app.command(name)(module.command)
     return app

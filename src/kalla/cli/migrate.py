@@ -10,7 +10,14 @@ from kalla import database, logs, settings
 
 
 def command() -> None:
-    """Apply the migrations the database does not have yet; two at once do no harm."""
+    """Apply the migrations the database does not have yet; two at once do no harm.
+
+    Examples:
+
+      kalla migrate
+
+      KALLA_DATABASE_URL=postgresql://kalla@db/kalla kalla migrate
+    """
     effective = settings.load()
     logs.configure("warning", effective.settings.log.format)
     applied = asyncio.run(database.migrate(effective.settings.database))

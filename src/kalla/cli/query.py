@@ -54,6 +54,14 @@ def command(
 
     `kalla query list` shows the queries under way, `kalla query kill ID` ends one. A metric that is
     called `list` is asked for as `{__name__="list"}`.
+
+    Examples:
+
+      kalla query 'sum by (queue) (kalla_queue_depth)'
+
+      kalla query 'rate(http_requests_total[5m])' --start now-1h --step 1m
+
+      kalla query up --explain
     """
     if expression == "list" and query_id is None:
         list_queries(style)

@@ -18,7 +18,14 @@ def command(
     threads: Annotated[int | None, typer.Option(help="Work units to execute at once.")] = None,
     name: Annotated[str | None, typer.Option(help="Its identity; else host name and port.")] = None,
 ) -> None:
-    """Execute work units of queries for API processes; SIGTERM drains."""
+    """Execute work units of queries for API processes; SIGTERM drains.
+
+    Examples:
+
+      kalla query-worker
+
+      kalla query-worker --port 9321 --artifact-port 9322 --threads 4
+    """
     from kalla.app.query_worker import run_query_worker
 
     given = {"port": port, "artifact_port": artifact_port, "threads": threads, "name": name}

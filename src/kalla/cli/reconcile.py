@@ -76,7 +76,7 @@ def command(
 
       kalla reconcile invoices.yaml
 
-      kalla reconcile invoices.yaml --set month=2026-10 --output s3://evidence/october
+      kalla reconcile invoices.yaml --set month=2026-10 --output october
     """
     try:
         values = given_values(given or [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,7 +16,18 @@ from kalla.settings import Settings
 from kalla.work.service import Periodic
 
 _INTERVAL = 5.0
+_FRESH_SECONDS = 60.0
 _KEEP_DECISIONS_SECONDS = 7 * 24 * 3600.0
+_GAUGES: tuple[tuple[str, str, Callable[[Decision], float]], ...] = (
+    ("waiting", "Jobs of a role that a worker could claim now", lambda d: d.inputs.waiting),
+    ("running", "Jobs of a role that run", lambda d: d.inputs.running),
+    ("demand", "Waiting and running jobs of a role", lambda d: d.inputs.demand),
+    ("oldest_wait_seconds", "How long a job has waited", lambda d: d.inputs.oldest_wait_seconds),
+    ("current_workers", "Workers that take a role", lambda d: d.inputs.current),
+    ("busy_workers", "Workers of a role that have a job", lambda d: d.inputs.busy),
+    ("saturation", "Running jobs / places of a role's workers", lambda d: d.inputs.saturation),
+    ("desired_workers", "Workers that a role should have", lambda d: d.desired),
+)
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -57,25 +69,31 @@ class ScalingDecisions(Periodic):
 
 
 class ScalingGauges(Collector):
-    """The newest decisions as metrics. Nothing before the first: absent is not zero."""
+    """The newest decisions as metrics. Nothing before the first, nor once it is old: absent is not
+    zero, and a scaler that is told yesterday's demand would keep yesterday's workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._decisions: list[Decision] = []
+        self._set_at = 0.0
 
     def set(self, decisions: list[Decision]) -> None:
         self._decisions = decisions
+        self._set_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:
-        demand = _family("kalla_scaling_demand", "Waiting and running jobs of a role")
-        current = _family("kalla_scaling_current_workers", "Workers that take a role")
-        wanted = _family("kalla_scaling_desired_workers", "Workers that a role should have")
-        for decision in self._decisions:
-            role = [decision.inputs.role]
-            demand.add_metric(role, decision.inputs.demand)
-            current.add_metric(role, decision.inputs.current)
-            wanted.add_metric(role, decision.desired)
-        return (demand, current, wanted)
-
-
-def _family(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["role"])
+        families = [
+            (GaugeMetricFamily(f"kalla_scaling_{name}", text, labels=["role"]), value)
+            for name, text, value in _GAUGES
+        ]
+        held = GaugeMetricFamily(
+            "kalla_scaling_held", "1 while a limit holds the decision", labels=["role", "held_by"]
+        )
+        fresh = self._clock() - self._set_at <= _FRESH_SECONDS
+        for decision in self._decisions if fresh else []:
+            role = decision.inputs.role
+            for family, value in families:
+                family.add_metric([role], value(decision))
+            if decision.limit is not None:
+                held.add_metric([role, decision.limit], 1)
+        return (*(family for family, _ in families), held)

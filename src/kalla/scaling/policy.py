@@ -114,18 +114,16 @@ def _reason(
     demand = f"{inputs.waiting} waiting and {inputs.running} running need {_workers(needed)}"
     if limit is None:
         return demand
-    return (
-        demand
-        + {
-            "minimum": f"; the least is {policy.min_workers}",
-            "maximum": f"; the most is {policy.max_workers}",
-            "stabilisation": f"; {_workers(recent)} needed within the last "
-            f"{policy.scale_down_after_seconds:g} s",
-            "busy": f"; {_workers(wanted)} still busy",
-            "step": f"; at most {policy.scale_down_step} are removed at once",
-            "paused": "; the queue is paused, so waiting jobs do not count",
-        }[limit]
-    )
+    why = {
+        "minimum": f"the least is {policy.min_workers}",
+        "maximum": f"the most is {policy.max_workers}",
+        "stabilisation": f"{_workers(recent)} {'was' if recent == 1 else 'were'} needed within "
+        f"the last {policy.scale_down_after_seconds:g} s",
+        "busy": f"{_workers(wanted)} {'is' if wanted == 1 else 'are'} still busy",
+        "step": f"at most {policy.scale_down_step} are removed at once",
+        "paused": "the queue is paused, so waiting jobs do not count",
+    }[limit]
+    return f"{demand}; {'not scaled because ' if wanted == inputs.current else ''}{why}"
 
 
 def _workers(number: int) -> str:

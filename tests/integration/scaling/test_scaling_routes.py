@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from prometheus_client import CollectorRegistry
 
 from kalla.scaling import store
 from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
@@ -52,6 +53,31 @@ async def test_autoscale_tells_every_role_and_counts_running_work(site: Site) ->
     assert (found["current"], found["busy"], found["desired"]) == (2, 1, 3)
     assert found["saturation"] == 0.25
     assert answer["stage"]["desired"] == 0
+
+
+async def test_gauges_say_what_the_endpoint_says_until_the_decision_is_old(site: Site) -> None:
+    seconds = [100.0]
+    gauges = ScalingGauges(lambda: seconds[0])
+    registry = CollectorRegistry()
+    registry.register(gauges)
+    await site.submit(*(NewJob("probe") for _ in range(9)))
+    await site.claim(2)
+    async with site.database.transaction() as connection:
+        await presence.announce(connection, a_worker("one", active=2))
+    await ScalingDecisions(site.settings, site.database, gauges).tick()
+    async with site.client("viewer") as client:
+        answer = (await client.get("/autoscale")).json()["roles"]["exec"]
+    names = {
+        "current": "current_workers",
+        "desired": "desired_workers",
+        "busy": "busy_workers",
+    }
+    for key in ("waiting", "running", "demand", "saturation", "current", "desired", "busy"):
+        name = f"kalla_scaling_{names.get(key, key)}"
+        assert registry.get_sample_value(name, {"role": "exec"}) == answer[key], name
+    seconds[0] += 61
+    # Postgres is away: an old demand would keep workers for nothing, a zero would end busy ones.
+    assert registry.get_sample_value("kalla_scaling_demand", {"role": "exec"}) is None
 
 
 async def test_autoscale_needs_a_token(site: Site) -> None:
