@@ -9,9 +9,12 @@ RUN python3 -m venv /opt/kalla \
  && /opt/kalla/bin/python -m pip install --quiet --no-cache-dir --require-hashes -r lock/uv.lock \
  && /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --require-hashes \
     --build-constraints lock/build.lock -r lock/requirements.lock
-COPY pyproject.toml README.md LICENSE /src/
+COPY pyproject.toml hatch_build.py README.md LICENSE /src/
 COPY src /src/src
-RUN /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --no-deps --no-build-isolation .
+# Node bundles the libraries of the pages; nothing needs it afterwards.
+RUN /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --require-hashes -r lock/node.lock \
+ && /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --no-deps --no-build-isolation . \
+ && /opt/kalla/bin/uv pip uninstall --quiet --python /opt/kalla/bin/python -r lock/node.lock
 # What numba would compile at the first match, in every container anew.
 RUN /opt/kalla/bin/python -c 'from kalla.reconcile.session import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
 

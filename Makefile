@@ -24,9 +24,15 @@ dev: .venv/.dev ## the same, with the tools for tests and checks
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/uv.lock
 	@touch $@
 
-.venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock pyproject.toml src/kalla/query/protocol/control.proto
+# What the build hook (hatch_build.py) makes files from: the protocol of query workers, the libraries of the pages.
+ASSETS := src/kalla/web/assets
+GENERATED_FROM := src/kalla/query/protocol/control.proto $(addprefix $(ASSETS)/,build.py package-lock.json uplot.js yaml_editor.js)
+
+.venv/.ready: .venv/.uv lock/requirements.lock lock/build.lock lock/node.lock pyproject.toml hatch_build.py $(GENERATED_FROM)
 	@echo "  packages      lock/requirements.lock"
 	@$(INSTALL) -r lock/requirements.lock
+	@if $(BIN)/python $(ASSETS)/build.py --needs-node; then echo "  node          lock/node.lock"; $(INSTALL) -r lock/node.lock; fi
+	@echo "  bundled       $(ASSETS)/package-lock.json"
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@echo "  compiled      src/kalla/reconcile/session/compiled_loops.py"
 	@$(BIN)/python -c 'from kalla.reconcile.session import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'

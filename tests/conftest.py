@@ -2,9 +2,17 @@
 
 import pytest
 
+from kalla.web.assets.build import bundle
+
 pytest_plugins = ["tests.servers", "tests.cluster", "tests.sinks_kit"]
 
 _LONG = ("chaos", "spark", "browser")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Pages need their bundled libraries; building them anew takes seconds, and happens rarely."""
+    if not hasattr(session.config, "workerinput"):
+        bundle()
 
 
 @pytest.hookimpl(trylast=True)

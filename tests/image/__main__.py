@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 _SUITES = {"debian:bookworm-slim": "bookworm"}
 # How this machine reaches the package registries is its own business: pass it on.
 _PASSED = ("PIP_CERT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE",
-           "UV_INDEX_URL", "UV_DEFAULT_INDEX")  # fmt: skip
+           "UV_INDEX_URL", "UV_DEFAULT_INDEX",
+           "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_REGISTRY")  # fmt: skip
 
 
 def main() -> int:
