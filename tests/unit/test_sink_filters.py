@@ -104,6 +104,16 @@ def test_what_is_no_predicate_over_the_columns_is_refused(text: str) -> None:
     assert all(each.field == "filters.0" for each in refused.value.problems)
 
 
+def test_patterns_are_searched_in_long_texts_at_once_and_none_is_a_regular_expression() -> None:
+    """DuckDB's LIKE never goes back: Java's would try for hours on the second text."""
+    wild = "name {} '%a_%a_%b'"
+    documents = [{"name": "axaxaxaxaxab"}, {"name": "a" * 300_000}, {"name": "b"}]
+    assert passing([wild.format("LIKE")], *documents) == [0]
+    assert passing([wild.format("ILIKE")], *documents) == [0]
+    for each in ("name RLIKE '(a+)+b'", "regexp_like(name, '(a+)+b')", "name SIMILAR TO 'a'"):
+        assert filter_problems([each], MAPPING), each
+
+
 def test_a_row_that_the_filter_cannot_judge_is_a_dead_letter_and_the_others_go_on() -> None:
     transform = Transform(RowRules(1, MAPPING, ("id * id > 0",)))
     result = transform.apply(messages({"id": 1}, {"id": 4_000_000_000}, {"id": 0}))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kalla.database import Database
+from kalla.database import Connection, Database
 from kalla.scaling import store
-from kalla.scaling.policy import Decision, Policy
+from kalla.scaling.policy import Decision, Inputs, Policy
 from kalla.scaling.store import CLUSTER
 from kalla.settings import Settings
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, SetAside
 
 _INTERVAL = 5.0
 _FRESH_SECONDS = 60.0
@@ -51,21 +52,32 @@ class ScalingDecisions(Periodic):
         self._settings = settings
         self._database = database
         self._gauges = gauges
+        self._aside = SetAside("scaling")
 
     async def tick(self) -> None:
         policy = policy_of(self._settings)
         async with self._database.transaction() as connection:
             due = await store.is_due(connection, CLUSTER, _INTERVAL * 0.8)
+            roles = await store.role_inputs(connection, self._settings)
             decided = []
-            for inputs in await store.role_inputs(connection, self._settings):
-                decision = await store.decide(connection, CLUSTER, inputs, policy)
-                decided.append(decision)
-                if due:
-                    await store.record(connection, CLUSTER, decision)
+            for inputs in roles:  # a role that cannot be decided holds up no other
+                decide = partial(self._decide, connection, inputs, policy, is_recorded=due)
+                decision = await self._aside.attempt(inputs.role, decide)
+                if decision is not None:
+                    decided.append(decision)
             if due:
-                await store.forget(connection, CLUSTER, decided[0].inputs.at, policy)
+                await store.forget(connection, CLUSTER, roles[0].at, policy)
                 await store.sweep(connection, _KEEP_DECISIONS_SECONDS)
         self._gauges.set(decided)
+
+    async def _decide(
+        self, connection: Connection, inputs: Inputs, policy: Policy, *, is_recorded: bool
+    ) -> Decision:
+        async with connection.transaction():
+            decision = await store.decide(connection, CLUSTER, inputs, policy)
+            if is_recorded:
+                await store.record(connection, CLUSTER, decision)
+        return decision
 
 
 class ScalingGauges(Collector):

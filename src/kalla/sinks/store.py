@@ -26,6 +26,8 @@ sql = load("kalla.sinks", "store.sql")
 _RULES = ("version", "columns", "filters", "tombstones")
 
 Desired = Literal["started", "stopped"]
+PipelineRow = dict[str, Any]
+"""A pipeline as it is stored."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,14 @@ async def apply(
 
 
 async def get(connection: Connection, pipeline: str) -> PipelineRecord:
-    found = await _records(connection, pipeline)
-    if not found:
+    row = await (await connection.execute(sql.pipelines, {"pipeline": pipeline})).fetchone()
+    if row is None:
         raise NotFound(f"there is no pipeline {pipeline!r}: `kalla sinks list` shows them")
-    return found[0]
+    return read_row(row)
 
 
 async def all_pipelines(connection: Connection) -> list[PipelineRecord]:
-    return await _records(connection, None)
+    return [read_row(row) for row in await pipeline_rows(connection)]
 
 
 async def rules_of(connection: Connection, pipeline: str, version: int) -> RowRules:
@@ -236,23 +238,23 @@ async def forget_rates(connection: Connection) -> None:
     await connection.execute(sql.forget_rates)
 
 
-async def _records(connection: Connection, pipeline: str | None) -> list[PipelineRecord]:
-    cursor = await connection.execute(sql.pipelines, {"pipeline": pipeline})
-    found = []
-    for row in await cursor.fetchall():
-        rules = _rules({name: row.pop(name) for name in _RULES})
-        found.append(
-            PipelineRecord(
-                **row
-                | {
-                    "kafka": KafkaConfig.model_validate(row["kafka"]),
-                    "clickhouse": ClickHouseConfig.model_validate(row["clickhouse"]),
-                    "options": Options.model_validate(row["options"]),
-                    "rules": rules,
-                }
-            )
-        )
-    return found
+async def pipeline_rows(connection: Connection) -> list[PipelineRow]:
+    """All pipelines as they are stored, for who reads each apart."""
+    cursor = await connection.execute(sql.pipelines, {"pipeline": None})
+    return await cursor.fetchall()
+
+
+def read_row(row: PipelineRow) -> PipelineRecord:
+    fields = {name: value for name, value in row.items() if name not in _RULES}
+    return PipelineRecord(
+        **fields
+        | {
+            "kafka": KafkaConfig.model_validate(row["kafka"]),
+            "clickhouse": ClickHouseConfig.model_validate(row["clickhouse"]),
+            "options": Options.model_validate(row["options"]),
+            "rules": _rules({name: row[name] for name in _RULES}),
+        }
+    )
 
 
 def _rules(row: dict[str, Any]) -> RowRules:

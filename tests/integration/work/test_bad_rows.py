@@ -5,15 +5,30 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
+import pytest_asyncio
+from deltalake import write_deltalake
+from psycopg.types.json import Jsonb
+from pydantic import SecretStr
 
 import kalla
 from kalla.database import Connection, Database
-from kalla.settings import Retention, Settings
+from kalla.scaling import store as scaling_store
+from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
+from kalla.settings import ROLES, Retention, Settings
+from kalla.settings import Database as DatabaseSettings
+from kalla.sinks import store as sink_store
+from kalla.sinks.model import Pipeline
+from kalla.sinks.slots.reconciling import Slots
+from kalla.tables import store as table_store
+from kalla.tables.model import SourceDefinition
+from kalla.tables.schedule.scheduler import TableScheduler
 from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
@@ -24,7 +39,7 @@ from kalla.work.services.claims import Claims
 from kalla.work.services.cleaner import Cleaner
 from kalla.work.services.reaper import Reaper
 from kalla.work.services.settling import Settling
-from tests.work_kit import put, take_one
+from tests.work_kit import JOB_TYPES, put, take_one
 from tests.worker_kit import Site, eventually
 
 pytestmark = pytest.mark.attack
@@ -279,6 +294,106 @@ async def test_the_cleaner_sweeps_the_rest_when_one_sweep_fails(
     with pytest.raises(psycopg.errors.DivisionByZero):
         await cleaner.tick()
     assert swept == ["good"]
+
+
+@pytest_asyncio.fixture
+async def apart(database_url: str) -> AsyncIterator[Database]:
+    """A database that no other test shares."""
+    async with Database(DatabaseSettings(url=SecretStr(database_url))) as database:
+        yield database
+
+
+async def test_scaling_decides_for_the_other_roles_when_one_cannot_be_decided(
+    apart: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = ROLES[0]
+    await poisoned(
+        monkeypatch, scaling_store, "record", lambda _, decision: decision.inputs.role == bad
+    )
+    await ScalingDecisions(Settings(), apart, ScalingGauges()).tick()
+    async with apart.transaction() as connection:
+        decided = {each.role for each in await scaling_store.decisions(connection)}
+    assert decided == set(ROLES) - {bad}
+
+
+DEFINITION = {
+    "lag_seconds": 60.0,
+    "initialize": "ON_CREATE",
+    "strategy": "AUTO",
+    "strict": False,
+    "deduplication": False,
+    "cardinality_threshold": 0.3,
+}
+
+
+async def put_table(connection: Connection, folder: Path, name: str, definition: Any) -> int:
+    place = folder / f"{name}_rows"
+    write_deltalake(place, pa.table({"n": [1]}))
+    await table_store.put_source(
+        connection, SourceDefinition(place.name, str(place), "delta", False, (), None), "test"
+    )
+    cursor = await connection.execute(
+        table_store.sql.insert_table,
+        {
+            "name": name,
+            "definition": Jsonb(definition),
+            "query": f"SELECT n FROM {place.name}",
+            "hash": name,
+            "columns": ["n"],
+            "reads": [place.name],
+            "by": "test",
+        },
+    )
+    (row,) = await cursor.fetchall()
+    table_id: int = row["table_id"]
+    return table_id
+
+
+async def test_dynamic_tables_are_refreshed_beside_one_that_cannot_be_scheduled(
+    apart: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with apart.transaction() as connection:
+        await put_table(connection, tmp_path, "unreadable", {"lag_seconds": "a minute"})
+        stuck = await put_table(connection, tmp_path, "stuck", DEFINITION)
+        unopened = await put_table(connection, tmp_path, "unopened", DEFINITION)
+        await put_table(connection, tmp_path, "zoo", DEFINITION)
+    await poisoned(
+        monkeypatch, table_store, "set_entry", lambda _, table_id, *_rest: table_id == stuck
+    )
+    await poisoned(
+        monkeypatch, table_store, "open_tick", lambda table_ids, *_rest: unopened in table_ids
+    )
+    settings = Settings(data_dir=tmp_path)
+    await TableScheduler(settings, apart, JOB_TYPES, Silence()).tick()  # type: ignore[arg-type]
+    async with apart.transaction() as connection:
+        cursor = await connection.execute("SELECT payload->>'name' AS name FROM kalla.jobs")
+        queued = [row["name"] for row in await cursor.fetchall()]
+    assert queued == ["zoo"]
+
+
+async def test_pipelines_are_carried_beside_one_that_cannot_be_read(apart: Database) -> None:
+    async with apart.transaction() as connection:
+        for name in ("bad", "good"):
+            document = {
+                "name": name,
+                "kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": name},
+                "clickhouse": {"url": "http://127.0.0.1:1", "table": name},
+                "mapping": [{"path": "n", "column": "n", "type": "Int64"}],
+            }
+            await sink_store.apply(connection, Pipeline.model_validate(document), "test")
+            await sink_store.set_state(connection, name, "test", desired="started")
+        spoil = "UPDATE kalla.kafka_configs SET config = '{}' WHERE pipeline = 'bad'"
+        await connection.execute(spoil)
+    slots = Slots(Settings(), apart, "here", SecretStr)
+    await slots.start()
+    try:
+
+        async def carried() -> list[str]:
+            return [each.record.pipeline for each in slots._carriers.values()]
+
+        assert await eventually(carried) == ["good"]
+    finally:
+        await slots.stop()
 
 
 async def test_a_row_is_set_aside_for_a_while_and_a_server_that_is_away_is_not_its_fault() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 
 from kalla.database import Database
 from kalla.settings import Leases, Settings
@@ -13,10 +14,10 @@ from kalla.sinks.servers.server_connections import Resolve
 from kalla.sinks.slots.carrier import Carrier, Dependencies
 from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.seat import Seat
-from kalla.sinks.store import PipelineRecord
+from kalla.sinks.store import PipelineRecord, PipelineRow
 from kalla.work.lease_keeper import LeaseKeeper
 from kalla.work.leases import Lease
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, SetAside
 
 _FINISH_SECONDS = 5.0
 _JITTER = 0.2
@@ -44,6 +45,7 @@ class Slots(Periodic):
         )
         self._carriers: dict[Lease, Carrier] = {}
         self._unleased: dict[str, Carrier] = {}  # by pipeline, in no-lease mode
+        self._aside = SetAside("sinks")
 
     async def start(self) -> None:
         await self._keeper.start()
@@ -57,37 +59,51 @@ class Slots(Periodic):
 
     async def tick(self) -> None:
         async with self._database.transaction() as connection:
-            records = {each.pipeline: each for each in await store.all_pipelines(connection)}
+            rows = await store.pipeline_rows(connection)
             await store.forget_rates(connection)
+        records = {}
+        for row in rows:
+            record = await self._aside.attempt(row["pipeline"], partial(_read, row))
+            if record is not None:
+                records[record.pipeline] = record
+        # What is carried goes on while its pipeline is set aside.
+        started = {row["pipeline"] for row in rows if row["desired"] == "started"}
+        aside = started - records.keys()
         if self._settings.leases:
-            await self._hold_leases(records)
+            await self._hold_leases(records, aside)
         else:
-            await self._carry_all(records)
+            await self._carry_all(records, aside)
 
-    async def _hold_leases(self, records: dict[str, PipelineRecord]) -> None:
-        by_resource = {each.resource: each for each in records.values()}
+    async def _hold_leases(self, records: dict[str, PipelineRecord], aside: set[str]) -> None:
         released = []
         for lease, carrier in list(self._carriers.items()):
-            record = by_resource.get(lease.resource)
-            if reason := _outdated(record, carrier):
+            pipeline = carrier.record.pipeline
+            reason = _outdated(records.get(pipeline), carrier)
+            if reason and pipeline not in aside:
                 released.append(self._keeper.release(lease, reason))
         # Together: a slow one must not hold up the others.
         await asyncio.gather(*released)
         for record in records.values():
-            # Trap 11: the upper slots are given up as soon as they are not wanted.
-            await self._keeper.trim(record.resource, record.replicas)
-            if record.desired == "started":
-                await self._acquire(record)
+            await self._aside.attempt(record.pipeline, partial(self._take, record))
 
-    async def _carry_all(self, records: dict[str, PipelineRecord]) -> None:
+    async def _take(self, record: PipelineRecord) -> None:
+        # Trap 11: the upper slots are given up as soon as they are not wanted.
+        await self._keeper.trim(record.resource, record.replicas)
+        if record.desired == "started":
+            await self._acquire(record)
+
+    async def _carry_all(self, records: dict[str, PipelineRecord], aside: set[str]) -> None:
         """Without leases: one member for every started pipeline, on every worker."""
         for name, carrier in list(self._unleased.items()):
-            if _outdated(records.get(name), carrier):
+            if name not in aside and _outdated(records.get(name), carrier):
                 await self._end(name)
         for name, record in records.items():
             if record.desired == "started" and name not in self._unleased:
-                seat = Seat(self._holder, None, lambda: time.monotonic() + 3600)
-                self._unleased[name] = Carrier(self._shared, record, seat)
+                await self._aside.attempt(name, partial(self._carry, record))
+
+    async def _carry(self, record: PipelineRecord) -> None:
+        seat = Seat(self._holder, None, lambda: time.monotonic() + 3600)
+        self._unleased[record.pipeline] = Carrier(self._shared, record, seat)
 
     async def _end(self, pipeline: str) -> None:
         await self._unleased[pipeline].stop(_FINISH_SECONDS)
@@ -117,6 +133,10 @@ class Slots(Periodic):
 
     def _deadline(self, lease: Lease) -> float:
         return self._keeper.deadline(lease)
+
+
+async def _read(row: PipelineRow) -> PipelineRecord:
+    return store.read_row(row)
 
 
 def _outdated(record: PipelineRecord | None, carrier: Carrier) -> str | None:

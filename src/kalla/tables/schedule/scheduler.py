@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,20 @@ from kalla.work import jobs
 from kalla.work.job import NewJob
 from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
-from kalla.work.service import Periodic
+from kalla.work.service import Periodic, SetAside
 from kalla.work.wake.channel import Wake
 
 INTERVAL = 1.0
 JOB_TYPE = "refresh"
+
+_SCHEDULED_BY = {
+    "cardinality_threshold",
+    "deduplication",
+    "initialize",
+    "lag_seconds",
+    "strategy",
+    "strict",
+}
 
 _log = logs.get(__name__)
 
@@ -89,26 +99,40 @@ class TableScheduler(Periodic):
         self._database = database
         self._job_types = job_types
         self._wake = wake
+        self._aside = SetAside("table scheduler")
 
     async def tick(self) -> float | None:
         async with self._database.transaction() as connection:
-            tables = await store.tables(connection)
-            if self._gauges is not None:
-                self._gauges.set(tables)
-            if not tables:
-                return None
+            stored = await store.tables(connection)
             sources = await store.sources(connection)
             busy = await store.busy(connection)
             durations = await store.durations(connection)
             now = await store.clock(connection)
+        tables = await self._usable(stored)
+        if self._gauges is not None:
+            self._gauges.set(tables)
+        if not stored:
+            return None
         for wanted in due_tables(tables, sources, busy, durations, now.timestamp()):
-            await self._open(tables, sources, wanted, now)
+            opened = partial(self._open, tables, sources, wanted, now)
+            await self._aside.attempt(tuple(wanted), opened)
         async with self._database.transaction() as connection:
-            woken = await self._advance(connection)
+            ticks = [tick.tick_id for tick in await store.open_ticks(connection)]
+        for tick_id in ticks:
+            advanced = partial(self._database.retrying, partial(self._advance, tick_id=tick_id))
+            if woken := await self._aside.attempt(tick_id, advanced):
+                await self._wake.nudge(woken)
+        async with self._database.transaction() as connection:
             await store.sweep(connection)
-        if woken:
-            await self._wake.nudge(woken)
         return None
+
+    async def _usable(self, stored: Mapping[str, Table]) -> dict[str, Table]:
+        """The tables that can be scheduled; one whose definition cannot be read is set aside."""
+        return {
+            name: table
+            for name, table in stored.items()
+            if await self._aside.attempt(name, partial(_is_readable, table))
+        }
 
     async def _open(
         self,
@@ -187,31 +211,26 @@ class TableScheduler(Periodic):
             return None
         return min(moments)
 
-    async def _advance(self, connection: Connection) -> Woken:
-        """Queue the tables whose upstream tables are there, in every open tick."""
-        ticks = await store.open_ticks(connection)
-        if not ticks:
-            return Woken()
+    async def _advance(self, connection: Connection, tick_id: int) -> Woken:
+        """Queue the tables whose upstream tables are there, in one open tick."""
         await store.lock_graph(connection)
         tables = await store.tables(connection)
-        graph = graph_of(tables)
-        order = ordered(graph)
-        new: list[tuple[Tick, Table, NewJob]] = []
-        for tick in await store.open_ticks(connection):
-            entries = await store.entries(connection, tick.tick_id)
-            for name in [each for each in order if each in entries]:
+        new: list[tuple[Table, NewJob]] = []
+        for tick in await store.open_ticks(connection, tick_id):  # none: somebody closed it
+            entries = await store.entries(connection, tick_id)
+            for name in [each for each in ordered(graph_of(tables)) if each in entries]:
                 entry = entries[name]
                 if entry.status == "queued" and entry.job_status in (None, "failed", "cancelled"):
                     await _fail(connection, tick, entry)
                 elif entry.status == "waiting":
                     job = await self._ready(connection, tick, tables, entries, tables[name])
                     if job is not None:
-                        new.append((tick, tables[name], job))
-                entries = await store.entries(connection, tick.tick_id)
-            await store.close_tick(connection, tick.tick_id)
-        inserted = await jobs.insert(connection, self._job_types, [job for _, _, job in new])
-        for (tick, table, _), job_id in zip(new, inserted.job_ids, strict=True):
-            await store.set_entry(connection, tick.tick_id, table.table_id, "queued", None, job_id)
+                        new.append((tables[name], job))
+                entries = await store.entries(connection, tick_id)
+            await store.close_tick(connection, tick_id)
+        inserted = await jobs.insert(connection, self._job_types, [job for _, job in new])
+        for (table, _), job_id in zip(new, inserted.job_ids, strict=True):
+            await store.set_entry(connection, tick_id, table.table_id, "queued", None, job_id)
         return inserted.woken
 
     async def _ready(
@@ -270,6 +289,16 @@ class TableScheduler(Periodic):
         return NewJob(
             JOB_TYPE, payload.model_dump(mode="json"), running_key=f"refresh-{table.table_id}"
         )
+
+
+async def _is_readable(table: Table) -> bool:
+    """Whether the definition has what the scheduler takes from it; raises what is wrong with it."""
+    lag = table.definition.get("lag_seconds")
+    if not (lag is None or isinstance(lag, int | float)):
+        raise TypeError(f"lag_seconds of {table.name} is {type(lag).__name__}")
+    if missing := _SCHEDULED_BY - table.definition.keys():
+        raise ValueError(f"the definition of {table.name} lacks {', '.join(sorted(missing))}")
+    return True
 
 
 def due_tables(
