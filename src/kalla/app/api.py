@@ -28,11 +28,12 @@ from kalla.query.http import (
     query_records_pages,
     query_records_routes,
     query_routes,
+    response_json,
     write_routes,
 )
 from kalla.query.http import event_stream as query_stream
 from kalla.query.http import query_page as query_pages
-from kalla.query.http.query_service import QueryService
+from kalla.query.service.query_service import QueryService
 from kalla.query.store import segment_routes as store_routes
 from kalla.query.store.ingest.intake import Intake
 from kalla.query.store.maintenance.upkeep import Upkeep
@@ -110,7 +111,7 @@ async def run_api(settings: Settings) -> None:
         serving(probes, beside),
     ):
         _log.info("serving", address=address_of(listener))
-        queries.warm()
+        queries.warm(response_json.spelled)
         # Beside serving: while Postgres is away, pages say so.
         checking = asyncio.create_task(check_release(database, "this API", stopping))
         stopped = asyncio.create_task(stopping.wait())

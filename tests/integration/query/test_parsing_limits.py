@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kalla.query.http import query_service
+from kalla.query.service import query_request
 from tests.integration.query import http_requests
 from tests.integration.query.http_requests import END
 from tests.web_kit import Site
@@ -44,14 +44,14 @@ async def test_parsing_takes_a_place_and_the_time_of_a_query(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names, going = list[str](), threading.Event()
-    instant = query_service.instant
+    instant = query_request.instant
 
     def slow(*arguments: object) -> object:
         names.append(threading.current_thread().name)
         going.wait(0.5)
         return instant(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(query_service, "instant", slow)
+    monkeypatch.setattr(query_request, "instant", slow)
     async with site.client("viewer") as client:
         answer = await client.get(
             "/api/v1/query", params={"query": "1", "time": END, "timeout": "100ms"}

@@ -20,11 +20,12 @@ import pytest
 from kalla.query.array_types import Floats
 from kalla.query.evaluate import blocks
 from kalla.query.evaluate.frames import Frame, Steps
-from kalla.query.http import event_stream
-from kalla.query.http.query_service import QueryService, keep_kernels
+from kalla.query.http import event_stream, response_json
 from kalla.query.operators.elementwise import ELEMENTWISE
 from kalla.query.promql.query_errors import Stopped, TimedOut
 from kalla.query.protocol.work_messages import Assignment
+from kalla.query.service.engine_loading import keep_kernels
+from kalla.query.service.query_service import QueryService
 from kalla.query.worker.execution import Result
 from tests.metrics_kit import named
 from tests.web_kit import Site, until
@@ -352,7 +353,7 @@ async def test_a_query_that_takes_too_long_is_ended(
 
 async def test_the_engine_is_loaded_before_the_first_query(site: Site) -> None:
     """Whatever the thread raises fails the test: warnings are errors."""
-    loading = site.app.state.queries.warm()
+    loading = site.app.state.queries.warm(response_json.spelled)
     await until(_true(lambda: not loading.is_alive()), "the engine is loaded", 150)
     assert "kalla.query.engine" in sys.modules
 

@@ -23,15 +23,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from kalla.errors import Unavailable
 from kalla.query.array_types import Floats, Whole
 from kalla.query.evaluate.frames import Frame, Steps
-from kalla.query.http import query_service, request_times
+from kalla.query.http import request_times
 from kalla.query.http.error_responses import REFUSALS, PrometheusRoute, described
 from kalla.query.http.explain import stats
 from kalla.query.http.query_routes import Asking, caller_name, left
-from kalla.query.http.query_service import QueryOptions, QueryReply, QueryRequest, QueryService
 from kalla.query.http.response_json import LabelJson, compact, encoded, numbers, stamps
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
 from kalla.query.promql.query_errors import TimedOut
+from kalla.query.service import query_request
+from kalla.query.service.query_request import QueryOptions, QueryReply, QueryRequest
+from kalla.query.service.query_service import QueryService
 from kalla.web.access import harmless, needs
 
 router = APIRouter(
@@ -89,7 +91,7 @@ class StreamRequest(BaseModel):
             options = replace(
                 options, lookback_ms=request_times.lookback_of(str(self.lookback_delta))
             )
-        return query_service.ranged(self.q, start, end, step, options)
+        return query_request.ranged(self.q, start, end, step, options)
 
 
 @router.post("/query")

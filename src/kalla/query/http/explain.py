@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kalla.query.dispatch.query_records import WorkRecord
     from kalla.query.evaluate.evaluation import LeafCost
     from kalla.query.evaluate.leaf import BaseExpr
-    from kalla.query.http.query_service import QueryReply
+    from kalla.query.service.query_request import QueryReply
 
 
 def stats(reply: QueryReply, *, per_step: bool = False) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from kalla.pattern_size import ExpressionBudget
-from kalla.query.http import query_service, request_times, response_json
+from kalla.query.http import request_times, response_json
 from kalla.query.http.error_responses import REFUSALS, PrometheusRoute
 from kalla.query.http.explain import explained, stats
 from kalla.query.http.label_name_escapes import unescaped
-from kalla.query.http.query_service import QueryOptions, QueryRequest, QueryService, Store
 from kalla.query.http.tree_json import tree
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
@@ -30,6 +29,9 @@ from kalla.query.promql.printer import formatted
 from kalla.query.promql.query_errors import BadRequest, ParseFailed
 from kalla.query.promql.syntax_tree import Expr, VectorSelector
 from kalla.query.promql.type_checker import checked
+from kalla.query.service import query_request
+from kalla.query.service.query_request import QueryOptions, QueryRequest
+from kalla.query.service.query_service import QueryService, Store
 from kalla.web.access import Endpoint, harmless, needs
 
 router = APIRouter(
@@ -141,7 +143,7 @@ async def query(request: Request, asked: Asked, queries: Asking) -> Response:
     when = asked.time("time", int(time.time() * 1000))
     options = asked.options(queries.features)
     question = await queries.prepare(
-        lambda: query_service.instant(asked.one("query"), when, options),
+        lambda: query_request.instant(asked.one("query"), when, options),
         left(request),
         options.seconds,
     )
@@ -157,7 +159,7 @@ async def query_range(request: Request, asked: Asked, queries: Asking) -> Respon
     step = int(request_times.duration_of(asked.one("step"), "step"))
     options = asked.options(queries.features)
     question = await queries.prepare(
-        lambda: query_service.ranged(asked.one("query"), start, end, step, options),
+        lambda: query_request.ranged(asked.one("query"), start, end, step, options),
         left(request),
         options.seconds,
     )

@@ -69,6 +69,11 @@ def pieces(
     yield encoded(tail)
 
 
+def spelled(answer: Answer) -> bytes:
+    """A whole answer of one moment at once."""
+    return b"".join(pieces(answer, 0, 0))
+
+
 def label_sets(known: Sequence[Labels], warnings: Sequence[str] = ()) -> Iterator[Piece]:
     """The answer of /series, in pieces."""
     yield b'{"status":"success","data":['

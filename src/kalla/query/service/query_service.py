@@ -7,30 +7,27 @@ engine is imported by the first thread that needs it: its compiler takes seconds
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import structlog
 
-from kalla import logs, query
+from kalla import logs
 from kalla.errors import NotFound, Unavailable
 from kalla.query.dispatch.query_records import Ending, QueryRecord
-from kalla.query.evaluate.frames import Steps, range_steps
-from kalla.query.evaluate.sample_source import MemorySource, Source
-from kalla.query.http.response_json import pieces
+from kalla.query.evaluate.sample_source import Source
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
 from kalla.query.promql.matchers import Matcher
-from kalla.query.promql.query_errors import QueryError, Stopped, TimedOut
-from kalla.query.promql.syntax_tree import Expr
-from kalla.query.promql.type_checker import checked, require_steps
+from kalla.query.promql.query_errors import QueryError, Stopped
+from kalla.query.service.engine_loading import keep_kernels, load_engine
+from kalla.query.service.query_request import MOST_POINTS, QueryOptions, QueryReply, QueryRequest
+from kalla.query.service.time_limit import Stopwatch, TimeLimit
 from kalla.query.store.catalogue import Listing, Metadata
 from kalla.settings import Settings
 
@@ -44,9 +41,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-MOST_POINTS = 11_000
 _FURTHEST = 2**62
-_EVERY_PART = 'sum(rate(a{b=~"c.+"}[5m])) or vector(1.5)'
+# Kernels of an API alone: those that spell answers, and those that read writes.
+_API_KERNELS = ("kalla.query.kernels.float_format", "kalla.query.store.ingest.remote_write_kernels")
 _GOODBYE_SECONDS = 5.0
 # Work units of one query that its threads wait for at once.
 _UNITS_AT_ONCE = 16
@@ -65,63 +62,6 @@ class Store(Protocol):
     async def metadata(
         self, metric: str | None = None, limit: int | None = None
     ) -> dict[str, Metadata]: ...
-
-
-@dataclass(frozen=True)
-class QueryOptions:
-    """Options of one query: its time limit, lookback and what is counted."""
-
-    lookback_ms: int = 0  # 0: the usual one
-    seconds: float | None = None  # None: as long as any query may take
-    counted: bool = False  # whether to count the samples that each step sees
-    features: Features = field(default_factory=Features)
-
-
-@dataclass(frozen=True)
-class QueryRequest:
-    """A checked expression and when to evaluate it; `ranged` tells many steps from one moment."""
-
-    text: str
-    expr: Expr
-    steps: Steps
-    ranged: bool
-    options: QueryOptions
-    parse_seconds: float
-
-    @property
-    def step_ms(self) -> int:
-        return self.steps.step if self.ranged else 0
-
-
-@dataclass(frozen=True)
-class QueryReply:
-    """The answer, and the seconds that each stage took, in their order."""
-
-    question: QueryRequest
-    answer: Answer
-    stages: tuple[tuple[str, float], ...]
-    record: QueryRecord
-
-    @property
-    def seconds(self) -> float:
-        return sum(seconds for _, seconds in self.stages)
-
-
-def instant(text: str, time_ms: int, options: QueryOptions) -> QueryRequest:
-    began = time.monotonic()
-    expr = checked(text, options.features)
-    steps = Steps(time_ms, time_ms, 1)
-    return QueryRequest(text, expr, steps, False, options, time.monotonic() - began)
-
-
-def ranged(
-    text: str, start_ms: int, end_ms: int, step_ms: int, options: QueryOptions
-) -> QueryRequest:
-    steps = range_steps(start_ms, end_ms, step_ms, MOST_POINTS)
-    began = time.monotonic()
-    expr = checked(text, options.features)
-    require_steps(expr)
-    return QueryRequest(text, expr, steps, True, options, time.monotonic() - began)
 
 
 class QueryService:
@@ -277,10 +217,14 @@ class QueryService:
             if fetched:
                 metrics.first_result.observe(min(fetched) - record.began)
 
-    def warm(self) -> threading.Thread:
+    def warm(self, use: Callable[[Answer], object] | None = None) -> threading.Thread:
         """Load the engine and its kernels beside everything else, so that no query waits for it."""
-        # A daemon: whoever stops does not wait for a compiler.
-        loading = threading.Thread(target=self._load, name="warm", daemon=True)
+        loading = threading.Thread(
+            target=load_engine,
+            args=(self._kernels, _API_KERNELS, use),
+            name="warm",
+            daemon=True,  # whoever stops does not wait for a compiler
+        )
         loading.start()
         return loading
 
@@ -309,7 +253,7 @@ class QueryService:
     async def _carried_out(
         self, question: QueryRequest, record: QueryRecord, take: Take | None
     ) -> QueryReply:
-        watch = _Watch(question.options.seconds, self._settings.query_seconds, record)
+        watch = Stopwatch(question.options.seconds, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
         try:
             watch.stage("wait", "prepare")
@@ -329,7 +273,7 @@ class QueryService:
         return QueryReply(question, answer, stages, record)
 
     async def _parsed(self, parsing: Callable[[], Found], seconds: float | None) -> Found:
-        limit = _TimeLimit(seconds, self._settings.query_seconds)
+        limit = TimeLimit(seconds, self._settings.query_seconds)
         await limit.within(self._free.acquire(), "query queue")
         try:
             return await limit.within(self._in_thread(parsing), "query parsing")
@@ -343,7 +287,7 @@ class QueryService:
         taken: Callable[[set[Labels]], Found],
         record: QueryRecord,
     ) -> Found:
-        watch = _Watch(None, self._settings.query_seconds, record)
+        watch = Stopwatch(None, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
         try:
             watch.stage("wait", "snapshot")
@@ -355,7 +299,7 @@ class QueryService:
         finally:
             self._free.release()
 
-    async def _listed(self, bounds: tuple[int, int], watch: _Watch) -> tuple[Listing, int]:
+    async def _listed(self, bounds: tuple[int, int], watch: Stopwatch) -> tuple[Listing, int]:
         after, until = (max(-_FURTHEST, min(_FURTHEST, bound)) for bound in bounds)
 
         async def listed() -> tuple[Listing, int]:
@@ -363,7 +307,7 @@ class QueryService:
 
         return await watch.within(listed(), "query preparation")
 
-    def _source(self, listing: Listing, shards: int, watch: _Watch) -> WorkerSource:
+    def _source(self, listing: Listing, shards: int, watch: Stopwatch) -> WorkerSource:
         from kalla.query.dispatch.worker_source import WorkerSource
         from kalla.query.store.series_table import SeriesTable
 
@@ -392,7 +336,7 @@ class QueryService:
         )
 
     def _answer(
-        self, question: QueryRequest, source: Source, watch: _Watch, take: Take | None
+        self, question: QueryRequest, source: Source, watch: Stopwatch, take: Take | None
     ) -> Answer:
         from kalla.query.engine import Engine
         from kalla.query.evaluate.blocks import early_width, usual_width
@@ -418,63 +362,6 @@ class QueryService:
                 work.exception()
             raise
 
-    def _load(self) -> None:
-        began = time.monotonic()
-        keep_kernels(self._kernels)
-        from kalla.compiling import prepare
-        from kalla.query.engine import Engine
-        from kalla.query.kernels import float_format  # noqa: F401  (the kernels of answers)
-        from kalla.query.store import segment_source
-        from kalla.query.store.ingest import remote_write_kernels  # noqa: F401  (the kernels of writes)
-
-        segment_source.prepare()
-        prepare("kalla.query")
-        # Arrow, too, loads what it needs on first use.
-        answer = Engine(MemorySource({})).instant(_EVERY_PART, 0)
-        deque(pieces(answer, 0, 0), maxlen=0)
-        _log.info("the query engine is ready", seconds=round(time.monotonic() - began, 1))
-
-
-class _TimeLimit:
-    """The time that a query may take."""
-
-    def __init__(self, asked: float | None, most: float) -> None:
-        self._until = time.monotonic() + (most if asked is None else min(asked, most))
-
-    @property
-    def left(self) -> float:
-        return self._until - time.monotonic()
-
-    async def within(self, work: Awaitable[Found], where: str) -> Found:
-        try:
-            async with asyncio.timeout(self.left):
-                return await work
-        except TimeoutError:
-            raise TimedOut(f"query timed out in {where}") from None
-
-
-class _Watch(_TimeLimit):
-    """The time a query may take, and the stages it went through."""
-
-    def __init__(self, asked: float | None, most: float, record: QueryRecord) -> None:
-        super().__init__(asked, most)
-        self.record = record
-        self._mark = time.monotonic()
-        self.stages: list[tuple[str, float]] = []
-
-    def check(self) -> None:
-        if self.record.stop.is_set():
-            raise Stopped("query was canceled in query execution")
-        if self.left < 0:
-            raise TimedOut("query timed out in query execution")
-
-    def stage(self, name: str, following: str) -> None:
-        """What was done since the last one had this name; `following` begins."""
-        self.record.stage = following
-        now = time.monotonic()
-        self.stages.append((name, now - self._mark))
-        self._mark = now
-
 
 def _bounds(question: QueryRequest, kernels: Path) -> tuple[int, int] | None:
     keep_kernels(kernels)
@@ -491,9 +378,3 @@ def _plan_settings(options: QueryOptions) -> PlanSettings:
             lookback=options.lookback_ms, counted=options.counted, features=options.features
         )
     return PlanSettings(counted=options.counted, features=options.features)
-
-
-def keep_kernels(folder: Path) -> None:
-    """Compiled kernels are kept beside the code, or in our own folder where that is read-only."""
-    if not os.access(Path(query.__file__).parent, os.W_OK):
-        os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))
