@@ -104,6 +104,9 @@ class Annotations:
             span,
         )
 
+    def overlapping_starts(self, metric: str, span: Span) -> None:
+        self.warn(f"start timestamps overlap with earlier samples{_for_metric(metric)}", span)
+
     def useless_sort(self, span: Span) -> None:
         self.warn(
             "sort is ineffective for range queries since results are always ordered by labels", span

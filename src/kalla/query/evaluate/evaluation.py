@@ -360,6 +360,8 @@ class EvalFlow:
     def _annotate(self, leaf: BaseExpr, parts: Sequence[Partial]) -> None:
         for name in sorted(set().union(*(part.uncounted for part in parts))):
             self.annotations.no_counter(name, leaf.span)
+        for name in sorted(set().union(*(part.overlapping for part in parts))):
+            self.annotations.overlapping_starts(name, leaf.span)
         for part in parts:
             if part.answered is not None:
                 quantiles = np.broadcast_to(leaf.parameters[0], part.answered.shape)

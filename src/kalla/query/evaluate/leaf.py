@@ -15,7 +15,7 @@ from kalla.query.array_types import Mask, Whole
 from kalla.query.evaluate.frames import Frame, Steps, stacked
 from kalla.query.evaluate.partial_aggregates import FOLDED, Reduced, Reducer, Reduction
 from kalla.query.evaluate.sample_source import SeriesBatch, Source
-from kalla.query.evaluate.window_computation import in_slices, in_windows, parts
+from kalla.query.evaluate.window_computation import in_slices, in_windows, overlapping, parts
 from kalla.query.labels.interned import Interned, nameless
 from kalla.query.labels.label_sets import Labels, name_of
 from kalla.query.promql.matchers import Matcher
@@ -98,6 +98,7 @@ class Partial:
     samples: int = 0
     fullest: int = 0
     uncounted: frozenset[str] = frozenset()
+    overlapping: frozenset[str] = frozenset()  # metrics whose start timestamps do
     answered: Mask | None = None
     samples_by_step: Whole | None = None
     read: Mapping[str, int] = field(default_factory=dict)
@@ -159,6 +160,7 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
         samples=len(batch.values),
         fullest=facts.fullest,
         uncounted=frozenset(facts.uncounted),
+        overlapping=frozenset(facts.overlapping),
         answered=facts.answered,
         samples_by_step=_samples_by_step(leaf, batch, facts),
         read=read,
@@ -169,6 +171,7 @@ def execute(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial
 class _Facts:
     fullest: int = 0
     uncounted: set[str] = field(default_factory=set)
+    overlapping: set[str] = field(default_factory=set)
     answered: Mask | None = None
     present: int | Whole = 0
 
@@ -213,6 +216,9 @@ def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: 
         facts.present = facts.present + present.sum(axis=0)
     if leaf.function in ("rate", "increase"):
         facts.uncounted |= uncounted_names(part, there)
+        if leaf.start_timestamps and not leaf.extension:
+            rows = overlapping(leaf, part).tolist()
+            facts.overlapping |= {name_of(part.labels[row]) for row in rows}
     if leaf.function == "quantile_over_time":
         answered = np.asarray(present.any(axis=0))
         facts.answered = answered if facts.answered is None else facts.answered | answered

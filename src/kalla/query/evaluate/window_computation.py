@@ -163,6 +163,11 @@ def _instants(
         return
     stale = np.empty(0, bool) if batch.stale is None else np.ascontiguousarray(batch.stale)
     wants_time = leaf.function == "timestamp"
+    if leaf.function == "start_timestamp":
+        if not leaf.start_timestamps:
+            return
+        # Where it is not known, it is zero.
+        samples = np.zeros(len(times)) if batch.starts is None else batch.starts / 1000.0
     counters.instants(
         times, samples, stale, offsets, leaf.ends, leaf.lookback, values, present,
         batch.stale is not None, wants_time,
@@ -173,6 +178,24 @@ def _spread(parameter: tuple[float, ...], count: int) -> Floats:
     if len(parameter) == 1:
         return np.full(count, parameter[0])
     return np.asarray(parameter, np.float64)
+
+
+def overlapping(leaf: BaseExpr, batch: SeriesBatch) -> Whole:
+    """Rows of which a window holds a sample that starts before the one ahead of it ended.
+
+    Deltas start where the sample before ended, and cumulative samples where that one started.
+    """
+    starts, times = batch.starts, batch.times
+    if starts is None or len(times) < 2:
+        return np.empty(0, np.int64)
+    row = np.repeat(np.arange(len(batch)), np.diff(batch.offsets))
+    doubtful = (starts[1:] != 0) & (starts[1:] < times[:-1]) & (starts[1:] != starts[:-1])
+    places = np.flatnonzero(doubtful & (row[1:] == row[:-1]))
+    ends = np.sort(leaf.ends)
+    # The first window that has the later sample reaches back the furthest.
+    window = np.searchsorted(ends, times[places + 1])
+    places, window = places[window < len(ends)], window[window < len(ends)]
+    return np.unique(row[places[ends[window] - leaf.range < times[places]]])
 
 
 def in_windows(leaf: BaseExpr, batch: SeriesBatch) -> Whole:

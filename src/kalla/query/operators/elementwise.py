@@ -109,6 +109,8 @@ class Elementwise(ExecNode):
                 values = quiet(lambda: np.floor(frame.values * inverse + 0.5) / inverse)
             case "timestamp":
                 values = np.broadcast_to(flow.steps.times / 1000, present.shape)
+            case "start_timestamp":
+                present = np.zeros_like(present)  # what was computed has none
             case "negative":
                 values = -values
             case name if name in CALENDAR:

@@ -163,5 +163,5 @@ def _gathered(base: Frame, rows: Sequence[tuple[int, Labels, Mask]]) -> Frame:
         tuple(labels for _, labels, _ in rows),
         base.values[index],
         np.array([where for _, _, where in rows]),
-        np.zeros(len(rows), bool),
+        base.drops[index],
     ).filled()

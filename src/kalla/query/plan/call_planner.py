@@ -63,8 +63,8 @@ def planned_call(planner: Planner, expr: Call, steps: Steps) -> ExecNode:
         return CalendarOfNow(steps, name)
     if name in ("label_replace", "label_join"):
         return _labels(planner, name, arguments, steps)
-    if name == "timestamp" and isinstance(arguments[0], VectorSelector):
-        leaf = replace(planner.instant(arguments[0], steps), function="timestamp", extension="")
+    if name in ("timestamp", "start_timestamp") and isinstance(arguments[0], VectorSelector):
+        leaf = replace(planner.instant(arguments[0], steps), function=name, extension="")
         if leaf.at is not None:
             # Prometheus fetches samples up to @ less the offset, then looks back from @ alone:
             # only what lies in both windows is found.
@@ -187,7 +187,9 @@ def _info(planner: Planner, arguments: tuple[Expr, ...], steps: Steps) -> ExecNo
     return InfoJoin(steps, inner, matchers, planner.setting.lookback)
 
 
-_WITH_SCALARS = frozenset({"clamp", "clamp_min", "clamp_max", "round", "timestamp"})
+_WITH_SCALARS = frozenset(
+    {"clamp", "clamp_min", "clamp_max", "round", "timestamp", "start_timestamp"}
+)
 
 
 def text_of(expr: Expr | None) -> str:

@@ -48,6 +48,7 @@ def _table() -> dict[str, Signature]:
         "matrix",
         experimental=True,
     )
+    add("start_timestamp", "vector", experimental=True)
     add("clamp", "vector", "scalar", "scalar")
     add("clamp_max clamp_min", "vector", "scalar")
     add("round", "vector", "scalar", variadic=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ def encode_partial(part: Partial) -> Encoded:
         "samples": part.samples,
         "fullest": part.fullest,
         "uncounted": [_escaped(name) for name in sorted(part.uncounted)],
+        "overlapping": [_escaped(name) for name in sorted(part.overlapping)],
         "answered": _packed(part.answered),
         "samples_by_step": _packed(part.samples_by_step),
         "read": dict(part.read),
@@ -102,6 +103,7 @@ def decode_partial(content: pa.Buffer, table: SeriesTable) -> Partial:
         samples=facts["samples"],
         fullest=facts["fullest"],
         uncounted=frozenset(map(_unescaped, facts["uncounted"])),
+        overlapping=frozenset(map(_unescaped, facts["overlapping"])),
         answered=_unpacked(facts["answered"], np.bool_),
         samples_by_step=_unpacked(facts["samples_by_step"], np.int64),
         read=facts["read"],
@@ -138,17 +140,7 @@ def decode_labels(content: pa.Buffer) -> list[Labels]:
 
 
 def _with(part: Partial, *, frame: Frame | None = None, reduced: Reduced | None = None) -> Partial:
-    return Partial(
-        frame,
-        reduced,
-        part.series,
-        part.samples,
-        part.fullest,
-        part.uncounted,
-        part.answered,
-        part.samples_by_step,
-        part.read,
-    )
+    return replace(part, frame=frame, reduced=reduced)
 
 
 def _frame_columns(frame: Frame) -> dict[str, Array]:
