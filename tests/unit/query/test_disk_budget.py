@@ -89,6 +89,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_files_are_those_of_the_budget_and_fit(self) -> None:
         assert {name: entry.size for name, entry in self.budget.entries.items()} == self.files
+        assert self.budget.used == sum(self.files.values())
         assert self.budget.used <= self.budget.high
         assert self.budget.cache_bytes <= self.budget.segment_limit
 

@@ -5,6 +5,7 @@ Accounting alone: whoever holds the files deletes what `admit_*` returns.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,14 +42,15 @@ class DiskBudget:
         self.low = int(total * low)
         self.segment_limit = int(total * (1 - artifact_share))
         self.entries: dict[str, Entry] = {}
+        self._held: Counter[State] = Counter()  # bytes of each state
         self._uses = 0
 
     @property
     def used(self) -> int:
-        return sum(entry.size for entry in self.entries.values())
+        return self._held.total()
 
     def held(self, *states: State) -> int:
-        return sum(entry.size for entry in self.entries.values() if entry.state in states)
+        return sum(self._held[state] for state in states)
 
     @property
     def spool_bytes(self) -> int:
@@ -83,11 +85,18 @@ class DiskBudget:
             self.entries[name].used_at = self._next()
 
     def mark(self, name: str, state: Literal["acknowledged", "expired"]) -> None:
-        if name in self.entries:
-            self.entries[name].state = state
+        if (entry := self.entries.get(name)) is not None:
+            self._held[entry.state] -= entry.size
+            self._held[state] += entry.size
+            entry.state = state
 
-    def remove(self, name: str) -> None:
-        self.entries.pop(name, None)
+    def remove(self, name: str) -> int:
+        """The bytes that it had."""
+        entry = self.entries.pop(name, None)
+        if entry is None:
+            return 0
+        self._held[entry.state] -= entry.size
+        return entry.size
 
     def _admit(self, name: str, size: int, state: State, order: tuple[State, ...]) -> list[str]:
         self.remove(name)
@@ -100,9 +109,10 @@ class DiskBudget:
                         break
                     if kind == "unacknowledged" and used + size <= self.high:
                         break  # work is not done again for the sake of the low watermark
-                    used -= self.entries.pop(old).size
+                    used -= self.remove(old)
                     dropped.append(old)
         self.entries[name] = Entry(size, state, self._next())
+        self._held[state] += size
         return dropped
 
     def _oldest_first(self, state: State) -> list[str]:
@@ -111,7 +121,7 @@ class DiskBudget:
 
     def _drop_oldest(self, state: State) -> str:
         name = self._oldest_first(state)[0]
-        del self.entries[name]
+        self.remove(name)
         return name
 
     def _next(self) -> int:

@@ -62,8 +62,8 @@ class WorkTable:
         self._slots = asyncio.Semaphore(threads)
         self._units: dict[tuple[str, WorkKey], Unit] = {}
         self._tasks: dict[tuple[str, WorkKey], asyncio.Task[None]] = {}
-        # Artifacts by who asked for them, so that they go when their session does.
-        self._artifacts: dict[tuple[str, WorkKey, str], str] = {}
+        # Checksum and name of artifacts by who asked for them: they go when nobody will fetch them.
+        self._artifacts: dict[tuple[str, WorkKey], tuple[str, str]] = {}
         self.draining = False
 
     @property
@@ -103,6 +103,7 @@ class WorkTable:
         task.add_done_callback(lambda _: self._forget(session, key))
 
     def cancel(self, session: str, key: WorkKey) -> None:
+        self._drop_artifact(session, key)
         unit = self._units.get((session, key))
         if unit is not None:
             unit.cancelled_at = unit.cancelled_at or time.monotonic()
@@ -111,8 +112,9 @@ class WorkTable:
                 self._tasks[session, key].cancel()
 
     def acknowledge(self, session: str, key: WorkKey, checksum: str) -> None:
-        name = self._artifacts.pop((session, key, checksum), None)
-        if name is not None:
+        known, name = self._artifacts.get((session, key), ("", ""))
+        if known == checksum:
+            del self._artifacts[session, key]
             self._spool.acknowledge(name)
 
     def drop_session(self, session: str) -> None:
@@ -120,8 +122,9 @@ class WorkTable:
         for owner, key in list(self._units):
             if owner == session:
                 self.cancel(session, key)
-        for known in [known for known in self._artifacts if known[0] == session]:
-            self._spool.drop(self._artifacts.pop(known))
+        for owner, key in list(self._artifacts):
+            if owner == session:
+                self._drop_artifact(session, key)
 
     def drain(self) -> None:
         """No new work; what has not begun is given back."""
@@ -153,6 +156,17 @@ class WorkTable:
             await asyncio.wait(list(self._tasks.values()), timeout=5)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def forget_expired(self) -> None:
+        for owner, (_, name) in list(self._artifacts.items()):
+            if self._spool.path(name) is None:
+                del self._artifacts[owner]
+
+    def _drop_artifact(self, session: str, key: WorkKey) -> None:
+        """That of a query that has ended, or of work that was done once more."""
+        _, name = self._artifacts.pop((session, key), ("", ""))
+        if name:
+            self._spool.drop(name)
+
     def _forget(self, session: str, key: WorkKey) -> None:
         unit = self._units.pop((session, key), None)
         self._tasks.pop((session, key), None)
@@ -180,7 +194,8 @@ class WorkTable:
             self._spool.drop(name)
             return
         checksum = result.artifact.checksum
-        self._artifacts[unit.session, unit.key, checksum] = name
+        self._drop_artifact(unit.session, unit.key)
+        self._artifacts[unit.session, unit.key] = checksum, name
         after, until = assignment_of(unit.message).bounds
         unit.send(
             pb.ToApi(
