@@ -71,6 +71,12 @@ tables-property: .venv/.dev ## dynamic tables of random queries against their SQ
 tables-tpch: .venv/.dev ## the 22 queries of TPC-H as dynamic tables, over ten batches of changes
 	@$(BIN)/python -m tests.tpch $(TPCH_OPTIONS)
 
+differential: .venv/.dev ## random queries against a real Prometheus, and through three query workers (minutes)
+	@KALLA_DIFFERENTIAL_QUERIES=$(or $(QUERIES),5000) $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile tests/differential
+
+chaos-query: .venv/.dev ## kill, stop, cut off and drain query workers in the middle of queries, timed; kill an API
+	@$(BIN)/python -m tests.chaos_query --report build/chaos-query.json $(CHAOS_OPTIONS)
+
 chaos-tables: .venv/.dev ## kill and stop workers that refresh dynamic tables
 	@$(BIN)/python -m tests.chaos_tables $(CHAOS_OPTIONS)
 

@@ -22,6 +22,7 @@ from kalla.query.dispatch.dispatcher import Dispatcher
 from kalla.query.dispatch.query_records import QueryRecord
 from kalla.query.dispatch.worker_source import WorkerSource
 from kalla.query.evaluate.evaluation import Limits
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.store.segments import Segment
 from kalla.query.store.series_table import SeriesTable
 from kalla.query.worker.server import QueryWorkerServer
@@ -90,7 +91,7 @@ def fleet(folder: Path, count: int = 3) -> Iterator[Fleet]:
     try:
         found = asyncio.run_coroutine_threadsafe(enter(), loop).result(60)
         deadline = time.monotonic() + 60
-        while len(found.dispatcher._workers) < count:
+        while len(found.dispatcher.workers.open) < count:
             assert time.monotonic() < deadline, "the workers did not join"
             threading.Event().wait(0.02)
         yield found
@@ -110,7 +111,7 @@ async def _fleet(folder: Path, loop: asyncio.AbstractEventLoop, count: int) -> A
     )
     async with AsyncWorkers(settings, count) as workers:
         addresses = StaticList(tuple(worker.address for worker in workers))
-        dispatcher = Dispatcher(addresses, TOKEN)
+        dispatcher = Dispatcher(addresses, PeerAccess(TOKEN))
         await dispatcher.start()
         try:
             yield Fleet(folder, loop, dispatcher, workers)

@@ -24,11 +24,11 @@ class Proxy:
         self._flowing.set()
         self._muted = False
 
-    async def start(self) -> int:
+    async def start(self, host: str = ports.HOST, port: int = 0) -> int:
         """Returns the port it listens on."""
-        self._server = await asyncio.start_server(self._serve, ports.HOST, 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        self._server = await asyncio.start_server(self._serve, host, port)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -44,9 +47,30 @@ class _Server(uvicorn.Server):
         yield
 
 
+@dataclass(frozen=True)
+class Certificates:
+    """Files in PEM; clients must show a certificate that `authority` has signed."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "ssl_ca_certs": str(self.authority),
+            "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.key),
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }
+
+
 @asynccontextmanager
 async def serving(
-    app: Any, listener: socket.socket, limits: ConnectionLimits | None = None
+    app: Any,
+    listener: socket.socket,
+    limits: ConnectionLimits | None = None,
+    certificates: Certificates | None = None,
 ) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
@@ -56,6 +80,7 @@ async def serving(
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=2,
+        **({} if certificates is None else certificates.options),
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

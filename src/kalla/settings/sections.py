@@ -260,6 +260,16 @@ class Query(Section):
     token: SecretStr = Field(
         SecretStr(""), description="what API and query workers show each other; empty: loopback"
     )
+    tls_authority: str = Field(
+        "", description="file (PEM) of who signs the certificates of APIs and query workers"
+    )
+    tls_certificate: str = Field(
+        "", description="file (PEM) of the own certificate; with it both sides ask for one"
+    )
+    tls_key: str = Field("", description="file (PEM) of its key")
+    tls_server_name: str = Field(
+        "", description="what the certificates of query workers are for; empty: their addresses"
+    )
     discovery_seconds: Seconds = Field(5, description="seconds between looks for query workers")
     worker_wait_seconds: Seconds = Field(
         10, description="how long a query waits for a query worker that takes work"
@@ -272,6 +282,11 @@ class QueryWorker(Section):
     port: Port = Field(9321, description="port of its control stream; 0 takes a free one")
     artifact_port: Port = Field(
         9322, description="port of its artifacts, /metrics, /health and /ready; 0: a free one"
+    )
+    metrics_port: Port = Field(
+        9323,
+        description="port of /metrics, /health and /ready where query.tls_certificate is set; "
+        "0: a free one",
     )
     name: str = Field("", description="its identity; empty: host name and port")
     threads: int = Field(2, ge=1, le=256, description="work units that it executes at once")

@@ -6,127 +6,27 @@ A worker that is stopped (SIGSTOP) holds the work it was given, so that a fault 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from kalla.local import ports
-from kalla.query.dispatch.dispatcher import Dispatcher
-from tests.integration.query.http_requests import END, SERIES, START, STEP
+from tests.chaos_query import killed_api
 from tests.metrics_kit import metrics_settings
+from tests.query_cluster_kit import (
+    FAULTS,
+    QUERY,
+    Cluster,
+    Fault,
+    carry_out,
+    open_cluster,
+    stopped_mid_query,
+)
 from tests.query_kit import api_site
 from tests.servers import PostgresServer
-from tests.web_kit import Site, until
-
-KALLA = [sys.executable, "-m", "kalla.cli.main"]
-QUERY: dict[str, str | int] = {
-    "query": "sum by (zone) (rate(http_requests_total[1m])) + on () group_left temperature",
-    "start": START,
-    "end": END,
-    "step": STEP,
-}
-
-
-@dataclass
-class WorkerProcess:
-    """`kalla query-worker` on ports of its own; it can be started again under its name."""
-
-    name: str
-    folder: Path
-    metrics: Path
-    control: int = field(default_factory=ports.choose_free)
-    artifacts: int = field(default_factory=ports.choose_free)
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        kept = {key: text for key, text in os.environ.items() if not key.startswith("KALLA_")}
-        with (self.folder / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *KALLA,
-                    "query-worker",
-                    f"--port={self.control}",
-                    f"--artifact-port={self.artifacts}",
-                    f"--name={self.name}",
-                ],
-                env=kept
-                | {
-                    "KALLA_STORAGE_METRICS": str(self.metrics),
-                    "KALLA_DATA_DIR": str(self.folder),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            self.process.wait(30)
-
-
-@dataclass
-class Cluster:
-    """An API in this process over three worker processes."""
-
-    site: Site
-    workers: dict[str, WorkerProcess]
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        found: Dispatcher = self.site.app.state.dispatcher
-        return found
-
-    async def answer(self) -> Any:
-        async with self.site.client("viewer") as client:
-            answer = await client.get("/api/v1/query_range", params=QUERY, timeout=120)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]["result"]
-
-    async def joined(self, *names: str) -> None:
-        await self.until(lambda: set(names) <= set(self.dispatcher._workers), f"{names} joined")
-
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        async def asked() -> bool:
-            return bool(condition())
-
-        await until(asked, what, 90)
-
-    def holding(self, name: str) -> bool:
-        """Whether a worker was given work that it has not done."""
-        return any(
-            one.worker == name and one.state in ("assigned", "accepted")
-            for record in self.dispatcher.records.live.values()
-            for one in record.work
-        )
-
-    async def until_metric(self, name: str, of: str, wanted: float) -> None:
-        async def asked() -> bool:
-            return await self.metric(name, of) == wanted
-
-        await until(asked, f"{name} of {of} is {wanted:g}", 30)
-
-    async def metric(self, name: str, of: str) -> float:
-        async with httpx.AsyncClient() as client:
-            url = f"http://127.0.0.1:{self.workers[of].artifacts}/metrics"
-            lines = (await client.get(url, timeout=30)).text.splitlines()
-        [value] = [line.split()[1] for line in lines if line.startswith(f"{name} ")]
-        return float(value)
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -137,44 +37,12 @@ async def cluster(
 ) -> AsyncIterator[Cluster]:
     name = postgres_server.create(migrated_template)
     folder = tmp_path_factory.mktemp("workers")
-    workers = {
-        one: WorkerProcess(one, folder, folder / "metrics") for one in ("alpha", "beta", "gamma")
-    }
+    settings = metrics_settings(postgres_server.url(name), folder / "metrics", shards=8)
     try:
-        for worker in workers.values():
-            worker.start()
-        settings = metrics_settings(postgres_server.url(name), folder / "metrics", shards=8)
-        addresses = ",".join(f"127.0.0.1:{one.control}" for one in workers.values())
-        query = settings.query.model_copy(update={"workers": addresses, "discovery_seconds": 0.5})
-        settings = settings.model_copy(update={"query": query})
-        async with api_site(settings, SERIES) as site:
-            opened = Cluster(site, workers)
-            await opened.joined(*workers)
-            await opened.answer()  # the first one loads the engine
+        async with open_cluster(settings, folder) as opened:
             yield opened
     finally:
-        for worker in workers.values():
-            worker.end()
         postgres_server.drop(name)
-
-
-@asynccontextmanager
-async def stopped_mid_query(
-    cluster: Cluster, name: str
-) -> AsyncIterator[tuple[Awaitable[Any], WorkerProcess]]:
-    """A query under way, of which a stopped worker holds a part; all workers are back after it."""
-    worker = cluster.workers[name]
-    worker.signal(signal.SIGSTOP)
-    asking = asyncio.create_task(cluster.answer())
-    try:
-        await cluster.until(lambda: cluster.holding(name), "the stopped worker was given work")
-        yield asking, worker
-    finally:
-        if worker.process is None or worker.process.poll() is not None:
-            worker.start()
-        else:
-            worker.signal(signal.SIGCONT)
-        await cluster.joined(*cluster.workers)
 
 
 async def test_a_query_is_spread_over_the_workers(cluster: Cluster) -> None:
@@ -186,25 +54,19 @@ async def test_a_query_is_spread_over_the_workers(cluster: Cluster) -> None:
     assert record.ending == "answered"
 
 
-async def test_a_killed_worker_s_work_is_done_elsewhere_at_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fault_in_the_middle_of_a_query_leaves_its_answer(
+    cluster: Cluster, fault: Fault
+) -> None:
+    """`make chaos-query` times fifty of them."""
     wanted = await cluster.answer()
-    before = cluster.dispatcher.metrics.disconnects._value.get()
-    async with stopped_mid_query(cluster, "alpha") as (asking, worker):
-        worker.signal(signal.SIGKILL)
-        assert worker.process is not None
-        worker.process.wait(30)
-        assert await asking == wanted
-        assert cluster.dispatcher.metrics.disconnects._value.get() > before
-    [record, *_] = cluster.dispatcher.records.ended
-    assert record.retries > 0
+    name = list(cluster.workers)[FAULTS.index(fault) % len(cluster.workers)]
+    await carry_out(cluster, fault, name, wanted)
+    assert await cluster.answer() == wanted
 
 
-async def test_a_silent_worker_s_work_is_done_elsewhere(cluster: Cluster) -> None:
-    wanted = await cluster.answer()
-    async with stopped_mid_query(cluster, "beta") as (asking, _):
-        assert await asking == wanted
-    [record, *_] = cluster.dispatcher.records.ended
-    assert "beta" not in {one.worker for one in record.work}
+async def test_an_api_that_is_killed_leaves_idle_workers(cluster: Cluster, tmp_path: Path) -> None:
+    await killed_api(cluster, tmp_path)
 
 
 async def test_a_worker_that_comes_back_has_its_identity_and_its_work(cluster: Cluster) -> None:
@@ -217,22 +79,6 @@ async def test_a_worker_that_comes_back_has_its_identity_and_its_work(cluster: C
 
     placed = [{one.shard: one.worker for one in each.work} for each in (before, after)]
     assert placed[0] == placed[1]
-
-
-async def test_sigterm_drains_and_ends_with_zero(cluster: Cluster) -> None:
-    wanted = await cluster.answer()
-    worker = cluster.workers["alpha"]
-    asked = [asyncio.create_task(cluster.answer()) for _ in range(4)]
-    worker.signal(signal.SIGTERM)
-    assert worker.process is not None
-    code = await asyncio.to_thread(worker.process.wait, 60)
-    try:
-        assert code == 0
-        assert await asyncio.gather(*asked) == [wanted] * 4
-        assert await cluster.answer() == wanted
-    finally:
-        worker.start()
-        await cluster.joined(*cluster.workers)
 
 
 async def test_a_query_that_is_killed_ends_its_work_and_says_so(cluster: Cluster) -> None:

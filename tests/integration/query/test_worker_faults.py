@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
 from kalla.query.evaluate.sample_source import MemorySource
 from kalla.query.promql.query_errors import LimitReached, Stopped
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.work_messages import Assignment, ListWork
 from kalla.query.worker.disk_budget import DiskBudget
 from kalla.query.worker.execution import Result
-from kalla.query.worker.server import QueryWorkerServer, require_safe
+from kalla.query.worker.server import QueryWorkerServer
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.integration.query.test_segment_source import written_segments
 from tests.promqltest.comparing import same_answers
@@ -180,7 +182,7 @@ def test_a_draining_worker_gets_no_work_and_gives_back_what_it_has_not_begun(
         drained.sessions.tell_status()
 
     def draining() -> bool:
-        return workers.dispatcher._workers[drained.worker_id].status.draining
+        return workers.dispatcher.workers.open[drained.worker_id].status.draining
 
     try:
         workers.run(set_draining(True))
@@ -205,7 +207,7 @@ def test_a_closed_stream_moves_the_work_and_the_worker_comes_back_as_itself(
     asking = threading.Thread(target=lambda: answers.append(asked(where)))
     asking.start()
     until(lambda: slow.working, "the worker is at work")
-    connection = workers.dispatcher._workers[lost.worker_id]
+    connection = workers.dispatcher.workers.open[lost.worker_id]
 
     workers.loop.call_soon_threadsafe(connection.hang_up, "a test")
     asking.join(30)
@@ -214,7 +216,9 @@ def test_a_closed_stream_moves_the_work_and_the_worker_comes_back_as_itself(
     assert retries(where) > 0
     until(lambda: not slow.working, "nothing runs on for nobody")
     monkeypatch.setattr(lost.table._executor, "run", usual)
-    until(lambda: lost.worker_id in workers.dispatcher._workers, "it is back under its identity")
+    until(
+        lambda: lost.worker_id in workers.dispatcher.workers.open, "it is back under its identity"
+    )
     again = source(workers)
     assert same_answers(asked(again), WANTED)
     assert lost.worker_id in {one.worker for one in again._record.work}
@@ -226,12 +230,12 @@ def test_an_api_that_is_gone_leaves_idle_workers_and_the_other_api_goes_on(
     addresses = StaticList(tuple(worker.address for worker in workers.workers))
 
     async def opened() -> Dispatcher:
-        other = Dispatcher(addresses, TOKEN)
+        other = Dispatcher(addresses, PeerAccess(TOKEN))
         await other.start()
         return other
 
     other = workers.run(opened())
-    until(lambda: len(other._workers) == 3, "the other API has joined")
+    until(lambda: len(other.workers.open) == 3, "the other API has joined")
     second = Fleet(workers.folder, workers.loop, other, workers.workers)
     where = source(second)
     ended: list[str] = []
@@ -288,6 +292,35 @@ def test_a_storm_of_cancelled_queries_leaves_nothing_behind(
     assert set(workers.dispatcher._units) == known
 
 
+def test_the_artifacts_of_a_cancelled_query_go_at_once(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = asyncio.Event()
+
+    async def unfetched(*_: object) -> pa.Buffer:
+        await never.wait()
+        raise AssertionError("nobody fetches it")
+
+    monkeypatch.setattr(workers.dispatcher._artifacts, "fetch", unfetched)
+    known = {worker.worker_id: set(worker.spool._artifacts) for worker in workers.workers}
+    where = source(workers)
+    asking = threading.Thread(target=_stopped, args=(where,))
+    asking.start()
+    until(lambda: sum(worker.table.unfetched for worker in workers.workers) >= 4, "they are ready")
+    query_id = where._record.query_id
+    workers.loop.call_soon_threadsafe(workers.dispatcher.cancel_query, query_id)
+    asking.join(30)
+
+    until(lambda: not any(worker.table.unfetched for worker in workers.workers), "they are gone")
+    for worker in workers.workers:
+        assert set(worker.spool._artifacts) <= known[worker.worker_id]
+
+
+def _stopped(where: WorkerSource) -> None:
+    with suppress(Stopped):
+        asked(where)
+
+
 def test_another_version_of_the_protocol_is_refused_with_a_sentence(
     workers: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,30 +336,37 @@ def test_another_token_is_refused(workers: Fleet) -> None:
 
 def _refusal(workers: Fleet, token: str) -> str:
     async def opened() -> Dispatcher:
-        other = Dispatcher(StaticList((workers.workers[0].address,)), token)
+        other = Dispatcher(StaticList((workers.workers[0].address,)), PeerAccess(token))
         await other.start()
         return other
 
     other = workers.run(opened())
     try:
-        until(lambda: other.connections and other.connections[0].problem, "it is refused")
-        return other.connections[0].problem
+        until(
+            lambda: other.workers.connections and other.workers.connections[0].problem,
+            "it is refused",
+        )
+        return other.workers.connections[0].problem
     finally:
         workers.run(other.close())
 
 
 def test_a_worker_that_others_can_reach_needs_a_token() -> None:
-    require_safe("127.0.0.1", "")
-    require_safe("0.0.0.0", "a token")
+    PeerAccess().require_safe("127.0.0.1")
+    PeerAccess("a token").require_safe("0.0.0.0")
     with pytest.raises(StartFailed, match=r"query\.token"):
-        require_safe("0.0.0.0", "")
+        PeerAccess().require_safe("0.0.0.0")
 
 
 def test_an_artifact_is_not_served_without_the_token(workers: Fleet) -> None:
-    connection = workers.dispatcher.connections[0]
-    answer = httpx.get(f"{connection.artifact_host}/artifacts/any", timeout=10)
+    connection = workers.dispatcher.workers.connections[0]
+    host, port = connection.artifact_host
+    answer = httpx.get(f"http://{host}:{port}/artifacts/any", timeout=10)
     assert answer.status_code == 401
 
 
 def test_a_heartbeat_comes_back(workers: Fleet) -> None:
-    until(lambda: all(one.round_trip > 0 for one in workers.dispatcher.connections), "a round trip")
+    until(
+        lambda: all(one.round_trip > 0 for one in workers.dispatcher.workers.connections),
+        "a round trip",
+    )

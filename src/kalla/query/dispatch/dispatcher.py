@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -48,13 +48,15 @@ from kalla.query.coordination.events import (
     WorkRejected,
     WorkUnit,
 )
-from kalla.query.discovery.addresses import Discovery, DiscoveryFailed, discovery_of
-from kalla.query.dispatch.artifact_fetch import ArtifactClient, ChecksumMismatch, FetchProblem
+from kalla.query.discovery.addresses import Discovery, discovery_of
+from kalla.query.dispatch.artifact_fetch import ArtifactClient, FetchProblem
 from kalla.query.dispatch.metrics import DispatchMetrics
 from kalla.query.dispatch.query_records import QueryRecord, QueryRecords, WorkRecord
 from kalla.query.dispatch.worker_connection import WorkerConnection
+from kalla.query.dispatch.worker_pool import WorkerPool
 from kalla.query.promql.query_errors import Stopped
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.settings import Settings
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class Dispatcher:
     def __init__(
         self,
         discovery: Discovery,
-        token: str = "",
+        access: PeerAccess = PeerAccess(),  # noqa: B008  (frozen)
         bounds: Bounds | None = None,
         discovery_seconds: float = 5.0,
     ) -> None:
@@ -90,27 +92,25 @@ class Dispatcher:
         self.metrics = DispatchMetrics()
         self.metrics.watch(self._gauges)
         self.api_id = uuid4().hex
-        self._discovery = discovery
-        self._discovery_seconds = discovery_seconds
-        self._token = token
         self._coordinator = Coordinator(bounds)
-        self._connections: dict[str, WorkerConnection] = {}  # by address
-        self._workers: dict[str, WorkerConnection] = {}  # by identity, those that are open
+        self.workers = WorkerPool(
+            discovery,
+            discovery_seconds,
+            lambda address: WorkerConnection(address, self.api_id, access, self),
+        )
         self._units: dict[str, dict[WorkKey, _Unit]] = {}  # by query
         self._events: deque[Event] = deque()  # handled within the call that adds them
         self._handling = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: list[asyncio.Task[None]] = []
-        self._artifacts: ArtifactClient | None = None
-        self._hits: dict[str, list[int]] = {}  # by worker: work units done, and cache hits of them
+        self._artifacts = ArtifactClient(access, self.metrics.mismatches.inc)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._artifacts = ArtifactClient(self._token)
         self._services = [
             asyncio.create_task(self._tick(), name="query ticks"),
-            asyncio.create_task(self._discover(), name="query worker discovery"),
+            asyncio.create_task(self.workers.keep_looking(), name="query worker discovery"),
         ]
 
     async def close(self) -> None:
@@ -119,14 +119,9 @@ class Dispatcher:
         for task in (*self._services, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._services, *self._tasks, return_exceptions=True)
-        await asyncio.gather(*(one.close() for one in self._connections.values()))
-        if self._artifacts is not None:
-            await self._artifacts.close()
+        await self.workers.close()
+        self._artifacts.close()
         self._loop = None
-
-    @property
-    def connections(self) -> Sequence[WorkerConnection]:
-        return list(self._connections.values())
 
     # What queries ask for
 
@@ -176,10 +171,8 @@ class Dispatcher:
     # What connections tell
 
     def joined(self, connection: WorkerConnection) -> bool:
-        other = self._workers.get(connection.worker_id)
-        if other is not None and other is not connection and other.is_open:
+        if not self.workers.admit(connection):
             return False
-        self._workers[connection.worker_id] = connection
         if connection.lost_at is not None:
             self.metrics.reconnect.observe(time.monotonic() - connection.lost_at)
         _log.info("a query worker joined", worker=connection.worker_id, address=connection.address)
@@ -188,14 +181,14 @@ class Dispatcher:
 
     def lost(self, connection: WorkerConnection) -> None:
         self.metrics.disconnects.inc()
-        if self._workers.get(connection.worker_id) is connection:
-            del self._workers[connection.worker_id]
+        self._artifacts.hang_up(connection.artifact_host)
+        if self.workers.remove(connection):
             _log.warning("a query worker was lost", worker=connection.worker_id)
             self._feed(Disconnected(connection.worker_id))
 
     def received(self, connection: WorkerConnection, message: pb.ToApi) -> None:
         worker = connection.worker_id
-        if self._workers.get(worker) is not connection:
+        if not self.workers.holds(connection):
             return
         self._feed(HeartbeatSeen(worker))
         match message.WhichOneof("message"):
@@ -233,8 +226,7 @@ class Dispatcher:
             record.wait_seconds, record.run_seconds = ready.wait_seconds, ready.run_seconds
             record.bytes = ready.artifact_size_bytes
             self.metrics.affinity.labels(str(ready.cache_hit).lower()).inc()
-            counts = self._hits.setdefault(worker, [0, 0])
-            counts[0], counts[1] = counts[0] + 1, counts[1] + ready.cache_hit
+            self.workers.note_hit(worker, hit=ready.cache_hit)
         self._feed(WorkReady(worker, _key(ready.key), ready.artifact_checksum))
 
     # What the coordinator wants done
@@ -257,17 +249,16 @@ class Dispatcher:
             case Assign(worker, unit):
                 self._assign(worker, unit.key)
             case Cancel(worker, key):
-                connection = self._workers.get(worker)
-                if connection is not None and not connection.withdraw(key.work_id):
-                    connection.send(pb.ToWorker(cancel=pb.CancelWork(key=_wire(key))))
+                self.workers.cancel(worker, _wire(key))
                 if (found := self._unit(key)) is not None:
                     found.record.state = "cancelled"
             case Acknowledge(worker, key, checksum):
                 ack = pb.ArtifactAck(key=_wire(key), artifact_checksum=checksum)
-                self._send(worker, pb.ToWorker(ack=ack))
+                self.workers.send(worker, pb.ToWorker(ack=ack))
             case Fetch(worker, key, _):
-                if (found := self._unit(key)) is not None and worker in self._workers:
-                    self._spawn(self._fetch(self._workers[worker], found))
+                connection = self.workers.open.get(worker)
+                if (found := self._unit(key)) is not None and connection is not None:
+                    self._spawn(self._fetch(connection, found))
             case Deliver(key, _):
                 self._deliver(key)
             case FailQuery(query_id, reason, error):
@@ -289,12 +280,7 @@ class Dispatcher:
         from kalla.query.protocol.work_messages import assignment_message
 
         message = assignment_message(_wire(key), unit.assignment)
-        self._send(worker, pb.ToWorker(assign=message))
-
-    def _send(self, worker: str, message: pb.ToWorker) -> None:
-        connection = self._workers.get(worker)
-        if connection is not None:
-            connection.send(message)
+        self.workers.send(worker, pb.ToWorker(assign=message))
 
     async def _fetch(self, connection: WorkerConnection, unit: _Unit) -> None:
         ready, record = unit.ready, unit.record
@@ -302,9 +288,9 @@ class Dispatcher:
         began = time.monotonic()
         record.ready_to_fetch_seconds = began - record.ready_at
         self.metrics.ready_to_fetch.observe(record.ready_to_fetch_seconds)
-        url = connection.artifact_host + ready.artifact_url
+        host, size = connection.artifact_host, ready.artifact_size_bytes
         try:
-            content = await self._fetched(url, ready.artifact_size_bytes, checksum)
+            content = await self._artifacts.fetch(host, ready.artifact_url, size, checksum)
         except FetchProblem as problem:
             _log.warning(
                 "an artifact could not be fetched",
@@ -319,20 +305,6 @@ class Dispatcher:
         self.metrics.fetch.observe(record.fetch_seconds)
         unit.content = content
         self._feed(Fetched(unit.key, checksum))
-
-    async def _fetched(self, url: str, size: int, checksum: str) -> pa.Buffer:
-        """Once more where the bytes came damaged; then the work is done again."""
-        if self._artifacts is None:
-            raise FetchProblem("the API is stopping")
-        try:
-            return await self._artifacts.fetch(url, size, checksum)
-        except ChecksumMismatch:
-            self.metrics.mismatches.inc()
-        try:
-            return await self._artifacts.fetch(url, size, checksum)
-        except ChecksumMismatch:
-            self.metrics.mismatches.inc()
-            raise
 
     def _deliver(self, key: WorkKey) -> None:
         unit = self._unit(key)
@@ -352,30 +324,8 @@ class Dispatcher:
             clock += min(now - last, 2 * _TICK_SECONDS)
             last = now
             self._feed(Tick(clock))
-            for worker, connection in list(self._workers.items()):
-                if worker not in self._coordinator.workers:
-                    connection.hang_up("it was silent for too long")
+            self.workers.hang_up_except(self._coordinator.workers)
             await asyncio.sleep(_TICK_SECONDS)
-
-    async def _discover(self) -> None:
-        while True:
-            try:
-                found = set(await self._discovery.addresses())
-            except DiscoveryFailed as problem:
-                # Those that are known stay: a name server that is away ends no query.
-                _log.warning("query workers could not be looked up", reason=str(problem))
-            else:
-                await self._connect(found)
-            await asyncio.sleep(self._discovery_seconds)
-
-    async def _connect(self, found: set[str]) -> None:
-        for address in found - self._connections.keys():
-            self._connections[address] = WorkerConnection(address, self.api_id, self._token, self)
-        for address in self._connections.keys() - found:
-            connection = self._connections[address]
-            if not connection.is_open:  # one that is no longer listed may still finish its work
-                del self._connections[address]
-                await connection.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="fetch")
@@ -384,11 +334,6 @@ class Dispatcher:
 
     def _unit(self, key: WorkKey) -> _Unit | None:
         return self._units.get(key.query_id, {}).get(key)
-
-    def affinity(self, worker: str) -> float | None:
-        """The share of its work units whose segments a worker had in memory."""
-        done, hits = self._hits.get(worker, (0, 0))
-        return hits / done if done else None
 
     def queue(self) -> tuple[int, float, int]:
         """Work units that wait, the age of the oldest, and those that run."""
@@ -404,7 +349,7 @@ class Dispatcher:
     def _gauges(self) -> dict[str, float]:
         depth, age, running = self.queue()
         return {
-            "streams": len(self._workers),
+            "streams": len(self.workers.open),
             "queue_depth": depth,
             "oldest_age_seconds": age,
             "work_running": running,
@@ -417,7 +362,7 @@ def dispatcher_of(settings: Settings) -> Dispatcher:
     bounds = Bounds(attempts=query.attempts, wait_seconds=query.worker_wait_seconds)
     return Dispatcher(
         discovery_of(query.workers),
-        query.token.get_secret_value(),
+        PeerAccess.of(query),
         bounds,
         query.discovery_seconds,
     )

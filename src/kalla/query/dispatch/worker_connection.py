@@ -13,6 +13,7 @@ import grpc
 
 from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 
 _log = logs.get(__name__)
@@ -39,7 +40,7 @@ class Listener(Protocol):
 class WorkerConnection:
     """`worker_id` is empty until the worker has said it."""
 
-    def __init__(self, address: str, api_id: str, token: str, listener: Listener) -> None:
+    def __init__(self, address: str, api_id: str, access: PeerAccess, listener: Listener) -> None:
         self.address = address
         self.host = address.rpartition(":")[0]
         self.worker_id = ""
@@ -50,7 +51,7 @@ class WorkerConnection:
         self.is_open = False
         self.lost_at: float | None = None
         self._api_id = api_id
-        self._token = token
+        self._access = access
         self._listener = listener
         self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue(_MOST_MESSAGES)
         self._unsent: set[str] = set()  # work units among the messages that wait
@@ -87,8 +88,8 @@ class WorkerConnection:
         await asyncio.gather(self._task, return_exceptions=True)
 
     @property
-    def artifact_host(self) -> str:
-        return f"http://{self.host}:{self.artifact_port}"
+    def artifact_host(self) -> tuple[str, int]:
+        return self.host.strip("[]"), self.artifact_port
 
     async def _keep(self) -> None:
         attempt = 0
@@ -122,25 +123,35 @@ class WorkerConnection:
         """One session, from hello to its end."""
         self._outgoing = asyncio.Queue(_MOST_MESSAGES)
         self._sent_at, self._unsent = {}, set()
-        options = [
+        options: list[tuple[str, int | str]] = [
             ("grpc.max_receive_message_length", _MESSAGE_BYTES),
             ("grpc.max_send_message_length", _MESSAGE_BYTES),
             ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
         ]
-        async with grpc.aio.insecure_channel(self.address, options=options) as channel:
+        async with self._channel(options) as channel:
             control = channel.stream_stream(
                 _CONTROL,
                 request_serializer=pb.ToWorker.SerializeToString,
                 response_deserializer=pb.ToApi.FromString,
             )
-            metadata = (("authorization", f"Bearer {self._token}"),) if self._token else ()
+            token = self._access.token
+            metadata = (("authorization", f"Bearer {token}"),) if token else ()
             call = control(self._messages(), metadata=metadata)
             try:
                 await self._listen(call)
             finally:
                 call.cancel()
                 self._end_messages()
+
+    def _channel(self, options: list[tuple[str, int | str]]) -> grpc.aio.Channel:
+        tls = self._access.tls
+        if tls is None:
+            return grpc.aio.insecure_channel(self.address, options=options)
+        if tls.server_name:
+            options.append(("grpc.ssl_target_name_override", tls.server_name))
+        credentials = tls.channel_credentials()
+        return grpc.aio.secure_channel(self.address, credentials, options=options)
 
     async def _listen(self, call: grpc.aio.StreamStreamCall) -> None:
         try:

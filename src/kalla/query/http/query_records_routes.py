@@ -145,8 +145,8 @@ def dispatcher_of_app(request: Request) -> Dispatcher:
 
 def workers_of(dispatcher: Dispatcher) -> list[QueryWorkerFacts]:
     found = [
-        QueryWorkerFacts.of(one, dispatcher.affinity(one.worker_id))
-        for one in dispatcher.connections
+        QueryWorkerFacts.of(one, dispatcher.workers.affinity(one.worker_id))
+        for one in dispatcher.workers.connections
     ]
     return sorted(found, key=lambda one: (one.worker, one.address))
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -20,6 +18,7 @@ from starlette.routing import Route
 
 from kalla import logs
 from kalla.errors import StartFailed
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.artifact_spool import SegmentFiles, Spool
 from kalla.query.worker.disk_budget import DiskBudget
@@ -44,8 +43,8 @@ class QueryWorkerServer:
     def __init__(self, settings: Settings, artifact_listener: socket.socket) -> None:
         own = settings.query_worker
         self.settings = own
-        self._token = settings.query.token.get_secret_value()
-        require_safe(own.host, self._token)
+        self.access = PeerAccess.of(settings.query)
+        self.access.require_safe(own.host)
         artifact_port = artifact_listener.getsockname()[1]
         folder = Path(own.folder or settings.data_dir / "query-worker") / str(artifact_port)
         storage = Storage.of(settings.storage)
@@ -66,32 +65,49 @@ class QueryWorkerServer:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        self.port = self._grpc.add_insecure_port(f"{_bracketed(own.host)}:{own.port}")
+        self.port = self._bound(f"{_bracketed(own.host)}:{own.port}")
         if not self.port:
             raise StartFailed(
                 f"Cannot listen on {own.host}:{own.port}: stop what holds it, or set "
                 "query_worker.port."
             )
         self.worker_id = own.name or f"{socket.gethostname()}:{self.port}"
-        self.sessions = Sessions(self.worker_id, artifact_port, self._token, self.table)
+        self.sessions = Sessions(self.worker_id, artifact_port, self.access, self.table)
         self.sessions.sizes = self._sizes
         self._grpc.add_generic_rpc_handlers((self.sessions.handler(),))
         self.metrics.watch(self._gauges)
+
+    def _bound(self, address: str) -> int:
+        """The port of the control streams; 0 if it is taken."""
+        tls = self.access.tls
+        try:
+            if tls is None:
+                return int(self._grpc.add_insecure_port(address))
+            return int(self._grpc.add_secure_port(address, tls.server_credentials()))
+        except RuntimeError:
+            return 0
 
     @property
     def address(self) -> str:
         return f"{_bracketed(self.settings.host)}:{self.port}"
 
-    def http(self) -> Starlette:
-        """/artifacts with the token of query workers; /metrics, /health and /ready without."""
+    def artifacts(self) -> Starlette:
+        """/artifacts with what peers show each other."""
+        return Starlette(routes=[Route("/artifacts/{name}", self._artifact)])
+
+    def probes(self) -> Starlette:
+        """/metrics, /health and /ready for whoever reaches them."""
         return Starlette(
             routes=[
-                Route("/artifacts/{name}", self._artifact),
                 Route("/metrics", self._metrics),
                 Route("/health", self._health),
                 Route("/ready", self._ready),
             ]
         )
+
+    def http(self) -> Starlette:
+        """All of them on one port."""
+        return Starlette(routes=[*self.artifacts().routes, *self.probes().routes])
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -131,7 +147,7 @@ class QueryWorkerServer:
 
     async def _artifact(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "")
-        if self._token and not hmac.compare_digest(shown, f"Bearer {self._token}"):
+        if not self.access.admits(shown):
             return JSONResponse({"detail": "the token is not that of query workers"}, 401)
         content = self.spool.content(request.path_params["name"])
         if content is None:
@@ -157,6 +173,7 @@ class QueryWorkerServer:
             await asyncio.sleep(_SWEEP_SECONDS)
             gone = await asyncio.to_thread(self.spool.sweep)
             self.metrics.cleanups.inc(gone)
+            self.table.forget_expired()
 
     def _sizes(self) -> tuple[int, int, int, int]:
         cache, spool = self.spool.sizes()
@@ -183,19 +200,6 @@ async def _pieces(content: pa.Buffer) -> AsyncIterator[bytes]:
     """Of a mapped file, just written: no thread is needed to read it."""
     for first in range(0, content.size, _PIECE_BYTES):
         yield content.slice(first, min(_PIECE_BYTES, content.size - first)).to_pybytes()
-
-
-def require_safe(host: str, token: str) -> None:
-    """Without a token a worker may be reached from this machine alone."""
-    try:
-        loopback = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not token and not loopback:
-        raise StartFailed(
-            f"A query worker on {host} needs a token: set query.token to the same text for the API "
-            "and all query workers."
-        )
 
 
 def _bracketed(host: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from uuid import uuid4
@@ -12,6 +11,7 @@ import grpc
 
 from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.work_table import WorkTable, key_of
 
@@ -28,10 +28,12 @@ _STATUS_SECONDS = 1.0
 class Sessions:
     """Serves `QueryWorker.Control`."""
 
-    def __init__(self, worker_id: str, artifact_port: int, token: str, table: WorkTable) -> None:
+    def __init__(
+        self, worker_id: str, artifact_port: int, access: PeerAccess, table: WorkTable
+    ) -> None:
         self._worker_id = worker_id
         self._artifact_port = artifact_port
-        self._token = token
+        self._access = access
         self._table = table
         self._open: dict[str, asyncio.Queue[pb.ToApi]] = {}
         self._last_status: pb.WorkerStatus | None = None
@@ -162,7 +164,7 @@ class Sessions:
 
     async def _require_token(self, context: grpc.aio.ServicerContext) -> None:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if self._token and not hmac.compare_digest(str(shown), f"Bearer {self._token}"):
+        if not self._access.admits(str(shown)):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
                 "the token is not that of this query worker: set query.token alike on both sides",
