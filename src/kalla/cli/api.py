@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from kalla import logs, settings
+from kalla import logs, settings, tracing
 
 
 def command(
@@ -26,4 +26,8 @@ def command(
     overrides = {"api": {name: value for name, value in given.items() if value is not None}}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
-    uvloop.run(run_api(effective))
+    tracing.configure(effective.telemetry.endpoint, "kalla-api")
+    try:
+        uvloop.run(run_api(effective))
+    finally:
+        tracing.close()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from kalla import logs, settings
+from kalla import logs, settings, tracing
 
 
 def command(
@@ -32,4 +32,8 @@ def command(
     overrides = {"query_worker": {key: value for key, value in given.items() if value is not None}}
     effective = settings.load(overrides=overrides).settings
     logs.configure(effective.log.level, effective.log.format)
-    uvloop.run(run_query_worker(effective))
+    tracing.configure(effective.telemetry.endpoint, "kalla-query-worker")
+    try:
+        uvloop.run(run_query_worker(effective))
+    finally:
+        tracing.close()

@@ -369,6 +369,12 @@ class Up(Section):
     min_free_bytes: int = Field(1 << 30, ge=0, description="free disk space `kalla up` asks for")
 
 
+class Telemetry(Section):
+    endpoint: str = Field(
+        "", description="OpenTelemetry collector (OTLP over HTTP) for spans of queries; empty: none"
+    )
+
+
 class Settings(Section):
     data_dir: Path = Field(Path(".kalla"), description="data of this machine's embedded servers")
     database: Database = Database()
@@ -396,6 +402,7 @@ class Settings(Section):
     query_worker: QueryWorker = QueryWorker()
     scaling: Scaling = Scaling()
     log: Log = Log()
+    telemetry: Telemetry = Telemetry()
     up: Up = Up()
 
     @property

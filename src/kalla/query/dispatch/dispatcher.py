@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from kalla import logs
+from kalla import logs, tracing
 from kalla.errors import KallaError, Unavailable
 from kalla.query.coordination.coordinator import Bounds, Coordinator
 from kalla.query.coordination.events import (
@@ -164,7 +164,18 @@ class Dispatcher:
         key = WorkKey(record.query_id, leaf_id, uuid4().hex)
         work = WorkRecord(key.work_id, leaf_id, assignment.shard)
         record.work.append(work)
+        span = tracing.start(
+            "query work",
+            key.query_id,
+            key.work_id,
+            key.query_id,
+            query_id=key.query_id,
+            work_id=key.work_id,
+            leaf=leaf_id,
+            shard=assignment.shard,
+        )
         units[key] = _Unit(key, assignment, result, work)
+        result.add_done_callback(lambda done: _end_span(span, work, done))
         unit = WorkUnit(key, _TENANT, assignment.shard, assignment.shards)
         self._feed(WorkAdded(record.query_id, (unit,)))
 
@@ -375,6 +386,12 @@ def _problem(reason: str, error: str) -> KallaError:
     from kalla.query.protocol.work_messages import error_of
 
     return error_of(error, reason)
+
+
+def _end_span(span: tracing.Span, work: WorkRecord, done: Future[pa.Buffer]) -> None:
+    problem = None if done.cancelled() else done.exception(timeout=0)
+    error = "" if problem is None else str(problem)
+    span.end(error, worker=work.worker, attempts=work.attempts, bytes=work.bytes)
 
 
 def _fail(result: Future[pa.Buffer], problem: KallaError) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import structlog
 
-from kalla import logs
+from kalla import logs, tracing
 from kalla.errors import NotFound, Unavailable
 from kalla.query.dispatch.query_records import Ending, QueryRecord
 from kalla.query.evaluate.sample_source import Source
@@ -185,6 +185,14 @@ class QueryService:
     ) -> Found:
         """The query with its line on the page Queries, and what became of it."""
         structlog.contextvars.bind_contextvars(query_id=record.query_id)
+        span = tracing.start(
+            "query",
+            record.query_id,
+            record.query_id,
+            query_id=record.query_id,
+            kind=record.kind,
+            expression=record.expression,
+        )
         records, metrics = self.dispatcher.records, self.dispatcher.metrics
         records.begin(record)
         self.dispatcher.open_query(record)
@@ -212,6 +220,7 @@ class QueryService:
         finally:
             self.dispatcher.close_query(record.query_id)
             records.end(record, ending, reason)
+            span.end(reason, ending=ending, work_units=len(record.work), retries=record.retries)
             metrics.duration.observe(record.seconds)
             fetched = [one.ready_at for one in record.work if one.ready_at]
             if fetched:

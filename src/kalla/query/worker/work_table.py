@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from kalla import logs
+from kalla import logs, tracing
 from kalla.errors import KallaError
 from kalla.query.coordination.events import WorkKey
 from kalla.query.promql.query_errors import QueryError, Stopped
@@ -37,6 +37,7 @@ class Unit:
     stop: threading.Event = field(default_factory=threading.Event)
     cancelled_at: float | None = None
     began_at: float | None = None
+    problem: str = ""
 
     @property
     def wire_key(self) -> pb.WorkKey:
@@ -175,6 +176,20 @@ class WorkTable:
 
     async def _carry_out(self, unit: Unit) -> None:
         structlog.contextvars.bind_contextvars(query_id=unit.key.query_id, work_id=unit.key.work_id)
+        span = tracing.start(
+            "execute query work",
+            unit.key.query_id,
+            parent_id=unit.key.work_id,
+            query_id=unit.key.query_id,
+            work_id=unit.key.work_id,
+            shard=unit.message.shard,
+        )
+        try:
+            await self._execute_and_announce(unit)
+        finally:
+            span.end(unit.problem, cancelled=unit.stop.is_set())
+
+    async def _execute_and_announce(self, unit: Unit) -> None:
         async with self._slots:
             unit.began_at = time.monotonic()
             waited = unit.began_at - unit.queued_at
@@ -224,6 +239,7 @@ class WorkTable:
             return  # nobody waits for it
         final = isinstance(error, QueryError)
         name, reason = error_name(error) if isinstance(error, QueryError) else ("", str(error))
+        unit.problem = reason
         self._metrics.failed.labels(str(final).lower()).inc()
         if not isinstance(error, KallaError):
             _log.error("a work unit failed", exc_info=error)
