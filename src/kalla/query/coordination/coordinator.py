@@ -122,7 +122,7 @@ class Coordinator:
             if work is None or work.state != "ready" or work.checksum != event.artifact_checksum:
                 return []
             if isinstance(event, FetchFailed):
-                return self._retry(work, event.reason)
+                return [*self._released(work), *self._retry(work, event.reason)]
             return self._fetched(work)
         if work is None or work.worker != event.worker or work.state in ENDS:
             # Late: whoever holds the artifact may delete it, and nothing else happens.
@@ -152,10 +152,13 @@ class Coordinator:
     def _fetched(self, work: Work) -> list[Action]:
         work.take("fetch")
         key = work.unit.key
-        actions: list[Action] = [Deliver(key, work.checksum)]
-        if work.worker in self.workers:
-            actions.append(Acknowledge(work.worker, key, work.checksum))
-        return actions
+        return [Deliver(key, work.checksum), *self._released(work)]
+
+    def _released(self, work: Work) -> list[Action]:
+        """Nobody will fetch the artifact any more."""
+        if work.worker not in self.workers:
+            return []
+        return [Acknowledge(work.worker, work.unit.key, work.checksum)]
 
     def _add(self, query_id: str, units: tuple[WorkUnit, ...]) -> None:
         """A query that has ended meanwhile gets no more work."""
