@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Locator, Page
 
 from kalla.query.labels.label_sets import Labels
 from tests.metrics_kit import Points, named
@@ -89,3 +89,45 @@ async def visiting(browser: Browser, place: Place, path: str) -> AsyncIterator[P
 
 def link(expr: str, **values: str) -> str:
     return f"/query?{urlencode({'expr': expr, 'end': AT, **values})}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The canvas of a graph: colours of lines, and the strokes that a line is cut into."""
+
+    pixels: str
+    colors: tuple[str, ...]
+    strokes: int
+
+
+def lines(page: Page, number: int) -> Locator:
+    """The plot, when it is drawn with that many lines."""
+    return page.locator(f'.plot[data-lines="{number}"]:has(canvas)')
+
+
+async def picture(page: Page) -> Picture:
+    found = await page.evaluate(_PICTURE)
+    return Picture(found["pixels"], tuple(found["colors"]), found["strokes"])
+
+
+# Colours with a hue are lines; grid, axes and numbers are grey. A stroke is a run of columns with
+# a pixel of a line.
+_PICTURE = """() => new Promise((resolve) => requestAnimationFrame(() => setTimeout(() => {
+  const canvas = document.querySelector(".plot canvas");
+  const { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  const colors = {};
+  const columns = new Array(width).fill(false);
+  for (let at = 0; at < data.length; at += 4) {
+    const [red, green, blue, alpha] = data.slice(at, at + 4);
+    if (alpha < 255 || Math.max(red, green, blue) - Math.min(red, green, blue) < 40) continue;
+    columns[(at / 4) % width] = true;
+    const color = `${red},${green},${blue}`;
+    colors[color] = (colors[color] || 0) + 1;
+  }
+  resolve({
+    pixels: canvas.toDataURL(),
+    colors: Object.keys(colors).filter((color) => colors[color] > 40).sort(),
+    strokes: columns.filter((is, column) => is && !columns[column - 1]).length,
+  });
+})))"""

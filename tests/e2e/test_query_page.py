@@ -15,7 +15,18 @@ from kalla.query.promql.features import Features
 from tests.browser import FAINT, chromium
 from tests.metrics_kit import commit, named
 from tests.query_kit import query_site
-from tests.query_page_kit import AT, END, HOSTILE, REQUESTS, Place, link, series, visiting
+from tests.query_page_kit import (
+    AT,
+    END,
+    HOSTILE,
+    REQUESTS,
+    Place,
+    lines,
+    link,
+    picture,
+    series,
+    visiting,
+)
 from tests.servers import PostgresServer
 from tests.web_kit import until
 
@@ -148,14 +159,16 @@ async def test_a_line_is_drawn_for_each_series_and_the_legend_hides_it(
     browser: Browser, place: Place
 ) -> None:
     async with visiting(browser, place, link(REQUESTS, tab="graph", range="30m")) as page:
-        lines, legend = page.locator("path.line"), page.locator(".legend button")
-        await expect(lines).to_have_count(2)
+        legend = page.locator(".legend button")
+        await expect(lines(page, 2)).to_be_visible()
+        both = await picture(page)
         await expect(legend).to_have_text(['{job="api"}', '{job="worker"}'])
         await legend.first.press("Enter")
-        await expect(lines).to_have_count(1)
+        await expect(lines(page, 1)).to_be_visible()
         await expect(legend.first).to_have_attribute("aria-pressed", "false")
+        assert len((await picture(page)).colors) < len(both.colors)
         await page.get_by_role("button", name="Show all").click()
-        await expect(lines).to_have_count(2)
+        await expect(lines(page, 2)).to_be_visible()
         told = (await place.asked("query", query=REQUESTS, time=END))["result"]
         await page.locator(".plot").focus()
         await page.keyboard.press("End")
@@ -173,10 +186,10 @@ async def test_missing_points_are_gaps_and_odd_ones_are_told(
     browser: Browser, place: Place
 ) -> None:
     async with visiting(browser, place, link("paused", tab="graph")) as page:
-        path = await page.locator("path.line").get_attribute("d") or ""
-        assert path.count("M") == 2
+        await expect(lines(page, 1)).to_be_visible()
+        assert (await picture(page)).strokes == 2
     async with visiting(browser, place, link("odd", tab="graph", step="60")) as page:
-        await expect(page.locator("path.line")).to_have_count(4)
+        await expect(lines(page, 4)).to_be_visible()
         await expect(page.locator(".graph-note")).to_contain_text("183 points NaN or infinite")
         await page.locator(".plot").hover()
         await expect(page.locator(".tip-line b")).to_have_text(["+Inf", "1e+21", "-Inf", "NaN"])
@@ -184,7 +197,7 @@ async def test_missing_points_are_gaps_and_odd_ones_are_told(
 
 async def test_of_many_series_the_first_hundred_are_drawn(browser: Browser, place: Place) -> None:
     async with visiting(browser, place, link("load", tab="graph")) as page:
-        await expect(page.locator("path.line")).to_have_count(100)
+        await expect(lines(page, 100)).to_be_visible()
         await expect(page.locator(".graph-note")).to_contain_text(
             "The first 100 of 120 series are drawn"
         )
@@ -192,7 +205,7 @@ async def test_of_many_series_the_first_hundred_are_drawn(browser: Browser, plac
 
 async def test_a_part_of_the_graph_is_looked_at_closer(browser: Browser, place: Place) -> None:
     async with visiting(browser, place, link("load", tab="graph", range="1h")) as page:
-        await expect(page.locator("path.line")).to_have_count(100)
+        await expect(lines(page, 100)).to_be_visible()
         box = await page.locator(".plot").bounding_box()
         assert box is not None
         middle = box["y"] + 100
@@ -220,14 +233,15 @@ async def test_a_link_shows_the_same_to_somebody_else(browser: Browser, place: P
         await page.get_by_label("Step", exact=True).press("Enter")
         await page.wait_for_url("**step=45s*")
         await expect(page.locator(".graph-note")).to_contain_text("a point every 45s")
-        await expect(page.locator("path.line")).to_have_count(2)
-        drawn = await page.locator("path.line").first.get_attribute("d")
+        await expect(lines(page, 2)).to_be_visible()
+        drawn = await picture(page)
         shared = page.url.removeprefix(place.address)
     assert parse_qs(urlsplit(shared).query) == {
         "expr": [REQUESTS], "tab": ["graph"], "range": ["15m"], "end": [AT], "step": ["45s"],
     }  # fmt: skip
     async with visiting(browser, place, shared) as page:
-        await expect(page.locator("path.line").first).to_have_attribute("d", drawn or "")
+        await expect(lines(page, 2)).to_be_visible()
+        assert await picture(page) == drawn
         await expect(page.locator("#expr")).to_have_value(REQUESTS)
         await expect(page.get_by_label("From", exact=True)).to_have_value("2023-11-14 22:58:20")
         await expect(page.get_by_label("Step", exact=True)).to_have_value("45s")
@@ -238,11 +252,11 @@ async def test_what_is_typed_and_not_run_is_not_lost(browser: Browser, place: Pl
         await expect(page.locator("#said")).to_contain_text("120 series")
         await page.locator("#expr").fill("odd")
         await page.get_by_role("tab", name="Graph").click()
-        await expect(page.locator("path.line")).to_have_count(4)
+        await expect(lines(page, 4)).to_be_visible()
         await expect(page.locator("#expr")).to_have_value("odd")
         await page.locator("#expr").fill("paused")
         await page.get_by_label("Range", exact=True).select_option("15m")
-        await expect(page.locator("path.line")).to_have_count(1)
+        await expect(lines(page, 1)).to_be_visible()
         await expect(page.locator("#expr")).to_have_value("paused")
 
 
@@ -266,7 +280,7 @@ async def test_back_and_forward_go_through_what_was_asked(browser: Browser, plac
         await expect(page.locator("#said")).to_contain_text("4 series")
         await page.get_by_role("tab", name="Table").press("ArrowRight")
         await expect(page.get_by_role("tab", name="Graph")).to_be_focused()
-        await expect(page.locator("path.line")).to_have_count(4)
+        await expect(lines(page, 4)).to_be_visible()
         await page.go_back()
         await expect(page.locator(".answers tbody tr")).to_have_count(4)
         await page.go_back()
@@ -306,7 +320,7 @@ async def test_warnings_stand_beside_the_answer(browser: Browser, place: Place) 
 
 async def test_an_answer_is_explained(browser: Browser, place: Place) -> None:
     async with visiting(browser, place, link(REQUESTS, tab="graph")) as page:
-        await expect(page.locator("path.line")).to_have_count(2)
+        await expect(lines(page, 2)).to_be_visible()
         asked: list[str] = []
         page.on("request", lambda request: asked.append(urlsplit(request.url).path))
         await page.get_by_role("tab", name="Explain").click()
