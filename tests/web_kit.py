@@ -104,7 +104,15 @@ class Site:
 
     async def empty(self) -> None:
         work = ("jobs", "runs", "queues", "workers", "tokens", "idempotency", "login_links")
-        mine = ("uploads", "secrets", "sources", "recipes", "destinations", "reconciliations")
+        mine = (
+            "uploads",
+            "secrets",
+            "sources",
+            "recipes",
+            "destinations",
+            "reconciliations",
+            "schedules",
+        )
         for table in (*work, *mine):
             await self.execute(f"DELETE FROM kalla.{table}")
 

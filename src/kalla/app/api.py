@@ -44,6 +44,9 @@ from kalla.reconcile.runs import evidence_routes, registry_pages
 from kalla.reconcile.runs import pages as reconcile_pages
 from kalla.reconcile.runs import routes as reconcile_routes
 from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.reconcile.schedules import routes as schedule_routes
+from kalla.reconcile.schedules import schedule_store
+from kalla.reconcile.schedules.scheduler import RunScheduler
 from kalla.reconcile.uploads import upload_routes, upload_store
 from kalla.scaling import pages as scaling_pages
 from kalla.scaling import routes as scaling_routes
@@ -131,7 +134,12 @@ def create_app(
     metrics: Metrics | None = None,
 ) -> FastAPI:
     """With `metrics` the process also runs the services that workers may be too few for."""
-    sweeps = (commands.sweep, login_links.sweep, upload_store.sweeper(settings))
+    sweeps = (
+        commands.sweep,
+        login_links.sweep,
+        upload_store.sweeper(settings),
+        schedule_store.sweep,
+    )
     scaling_gauges = ScalingGauges()
     table_gauges = TableGauges()
     if metrics:
@@ -141,6 +149,7 @@ def create_app(
         [
             *background(settings, database, wake, metrics, sweeps),
             Conclusions(database, job_types, wake),
+            RunScheduler(settings, database, job_types, wake),
             Upkeep(settings, database, job_types, wake),
             TableScheduler(settings, database, job_types, wake, table_gauges),
             ScalingDecisions(settings, database, scaling_gauges),
@@ -192,6 +201,7 @@ def create_app(
         proposal_routes.router,  # before /recipes/{id}
         library_routes.router,
         upload_routes.router,
+        schedule_routes.router,
         evidence_routes.router,
         reconcile_pages.router,
         registry_pages.router,

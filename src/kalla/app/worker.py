@@ -17,6 +17,8 @@ from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.query.store.maintenance.upkeep import Upkeep
 from kalla.reconcile.runs.run_completion import Conclusions
+from kalla.reconcile.schedules import schedule_store
+from kalla.reconcile.schedules.scheduler import RunScheduler
 from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
@@ -43,9 +45,15 @@ async def run_worker(settings: Settings) -> None:
             database,
             wake,
             address_of(listener),
-            [commands.sweep, login_links.sweep, upload_store.sweeper(settings)],
+            [
+                commands.sweep,
+                login_links.sweep,
+                upload_store.sweeper(settings),
+                schedule_store.sweep,
+            ],
             [
                 Conclusions(database, job_types, wake),
+                RunScheduler(settings, database, job_types, wake),
                 Upkeep(settings, database, job_types, wake),
                 *sinks.services(settings, database),
                 TableScheduler(settings, database, job_types, wake),

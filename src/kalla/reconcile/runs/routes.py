@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated
 
@@ -13,15 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, Problem
 from kalla.reconcile.evidence.reading import run_report
-from kalla.reconcile.plan.plan import recipe_hash
-from kalla.reconcile.recipe import parsing
-from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.registry import drafts, entries
 from kalla.reconcile.registry.entries import RecipeVersion
-from kalla.reconcile.registry.timed_inspection import Look, in_patience, patiently
-from kalla.reconcile.runs import store
-from kalla.reconcile.runs.handlers import first_jobs
-from kalla.reconcile.runs.store import Callback, NewReconciliation, RunDetail, RunPage
+from kalla.reconcile.registry.timed_inspection import patiently
+from kalla.reconcile.runs import store, submission
+from kalla.reconcile.runs.store import RunDetail, RunPage
+from kalla.reconcile.runs.submission import Wanted
 from kalla.storage import Storage, is_s3
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import State
@@ -33,7 +29,6 @@ from kalla.work.job import RunStatus
 router = APIRouter(prefix="/api", route_class=GuardedRoute, tags=["runs"])
 
 RunId = Annotated[int, Path(ge=1, le=2**63 - 1)]
-KIND = "reconcile"
 
 
 class RunSubmission(BaseModel):
@@ -52,6 +47,10 @@ class RunSubmission(BaseModel):
     callback_url: Text | None = Field(
         None, max_length=2000, description="told of the ending; below a registered destination"
     )
+    callback_above: int | None = Field(
+        None, ge=0, le=2**62,
+        description="call only if the run has more exceptions than this, or does not complete",
+    )  # fmt: skip
     priority: int = 0
 
 
@@ -73,34 +72,16 @@ async def submit_run(
     connection = command.connection
     sent = await asyncio.to_thread(drafts.submitted, await request.body())
     saved = await _saved(connection, asked)
-    text = saved.text if saved else sent.text
-    known = await entries.known_sources(connection)
-    uris = _uris(asked)
-    filling = (text, known, sent.given, uris)
-    look = Look.of(state.settings)
-    seen = await look.wanted_by(connection, partial(drafts.ready, *filling), known)
-    async with in_patience(connection):
-        recipe = await entries.prepare(*filling, seen)
-    callback = await _callback(connection, asked.callback_url)
-    # A run names the version it used, whatever was saved while its sources were looked at.
-    kept = saved or await entries.save_recipe(connection, text, command.caller.name, uris=uris)
-    new = NewReconciliation(
-        name=recipe.name,
-        recipe_id=kept.recipe_id,
-        recipe_version=kept.version,
-        recipe_hash=recipe_hash(recipe),
-        recipe=parsing.write(recipe.model_copy(update={"parameters": {}})),
-        sources={
-            side: run_report.place(recipe.sources[side].uri, recipe.sources[side].table)
-            for side in SIDES
-        },
-        submitted_by=command.caller.name,
-        callback=callback,
+    wanted = Wanted(
+        text=saved.text if saved else sent.text,
+        saved=saved,
+        parameters=sent.given,
+        uris=_uris(asked),
+        by=command.caller.name,
+        callback=await submission.callback_to(connection, asked.callback_url, asked.callback_above),
+        priority=asked.priority,
     )
-    jobs, gates = first_jobs(recipe, asked.priority)
-    limit = state.settings.run.total_timeout_seconds
-    run_id, woken = await runs.create(connection, state.job_types, KIND, jobs, gates, limit)
-    await store.create(connection, run_id, new)
+    run_id, woken = await submission.submit(connection, state.settings, state.job_types, wanted)
     command.woken += woken
     response.headers["Location"] = f"/api/runs/{run_id}"
     return await store.get(connection, run_id)
@@ -191,10 +172,3 @@ async def _saved(connection: Connection, asked: RunSubmission) -> RecipeVersion 
 def _uris(asked: RunSubmission) -> dict[str, str]:
     given = (("left", asked.left), ("right", asked.right))
     return {side: uri for side, uri in given if uri is not None}
-
-
-async def _callback(connection: Connection, url: str | None) -> Callback | None:
-    if url is None:
-        return None
-    destination = await entries.destination_for(connection, url)
-    return Callback(url, destination.secret)

@@ -78,7 +78,8 @@ class Conclusions(Periodic):
 
     async def _conclude(self, connection: Connection, run: Ended) -> Woken:
         await store.conclude(connection, run)
-        if run.callback is None:
+        exceptions = run.report.exceptions if run.report else None
+        if run.callback is None or not run.callback.wants(run.status, exceptions):
             return Woken()
         # What no job may hold is left out, first the error's text; a name may be such, too.
         for told in (run, replace(run, error="see the run"), replace(run, error=None, name="")):

@@ -34,6 +34,13 @@ class Callback:
 
     url: str
     secret: str
+    above: int | None = None  # only if a completed run has more exceptions than this
+
+    def wants(self, status: RunStatus, exceptions: int | None) -> bool:
+        """Whether an ending is news. That a run did not complete always is."""
+        if self.above is None or status != "completed" or exceptions is None:
+            return True
+        return exceptions > self.above
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,7 @@ class Untidy:
 
 
 async def create(connection: Connection, run_id: int, new: NewReconciliation) -> None:
-    callback = new.callback and Jsonb({"url": new.callback.url, "secret": new.callback.secret})
+    callback = new.callback and Jsonb(vars(new.callback))
     values = vars(new) | {"run_id": run_id, "sources": Jsonb(dict(new.sources))}
     await connection.execute(sql.create, values | {"callback": callback})
 

@@ -1,0 +1,83 @@
+"""How a run begins, whoever asks for it: the recipe is filled in, kept and started in the caller's
+transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from kalla.database import Connection
+from kalla.reconcile.evidence.reading import run_report
+from kalla.reconcile.plan.plan import recipe_hash
+from kalla.reconcile.recipe import parsing
+from kalla.reconcile.recipe.model import SIDES
+from kalla.reconcile.registry import drafts, entries
+from kalla.reconcile.registry.entries import RecipeVersion
+from kalla.reconcile.registry.timed_inspection import Look, in_patience
+from kalla.reconcile.runs import store
+from kalla.reconcile.runs.handlers import first_jobs
+from kalla.reconcile.runs.store import Callback, NewReconciliation
+from kalla.settings import Settings
+from kalla.work import runs
+from kalla.work.job_insertion import Woken
+from kalla.work.job_type import JobTypes
+
+KIND = "reconcile"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A recipe by its text; `saved` is the version that it is, if it is in the library."""
+
+    text: str
+    saved: RecipeVersion | None
+    parameters: Mapping[str, str]
+    uris: Mapping[str, str]
+    by: str
+    callback: Callback | None = None
+    priority: int = 0
+
+
+async def submit(
+    connection: Connection, settings: Settings, job_types: JobTypes, wanted: Wanted
+) -> tuple[int, Woken]:
+    """The number of the run, and whom to wake once the transaction has committed."""
+    known = await entries.known_sources(connection)
+    filling = (wanted.text, known, wanted.parameters, wanted.uris)
+    look = Look.of(settings)
+    seen = await look.wanted_by(connection, partial(drafts.ready, *filling), known)
+    async with in_patience(connection):
+        recipe = await entries.prepare(*filling, seen)
+    # A run names the version it used, whatever was saved while its sources were looked at.
+    kept = wanted.saved or await entries.save_recipe(
+        connection, wanted.text, wanted.by, uris=wanted.uris
+    )
+    new = NewReconciliation(
+        name=recipe.name,
+        recipe_id=kept.recipe_id,
+        recipe_version=kept.version,
+        recipe_hash=recipe_hash(recipe),
+        recipe=parsing.write(recipe.model_copy(update={"parameters": {}})),
+        sources={
+            side: run_report.place(recipe.sources[side].uri, recipe.sources[side].table)
+            for side in SIDES
+        },
+        submitted_by=wanted.by,
+        callback=wanted.callback,
+    )
+    jobs, gates = first_jobs(recipe, wanted.priority)
+    limit = settings.run.total_timeout_seconds
+    run_id, woken = await runs.create(connection, job_types, KIND, jobs, gates, limit)
+    await store.create(connection, run_id, new)
+    return run_id, woken
+
+
+async def callback_to(
+    connection: Connection, url: str | None, above: int | None = None
+) -> Callback | None:
+    """A call about a run's ending; with `above`, only about more exceptions than that."""
+    if url is None:
+        return None
+    destination = await entries.destination_for(connection, url)
+    return Callback(url, destination.secret, above)
