@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
@@ -95,6 +96,8 @@ def _carry_out(lab: Lab, names: list[str], folder: Path) -> int:
             report.write(line + "\n")
             report.flush()
             print(line, flush=True)
+    for met, times in Counter(lab.kubelet.errors).most_common(10):
+        print(f"  the kubelet met {times} x {met}")
     print(f"{len(names) - failed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -111,6 +111,13 @@ class Kubelet:
             if pod.spec["metadata"]["name"].startswith(prefix)
         ]
 
+    def execute(self, pod: Pod, arguments: list[str], *, seconds: float) -> tuple[int, str]:
+        """As `kubectl exec POD -- kalla ARGUMENTS`: the exit code and what it printed."""
+        spec = pod.spec["spec"]["containers"][0] | {"name": "exec", "args": arguments}
+        started = self._container(pod, spec)
+        code = started.process.wait(seconds)
+        return code, (pod.folder / "exec.log").read_text(errors="replace")
+
     def _loop(self) -> None:
         while not self._stopping.wait(0.5):
             try:
@@ -151,19 +158,16 @@ class Kubelet:
         pod.waiting = [*spec["spec"].get("initContainers", []), *spec["spec"]["containers"]]
         return pod
 
-    def _start(self, pod: Pod, spec: dict[str, Any]) -> None:
-        metadata = pod.spec["metadata"]
-        pod.running.append(
-            container.start(
-                spec,
-                pod=metadata["name"],
-                namespace=pod.network,
-                address=pod.address,
-                mounts=self._mounts(pod, spec),
-                environment=self._environment(pod, spec),
-                folder=pod.folder,
-                now=time.monotonic(),
-            )
+    def _container(self, pod: Pod, spec: dict[str, Any]) -> Container:
+        return container.start(
+            spec,
+            pod=pod.spec["metadata"]["name"],
+            namespace=pod.network,
+            address=pod.address,
+            mounts=self._mounts(pod, spec),
+            environment=self._environment(pod, spec),
+            folder=pod.folder,
+            now=time.monotonic(),
         )
 
     def _environment(self, pod: Pod, spec: dict[str, Any]) -> dict[str, str]:
@@ -254,7 +258,7 @@ class Kubelet:
         first = {each["name"] for each in pod.spec["spec"].get("initContainers", [])}
         prepared = not any(each.name in first for each in pod.running)
         if pod.waiting and prepared and pod.ending_since is None and pod.failed is None:
-            self._start(pod, pod.waiting.pop(0))
+            pod.running.append(self._container(pod, pod.waiting.pop(0)))
         now = time.monotonic()
         for each in pod.running:
             if now >= each.next_probe:

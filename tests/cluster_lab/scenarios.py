@@ -158,6 +158,14 @@ def spark_without_rights(lab: Lab) -> Facts:
     return {"refused": True}
 
 
+def doctor(lab: Lab) -> Facts:
+    """`kalla doctor --cluster` in the API's pod finds every part well, and says so."""
+    pod = lab.kubelet.pods("kalla-api")[0]
+    code, output = lab.kubelet.execute(pod, ["doctor", "--cluster"], seconds=300)
+    assert code == 0, output
+    return {"doctor": [line.strip() for line in output.splitlines() if line.strip()]}
+
+
 SCENARIOS: dict[str, Callable[[Lab], Facts]] = {
     each.__name__: each
     for each in (
@@ -166,6 +174,7 @@ SCENARIOS: dict[str, Callable[[Lab], Facts]] = {
         dead_metrics,
         spark_executors,
         spark_without_rights,
+        doctor,
     )
 }
 
