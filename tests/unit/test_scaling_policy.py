@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kalla.scaling.policy import Inputs, Need, Policy, desired
+from kalla.scaling.policy import Inputs, Need, Policy, decide, desired, lasting_need
 
 POLICY = Policy(
     min_workers=1, max_workers=10, utilisation=0.8, scale_down_after_seconds=60, scale_down_step=2
@@ -21,7 +21,7 @@ def inputs(**changes: object) -> Inputs:
 
 
 def test_demand_is_waiting_and_running_work() -> None:
-    busy = inputs(waiting=0, running=40, current=8, busy=8)
+    busy = inputs(waiting=0, running=40, current=4, busy=4)
     decision = desired(busy, POLICY)
     assert decision.needed == 10
     assert decision.desired == 10
@@ -51,6 +51,40 @@ def test_scaling_down_waits_until_the_highest_recent_need_has_passed() -> None:
         "not scaled because 6 workers were needed within the last 60 s"
     )
     assert desired(fallen, POLICY, [Need(939.0, 6)]).desired < 6
+
+
+def test_a_peak_of_a_moment_keeps_no_worker() -> None:
+    looks = [Need(950.0 + 5 * number, 4) for number in range(10)]
+    peaks = [*looks[:3], Need(965.0, 9), Need(970.0, 9), *looks[5:]]
+    fallen = inputs(current=9)
+    assert lasting_need(peaks, 1000.0, POLICY) == 4
+    assert desired(fallen, POLICY, peaks).recent_need == 4
+    # Five seconds more, and it is no chance any longer.
+    assert lasting_need([*peaks[:5], Need(975.0, 9), *peaks[6:]], 1000.0, POLICY) == 9
+
+
+def test_a_need_lasts_until_the_next_look_whatever_the_time_between_looks() -> None:
+    assert lasting_need([Need(980.0, 6), Need(994.0, 1)], 1000.0, POLICY) == 1
+    assert lasting_need([Need(980.0, 6), Need(995.0, 1)], 1000.0, POLICY) == 6
+    assert lasting_need([], 1000.0, POLICY) == 0
+
+
+def test_a_small_rise_waits_until_a_job_has_waited() -> None:
+    rise = inputs(waiting=1, running=40, current=10, busy=10, oldest_wait_seconds=0.5)
+    held = desired(rise, replace(POLICY, max_workers=20))
+    assert (held.needed, held.desired, held.limit) == (11, 10, "brief")
+    assert held.reason.endswith("not scaled because no job has waited for 1 s")
+    late = desired(replace(rise, oldest_wait_seconds=1.0), replace(POLICY, max_workers=20))
+    assert (late.desired, late.limit) == (11, None)
+
+
+def test_a_large_rise_and_the_first_worker_and_slots_of_sinks_are_followed_at_once() -> None:
+    wide = replace(POLICY, max_workers=20)
+    assert desired(inputs(waiting=20, running=40, current=10, busy=10), wide).desired == 15
+    assert desired(inputs(waiting=1, current=0), wide).desired == 1
+    # A slot has no job that could wait, and ends only when its pipeline is stopped.
+    slots = inputs(waiting=1, running=40, current=10, busy=10, free_slots=1)
+    assert desired(slots, wide).desired == 11
 
 
 def test_scaling_down_goes_in_steps() -> None:
@@ -107,5 +141,4 @@ def test_a_decision_stays_within_the_bounds_and_above_the_busy_workers(
     assert decision.desired >= min(busy, current)
     assert decision.desired >= current - POLICY.scale_down_step or current > POLICY.max_workers
     # The highest recent need is all of the history that a decision depends on.
-    again = desired(seen, POLICY, [Need(seen.at, decision.recent_need)])
-    assert again == decision
+    assert decide(seen, POLICY, decision.recent_need) == decision

@@ -132,12 +132,23 @@ def test_a_plot_is_well_formed(results: dict[str, Result]) -> None:
     assert all(len(line.attrib["points"].split()) > 100 for line in lines)
 
 
-def test_the_shapes_have_two_days_of_which_the_second_counts() -> None:
-    for name, shape in SHAPES.items():
-        trace = shape()
+def test_the_first_day_of_a_shape_sets_the_scene_and_another_seed_is_another_trace() -> None:
+    for name in ("night-batch", "hourly-batch", "trickle", "long-jobs"):
+        trace = SHAPES[name]()
         assert trace.name == name
         assert trace.measure_from == DAY
-        assert trace.end < 2 * DAY
+        assert DAY < trace.end < 2 * DAY
+    assert SHAPES["trickle"](1).arrivals != SHAPES["trickle"](2).arrivals
+
+
+def test_the_default_policy_does_not_pay_for_the_chance_peaks_of_short_jobs() -> None:
+    trace = hours(SHAPES["short-jobs"](), "short-jobs", DAY + 12 * 3600, DAY + 14 * 3600)
+    default = simulate(trace, DEFAULT_POLICY)
+    # What the jobs take if no place is ever empty. To follow every peak took 1.75 times as much.
+    least = sum(trace.seconds) / Machine().concurrency / 3600
+    assert default.wait_p95 <= 20
+    assert default.busy_hit == 0
+    assert default.worker_hours <= 1.6 * least
 
 
 def test_a_trace_is_read_from_a_file_and_simulated_by_the_command(tmp_path: Path) -> None:

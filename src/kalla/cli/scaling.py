@@ -11,6 +11,7 @@ import typer
 
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
 from kalla.errors import InvalidInput, Problem
+from kalla.scaling.simulation.trace import SHAPES
 from kalla.web.text_format import seconds
 
 app = typer.Typer(no_args_is_help=True)
@@ -98,7 +99,7 @@ def simulate_policies(
         str,
         typer.Option(
             help="A CSV file with the columns at and seconds, or a made-up load: "
-            "diurnal, night-batch, spikes."
+            f"{', '.join(SHAPES)}."
         ),
     ],
     policy: Annotated[
@@ -107,6 +108,9 @@ def simulate_policies(
     startup: Annotated[float, typer.Option(min=0, help="Seconds a worker takes to start.")] = 10,
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs a worker runs at once.")] = 4,
     max_workers: Annotated[int, typer.Option("--max", min=1, help="Workers at the most.")] = 1000,
+    seed: Annotated[
+        int | None, typer.Option(help="Another seed for the made-up load than its own.")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="A folder for an SVG picture of each policy.")
     ] = None,
@@ -123,7 +127,7 @@ def simulate_policies(
     from kalla.scaling.simulation.plot import svg
     from kalla.scaling.simulation.policies import POLICIES, Machine
     from kalla.scaling.simulation.simulate import simulate
-    from kalla.scaling.simulation.trace import SHAPES, load
+    from kalla.scaling.simulation.trace import load
 
     names = [name.strip() for name in policy.split(",") if name.strip()] or list(POLICIES)
     if unknown := [name for name in names if name not in POLICIES]:
@@ -134,7 +138,10 @@ def simulate_policies(
         raise InvalidInput(
             Problem("--trace", f"{trace} is no file and none of {', '.join(SHAPES)}")
         )
-    jobs = SHAPES[trace]() if trace in SHAPES else load(Path(trace))
+    if trace in SHAPES:
+        jobs = SHAPES[trace]() if seed is None else SHAPES[trace](seed)
+    else:
+        jobs = load(Path(trace))
     machine = Machine(concurrency=concurrency, startup_seconds=startup, max_workers=max_workers)
     results = [simulate(jobs, name, machine) for name in names]
     if plot is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # What kept a decision from following the demand at once.
-Limit = Literal["minimum", "maximum", "stabilisation", "busy", "step", "paused"]
+Limit = Literal["minimum", "maximum", "stabilisation", "busy", "step", "paused", "brief"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Inputs:
     busy: int  # those of them that have a job
     concurrency: int  # jobs one of them runs at once
     paused: bool = False  # nothing of the queue is claimed, so more workers would not help
+    free_slots: int = 0  # waiting work that no running worker will end, as slots of sinks
 
     @property
     def demand(self) -> int:
@@ -47,11 +48,14 @@ class Policy:
     scale_down_after_seconds: float = 90.0  # demand must have been lower for this long
     scale_down_step: int = 4  # workers that one decision may remove at most
     patience_seconds: float = 20.0  # a job that waits longer asks for one more worker
+    small_rise: float = 0.25  # so much more, or one worker, is added only once a job waits ...
+    small_rise_wait_seconds: float = 1.0  # ... for so long: most peaks end before a worker starts
+    lasting_seconds: float = 15.0  # a shorter peak keeps no worker for `scale_down_after_seconds`
 
 
 @dataclass(frozen=True)
 class Need:
-    """The workers that demand alone asked for at an earlier moment."""
+    """The workers that were needed at an earlier moment, and from then on until the next one."""
 
     at: float
     workers: int
@@ -64,7 +68,7 @@ class Decision:
     inputs: Inputs
     policy: Policy
     needed: int  # by demand alone
-    recent_need: int  # the highest need within the stabilisation window, this moment included
+    recent_need: int  # the highest lasting need of the stabilisation window, or that of now
     desired: int
     limit: Limit | None
     reason: str
@@ -72,12 +76,34 @@ class Decision:
 
 def desired(inputs: Inputs, policy: Policy, history: Sequence[Need] = ()) -> Decision:
     """Decide. Up at once; down only after a while, in steps, and never below the busy workers."""
+    recent = max(_needed(inputs, policy), lasting_need(history, inputs.at, policy))
+    return decide(inputs, policy, recent)
+
+
+def decide(inputs: Inputs, policy: Policy, recent_need: int) -> Decision:
+    """The decision that follows from the highest recent need: all it takes of the history."""
     needed = _needed(inputs, policy)
-    since = inputs.at - policy.scale_down_after_seconds
-    recent = max([needed, *(need.workers for need in history if need.at >= since)])
-    wanted, limit = _limited(inputs, policy, needed, recent)
-    reason = _reason(inputs, policy, needed, recent, wanted, limit)
-    return Decision(inputs, policy, needed, recent, wanted, limit, reason)
+    wanted, limit = _limited(inputs, policy, needed, recent_need)
+    reason = _reason(inputs, policy, needed, recent_need, wanted, limit)
+    return Decision(inputs, policy, needed, recent_need, wanted, limit, reason)
+
+
+def lasting_need(history: Sequence[Need], at: float, policy: Policy) -> int:
+    """The most workers that were needed for `lasting_seconds` in all within the window.
+
+    The highest need of a window is mostly chance: with jobs of a few seconds it keeps half as many
+    workers again as the load takes.
+    """
+    since = at - policy.scale_down_after_seconds
+    recent = [need for need in history if since <= need.at <= at]
+    ends = [*(need.at for need in recent[1:]), at]
+    lasted = 0.0
+    spans = ((need.workers, end - need.at) for need, end in zip(recent, ends, strict=False))
+    for workers, seconds in sorted(spans, reverse=True):
+        lasted += seconds
+        if lasted >= policy.lasting_seconds:
+            return workers
+    return 0
 
 
 def _needed(inputs: Inputs, policy: Policy) -> int:
@@ -103,9 +129,22 @@ def _limited(inputs: Inputs, policy: Policy, needed: int, recent: int) -> tuple[
     floor, limit = max(floors, key=lambda each: each[0])
     if max(floor, needed) > policy.max_workers:
         return policy.max_workers, "maximum"
+    if floor <= inputs.current and _is_brief(inputs, policy, needed):
+        return inputs.current, "brief"
     if floor > needed:
         return floor, limit
     return needed, "paused" if inputs.paused and inputs.waiting else None
+
+
+def _is_brief(inputs: Inputs, policy: Policy, needed: int) -> bool:
+    """Whether a rise is so small, and the queue so young, that it may be over in a moment."""
+    rise = needed - inputs.current
+    return (
+        0 < rise <= max(1, policy.small_rise * inputs.current)
+        and inputs.current > 0
+        and not inputs.free_slots
+        and inputs.oldest_wait_seconds < policy.small_rise_wait_seconds
+    )
 
 
 def _reason(
@@ -121,6 +160,7 @@ def _reason(
         f"the last {policy.scale_down_after_seconds:g} s",
         "busy": f"{_workers(wanted)} {'is' if wanted == 1 else 'are'} still busy",
         "step": f"at most {policy.scale_down_step} are removed at once",
+        "brief": f"no job has waited for {policy.small_rise_wait_seconds:g} s",
         "paused": "the queue is paused, so waiting jobs do not count",
     }[limit]
     return f"{demand}; {'not scaled because ' if wanted == inputs.current else ''}{why}"

@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from kalla.database import Connection
 from kalla.errors import NotFound
 from kalla.scaling.policy import Decision, Inputs, Need, Policy, desired
+from kalla.scaling.policy import decide as decided
 from kalla.settings import ROLES, Settings
 from kalla.statements import load
 from kalla.work import presence, queues
@@ -44,8 +45,7 @@ class DecisionRecord:
 
     def replayed(self) -> Decision:
         """The same decision, made again from what was recorded."""
-        inputs = Inputs(**self.inputs)
-        return desired(inputs, Policy(**self.policy), [Need(inputs.at, self.recent_need)])
+        return decided(Inputs(**self.inputs), Policy(**self.policy), self.recent_need)
 
 
 async def now(connection: Connection) -> float:
@@ -114,6 +114,7 @@ def _with_slots(inputs: Inputs, slots: SinkSlots, concurrency: int) -> Inputs:
         inputs,
         waiting=inputs.waiting + slots.wanted - slots.held,
         running=inputs.running + slots.held,
+        free_slots=slots.wanted - slots.held,
         concurrency=concurrency,
     )
 
@@ -159,7 +160,8 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
     inputs = decision.inputs
     which = {"pool": pool, "role": inputs.role, "at": inputs.at}
     sample = {
-        "workers": decision.needed,
+        # A rise that was not followed keeps no worker later.
+        "workers": min(decision.needed, decision.desired),
         "demand": inputs.demand,
         "current": inputs.current,
         "desired": decision.desired,

@@ -140,11 +140,8 @@ class Kalla(Scaler):
         )
         while self._needs and self._needs[0].at < view.at - self._policy.scale_down_after_seconds:
             self._needs.popleft()
-        decision = desired(inputs, self._policy, self._needs)
-        # Only a need above the later ones can hold a decision.
-        while self._needs and self._needs[-1].workers <= decision.needed:
-            self._needs.pop()
-        self._needs.append(Need(view.at, decision.needed))
+        decision = desired(inputs, self._policy, tuple(self._needs))
+        self._needs.append(Need(view.at, min(decision.needed, decision.desired)))
         return decision.desired
 
 
