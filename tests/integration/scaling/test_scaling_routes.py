@@ -39,7 +39,7 @@ def a_worker(name: str, active: int = 0, draining: bool = False) -> Announcement
 
 
 async def test_autoscale_tells_every_role_and_counts_running_work(site: Site) -> None:
-    await site.submit(*(NewJob("probe") for _ in range(9)))
+    await site.submit(*(NewJob("probe") for _ in range(15)))
     await site.claim(2)
     async with site.database.transaction() as connection:
         await presence.announce(connection, a_worker("one", active=2))
@@ -49,8 +49,8 @@ async def test_autoscale_tells_every_role_and_counts_running_work(site: Site) ->
         answer = (await client.get("/autoscale")).json()["roles"]
     assert set(answer) == {"stage", "exec", "refresh", "compact", "sinks"}
     found = answer["exec"]
-    assert (found["waiting"], found["running"], found["demand"]) == (7, 2, 9)
-    assert (found["current"], found["busy"], found["desired"]) == (2, 1, 3)
+    assert (found["waiting"], found["running"], found["demand"]) == (13, 2, 15)
+    assert (found["current"], found["busy"], found["desired"]) == (2, 1, 4)
     assert found["saturation"] == 0.25
     assert answer["stage"]["desired"] == 0
 
@@ -91,7 +91,7 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
     await service.tick()
     await service.tick()  # at once: another process looked just now
     await site.execute("DELETE FROM kalla.jobs")
-    await site.execute("UPDATE kalla.scaling_needs SET at = at - interval '10 seconds'")
+    await site.execute("UPDATE kalla.scaling_needs SET at = at - interval '20 seconds'")
     async with site.database.transaction() as connection:
         for number in range(27):
             await presence.announce(connection, a_worker(f"w{number}"))
