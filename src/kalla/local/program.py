@@ -17,7 +17,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 class Program(Server):
     """A command of this Kalla that answers on /health."""
 
-    start_seconds = 60.0
+    start_seconds = 180.0
 
     def __init__(
         self,
