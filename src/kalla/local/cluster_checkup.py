@@ -149,7 +149,7 @@ def _executors(settings: Settings) -> list[Finding]:
     except KallaError as error:
         return [Finding("executors", state="away", reason=str(error))]
     storage = Storage.of(settings.storage)
-    places = [settings.evidence_url, settings.staging_url, str(settings.work_folder)]
+    places = [settings.evidence_url, settings.staging_url, settings.uploads_url]
     markers = [join(url, f".doctor-{secrets.token_hex(8)}") for url in places]
     try:
         for marker in markers:
