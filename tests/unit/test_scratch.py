@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kalla.cli.scratch import scratch
+from kalla.storage.scratch import scratch
 
 HOLDS = """
 import sys
-from kalla.cli.scratch import scratch
+from kalla.storage.scratch import scratch
 
 with scratch() as folder:
     (folder / "data").mkdir()

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from kalla.cli import reconcile
 from kalla.cli.report import print_report
-from kalla.cli.scratch import scratch
 from kalla.cli.termination import asked_to_end, clearing_up, deferring
 from kalla.local import ports
 from kalla.local.postgres import Postgres
 from kalla.reconcile.demo_data import invoices, payments, recipe
 from kalla.reconcile.recipe import parsing
 from kalla.storage import LOCAL
+from kalla.storage.scratch import scratch
 
 _VARIABLE = "KALLA_SECRET_DEMO"
 

@@ -26,7 +26,6 @@ from kalla.cli.client import Style, say
 from kalla.cli.progress import bar
 from kalla.cli.recipe import Look, given_values, recipe_text
 from kalla.cli.report import print_report, printing
-from kalla.cli.scratch import scratch
 from kalla.cli.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
@@ -48,6 +47,7 @@ from kalla.settings import load
 from kalla.spark import task_failures
 from kalla.spark.session import connect
 from kalla.storage import Storage, is_s3
+from kalla.storage.scratch import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -111,7 +111,7 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
     storage = Storage.of(settings.storage)
     url = _place(recipe, output, storage)
     limits = replace(Limits.of(settings), threads=_cores())  # alone: all of them
-    with claimed(url, storage, settings.work_folder) as folder:
+    with claimed(url, storage) as evidence:
         # What is wrong with a source is said before Spark takes its time to start.
         for side in SIDES:
             if not source_planning.is_staged(recipe.sources[side]):
@@ -126,7 +126,7 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
                     shown = "stage" if name == "stage" else "match"
                     progress.update(tasks[shown], completed=done, total=of)
 
-                carry_out(session, recipe, folder, limits, tell, Vault(settings).resolve)
+                carry_out(session, recipe, evidence, limits, tell, Vault(settings).resolve)
     return run_report.of_evidence(url, storage)
 
 

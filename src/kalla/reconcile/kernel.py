@@ -79,14 +79,16 @@ class Facts:
 
 def match(
     plan: Plan,
-    folder: Path,
+    evidence: str | Path,
     resources: Resources,
     matched_at: str,
-    found_pairs: str | None = None,
+    found_pairs: Sequence[str] | None = None,
     told: Told = unheard,
+    *,
+    task: str = "",
 ) -> Facts:
-    """Match both sides by the plan's rules, or by pairs that are found already (a pattern of their
-    files), and write the evidence into the folder."""
+    """Match both sides by the plan's rules, or by pairs that are found already (their files), and
+    write the evidence below that URL, in files named by the task."""
     session = MatchSession(plan, resources)
     inputs = [plan.sides[side].input for side in SIDES]
     tables = [each for each in inputs if each.connector is not None]
@@ -96,7 +98,8 @@ def match(
         for each in tables:
             fetched = partial(headway.made, "fetch", 1 / max(1, slices))
             direct_reads.fetch(session.connection, each, resources.threads, fetched)
-        return _match(session, Evidence(session, folder, matched_at), found_pairs, headway)
+        written = Evidence(session, str(evidence), matched_at, task=task)
+        return _match(session, written, found_pairs, headway)
     except duckdb.Error as error:  # the same again: it would fail in the same way
         raise duckdb_errors.of_matching(error) from error
     finally:
@@ -104,7 +107,7 @@ def match(
 
 
 def _match(
-    session: MatchSession, evidence: Evidence, found_pairs: str | None, headway: Headway
+    session: MatchSession, evidence: Evidence, found_pairs: Sequence[str] | None, headway: Headway
 ) -> Facts:
     clock = Clock()
     loaded = _load(session, headway)

@@ -166,9 +166,6 @@ class Staging(Section):
 class Storage(Section):
     evidence: str = Field("", description="folder or s3:// of the evidence; empty: in data_dir")
     staging: str = Field("", description="folder or s3:// of staged rows; empty: in data_dir")
-    work: str = Field(
-        "", description="folder that workers and Spark share while they match; empty: in data_dir"
-    )
     metrics: str = Field("", description="folder or s3:// of metric segments; empty: in data_dir")
     uploads: str = Field("", description="folder or s3:// of uploaded files; empty: in data_dir")
     tables: str = Field("", description="folder of the dynamic tables; empty: in data_dir")
@@ -177,7 +174,7 @@ class Storage(Section):
     s3_access_key: SecretStr = Field(SecretStr(""), description="empty: as the machine is set up")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="belongs to s3_access_key")
 
-    @field_validator("evidence", "staging", "work", "metrics", "uploads")
+    @field_validator("evidence", "staging", "metrics", "uploads")
     @classmethod
     def _plain(cls, place: str) -> str:
         if "://" in place and not place.startswith("s3://"):
@@ -408,10 +405,6 @@ class Settings(Section):
     @property
     def staging_url(self) -> str:
         return self.storage.staging or str(self.data_dir / "staging")
-
-    @property
-    def work_folder(self) -> Path:
-        return Path(self.storage.work or self.data_dir / "work")
 
     @property
     def evidence_url(self) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from hashlib import file_digest
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pyarrow as pa
@@ -53,9 +52,8 @@ def stage_to(
     """The same to any URL: where that is no folder, the file is made here and then sent."""
     if not is_s3(url):
         return stage(connector, part, columns, Path(url))
-    with TemporaryDirectory(prefix="kalla-stage-") as folder:
-        made = stage(connector, part, columns, Path(folder) / url.rpartition("/")[2])
-        storage.put(Path(made.path), url)
+    with storage.writing(url) as path:
+        made = stage(connector, part, columns, path)
     return replace(made, path=url)
 
 

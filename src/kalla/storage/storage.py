@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import unquote
 from uuid import uuid4
 
+import pyarrow as pa
 from pyarrow import fs
 from pydantic import SecretStr
 
@@ -24,6 +25,7 @@ from kalla import settings
 from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.storage.files import File, below, named, now, tagged
 from kalla.storage.path_patterns import MAGIC
+from kalla.storage.scratch import scratch
 from kalla.storage.storage_failures import is_denial, told
 
 if TYPE_CHECKING:
@@ -175,6 +177,12 @@ class Storage:
         with told(url), filesystem.open_input_file(path) as opened:
             yield cast(BinaryIO, opened)
 
+    def mapped(self, url: str) -> pa.NativeFile:
+        """A file whose pieces are read where they lie on disk, and from S3 each by itself."""
+        filesystem, path = self.filesystem(url)
+        with told(url):
+            return filesystem.open_input_file(path) if is_s3(url) else pa.memory_map(path)
+
     def read_text(self, url: str) -> str:
         with self.open(url) as opened:
             return opened.read().decode()
@@ -195,6 +203,21 @@ class Storage:
                 target = path if each == local else join(path, *each.relative_to(local).parts)
                 _make_parent(filesystem, target)
                 _copy(fs.LocalFileSystem(), str(each), filesystem, target)
+
+    @contextmanager
+    def writing(self, url: str) -> Iterator[Path]:
+        """A path to write a file to: its own in a folder, else one here, which is sent when it is
+        whole. If the body fails, a folder may keep a part of it, and S3 keeps nothing."""
+        filesystem, path = self.filesystem(url)
+        if not is_s3(url):
+            with told(url):
+                _make_parent(filesystem, path)
+            yield Path(path)
+            return
+        with scratch() as folder:
+            local = folder / path.rpartition("/")[2]
+            yield local
+            self.put(local, url)
 
     def write_text(self, url: str, text: str) -> None:
         """A reader sees the old text or the new one, never half."""
@@ -234,7 +257,8 @@ class Storage:
         filesystem, path = self.filesystem(url)
         if not path.strip("/") or (is_s3(url) and "/" not in path.strip("/")):
             raise InvalidInput(Problem("", f"{url} is a whole disk or bucket, not a folder"))
-        with told(url):
+        # Some S3 list a folder for a while in which there is nothing any more.
+        with suppress(NotFound), told(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
                 filesystem.delete_file(path)

@@ -13,6 +13,7 @@ from kalla.errors import InvalidInput
 from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.partitioned import partitioned_match
+from kalla.reconcile.partitioned.partitioned_match import Places
 from kalla.reconcile.plan import plan
 from kalla.reconcile.recipe.model import SIDES, Recipe
 from kalla.reconcile.runs.execute import check_conservation
@@ -55,7 +56,12 @@ def match(
         facts = kernel.match(made, evidence, resources, WHEN)
     else:
         facts = partitioned_match.match(
-            made, count, evidence, resources, WHEN, lambda run, tasks: [run(each) for each in tasks]
+            made,
+            count,
+            Places(str(evidence), str(evidence / "rows")),
+            resources,
+            WHEN,
+            lambda run, tasks: [run(each) for each in tasks],
         )
     check_conservation(facts.sides)
     return facts

@@ -15,6 +15,7 @@ from kalla.errors import InvalidInput, KallaError
 from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.partitioned import partitioned_match
+from kalla.reconcile.partitioned.partitioned_match import Places
 from kalla.reconcile.plan import plan
 from kalla.reconcile.recipe.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.runs.execute import check_conservation
@@ -184,7 +185,12 @@ def test_what_a_filter_cannot_read_is_counted_and_named_though_its_row_is_left_o
         facts = kernel.match(made, work, resources, when)
     else:
         facts = partitioned_match.match(
-            made, count, work, resources, when, lambda run, tasks: [*map(run, tasks)]
+            made,
+            count,
+            Places(str(work), str(work / "rows")),
+            resources,
+            when,
+            lambda run, tasks: [*map(run, tasks)],
         )
     check_conservation(facts.sides)
     loaded = facts.sides["left"].loaded

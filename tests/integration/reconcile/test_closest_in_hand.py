@@ -139,7 +139,7 @@ def evidence(folder: Path, rules: list[dict[str, Any]], rows: dict[Any, Rows]) -
     found: dict[str, Any] = {}
     for file in facts.written:
         found[f"{file.dataset} digest"] = found.get(f"{file.dataset} digest", 0) + file.digest
-        found[f"{file.dataset} types"] = str(pq.ParquetFile(file.path).schema).partition("\n")[2]
+        found[f"{file.dataset} types"] = str(pq.ParquetFile(file.url).schema).partition("\n")[2]
     return found | {
         name: sorted(pq.read_table(folder / "evidence" / name).to_pylist(), key=repr)
         for name in DATASETS

@@ -27,6 +27,7 @@ from kalla.reconcile.sources import direct_reads, inspection, source_planning
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
+from kalla.storage import LOCAL
 from tests.integration.connectors.postgres_shelf import PostgresShelf
 from tests.servers import PostgresServer, SparkServer
 
@@ -274,8 +275,7 @@ def test_a_column_that_cannot_be_read_is_in_nobodys_way_unless_it_is_named(bank:
             with direct_reads.open_input(connector, wanted, "left", LIMITS) as given:
                 assert list(given.types) == ["id", "ref", "amount", "tags"]
                 assert any(note.startswith("address: left out") for note in given.notes)
-            folder = Path("unused")
-            ((chunk, *_), notes) = source_planning.chunks(connector, wanted, "left", folder, LIMITS)
+            ((chunk, *_), notes) = source_planning.chunks(connector, wanted, "left", "-", LIMITS)
             assert sum(batch.num_rows for batch in connector.read(chunk.part, chunk.columns)) > 0
             assert any(note.startswith("address: left out") for note in notes)
     named = recipe(bank, {"amount": "address"}, {})
@@ -300,7 +300,7 @@ def test_columns_that_differ_by_case_alone_are_refused_wherever_a_table_is_looke
         source_planning.preview(wanted, "right")
     with source_planning.connector(wanted.sources.right, "right", "UTC") as connector:
         with pytest.raises(InvalidInput, match=problem):
-            source_planning.chunks(connector, wanted, "right", Path("unused"), LIMITS)
+            source_planning.chunks(connector, wanted, "right", "-", LIMITS)
         with (
             pytest.raises(InvalidInput, match=problem),
             direct_reads.open_input(connector, wanted, "right", LIMITS),
@@ -316,7 +316,7 @@ def test_a_source_may_bound_how_many_of_its_chunks_are_read_at_once(bank: str) -
     ):
         assert (len(given.slices), given.at_once) == (4, 2)
         made = plan.make(wanted, {"left": given, "right": given})
-        dealt = [piece for piece in shuffle.pieces(made, 16) if piece.side == "right"]
+        dealt = [piece for piece in shuffle.pieces(made, 16, LOCAL) if piece.side == "right"]
         assert sorted(len(piece.input.slices) for piece in dealt) == [2, 2]
 
 

@@ -21,12 +21,14 @@ from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.partitioned import candidate_prefilter, partitioned_match, shuffle
+from kalla.reconcile.partitioned.partitioned_match import Places
 from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input, Plan
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.runs.execute import check_conservation, check_evidence
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import source_planning
+from kalla.storage import LOCAL
 from tests.reference import matcher, through_kernel
 from tests.reference.case import Case, eq, rule
 from tests.reference.cases import CASES
@@ -123,12 +125,16 @@ def write(given: Sequence[Row], folder: Path, files: int) -> Input:
     return Input("parquet", tuple(paths), TYPES)
 
 
+def places(folder: Path) -> Places:
+    return Places(str(folder / "evidence"), str(folder / "work"))
+
+
 def match(made: Plan, folder: Path, count: int) -> Facts:
     resources = Resources("500MB", 1, folder / "temp")
     if count == 1:
         return kernel.match(made, folder / "evidence", resources, WHEN)
     return partitioned_match.match(
-        made, count, folder / "evidence", resources, WHEN, one_after_the_other
+        made, count, places(folder), resources, WHEN, one_after_the_other
     )
 
 
@@ -353,7 +359,7 @@ def test_a_large_file_is_read_in_ranges_of_its_rows(
     monkeypatch.setattr(shuffle, "_PIECE_ROWS", 100)
     inputs = {side: write(rows(250, 3), tmp_path / side, 1) for side in SIDES}
     made = plan.make(PLAIN, inputs)
-    assert len(shuffle.pieces(made, 8)) == 6
+    assert len(shuffle.pieces(made, 8, LOCAL)) == 6
     facts = match(made, tmp_path, 2)
     assert told(facts)["sides"]["left"].loaded.rows == 250
     assert told(facts)["digests"] == told(match(made, tmp_path / "one", 1))["digests"]
@@ -369,11 +375,12 @@ def test_what_an_earlier_attempt_left_is_not_read(tmp_path: Path) -> None:
         return one_after_the_other(run, tasks)
 
     resources = Resources("500MB", 1, tmp_path / "temp")
-    found = partitioned_match.match(made, 3, tmp_path / "evidence", resources, WHEN, twice)
+    found = partitioned_match.match(made, 3, places(tmp_path), resources, WHEN, twice)
     assert told(found) == told(match(made, tmp_path / "one", 1))
+    assert len({each.url for each in found.written}) == len(found.written)
     for name in DATASETS:
         listed = {path.name for path in (tmp_path / "evidence" / name).iterdir()}
-        assert listed == {Path(each.path).name for each in found.written if each.dataset == name}
+        assert listed > {each.name for each in found.written if each.dataset == name}
 
 
 def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None:
@@ -384,12 +391,12 @@ def test_rows_that_get_lost_between_tasks_fail_the_match(tmp_path: Path) -> None
         found = one_after_the_other(run, tasks)
         for each in found:
             if isinstance(each, shuffle.Spread) and each.side == "left":
-                batches = Path(each.folder) / "buckets.npy"
+                batches = Path(each.place) / "buckets.npy"
                 np.save(batches, np.load(batches)[:-1])
         return found
 
     resources = Resources("500MB", 1, tmp_path / "temp")
-    found = partitioned_match.match(made, 3, tmp_path / "evidence", resources, WHEN, forgetful)
+    found = partitioned_match.match(made, 3, places(tmp_path), resources, WHEN, forgetful)
     with pytest.raises(Permanent, match="conservation failed"):
         check_conservation(found.sides)
 
@@ -398,9 +405,7 @@ def test_evidence_that_gets_lost_fails_the_match(tmp_path: Path) -> None:
     inputs = {side: write(rows(100, seed), tmp_path / side, 1) for seed, side in enumerate(SIDES)}
     resources = Resources("500MB", 1, tmp_path / "temp")
     made = plan.make(TWO_KEYS, inputs)
-    found = partitioned_match.match(
-        made, 3, tmp_path / "evidence", resources, WHEN, one_after_the_other
-    )
+    found = partitioned_match.match(made, 3, places(tmp_path), resources, WHEN, one_after_the_other)
     check_evidence(found)
     for lost in ("matched", "unmatched_right", "ambiguous"):
         kept = tuple(each for each in found.written if each.dataset != lost)

@@ -145,7 +145,7 @@ def test_a_work_folder_that_an_executor_does_not_see_fails_the_run(
             next(folder.glob(".work-*/seen")).unlink()
 
     source = invoices(tmp_path)
-    with pytest.raises(Permanent, match=r"let storage.evidence and storage.work be folders"):
+    with pytest.raises(Permanent, match=r"let storage.evidence be on S3, or a folder"):
         carry_out(
             session, recipe(source, source), folder, Limits("500MB", 1, buckets=buckets), hide
         )

@@ -15,6 +15,7 @@ from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_session import MatchSession
+from kalla.storage import LOCAL
 
 RECIPE = Recipe.model_validate(
     {
@@ -72,9 +73,11 @@ def test_values_of_every_type_arrive_as_they_were(
     session.run(f"INSERT INTO sent VALUES (1, {', '.join('NULL' for _ in kinds)})")
     session.run("INSERT INTO sent SELECT place + 2, * EXCLUDE (place) FROM sent")
     rows = f"SELECT *, place % 2 AS {shuffle_files.BUCKET} FROM sent"
-    shuffle_files.write(session, rows, 2, tmp_path / "rows")
+    shuffle_files.write(session, rows, 2, str(tmp_path / "rows"))
     for bucket in range(2):
-        session.connection.register("came", shuffle_files.read([str(tmp_path / "rows")], bucket))
+        session.connection.register(
+            "came", shuffle_files.read([str(tmp_path / "rows")], LOCAL, bucket)
+        )
         session.run(f"CREATE TABLE got_{bucket} AS SELECT * FROM came")
         assert session.rows(f"DESCRIBE got_{bucket}") == session.rows("DESCRIBE sent")
         sent = f"SELECT CAST(sent AS VARCHAR) FROM sent WHERE place % 2 = {bucket}"
@@ -91,9 +94,9 @@ def test_rows_of_many_batches_and_tasks_are_found_by_their_bucket(
             f"SELECT range AS n, repeat('x', range % 5) AS t, range % 7 AS {shuffle_files.BUCKET}"
             f" FROM {rows}"
         )
-        shuffle_files.write(session, selected, 7, Path(folder))
+        shuffle_files.write(session, selected, 7, folder)
     for bucket in (0, 3, 6, None):
-        session.connection.register("came", shuffle_files.read(folders, bucket))
+        session.connection.register("came", shuffle_files.read(folders, LOCAL, bucket))
         which = "true" if bucket is None else f"n % 7 = {bucket}"
         expected = f"SELECT range AS n FROM range(400_000) WHERE {which} UNION ALL"
         expected += f" SELECT range AS n FROM range(50, 90) WHERE {which}"
@@ -110,12 +113,14 @@ def test_files_that_hold_a_column_in_different_types_are_spread_alike(tmp_path: 
     made = plan.make(RECIPE, {"left": given, "right": given})
     key, resources = shuffle.Key.of(made.rules[0]), Resources("500MB", 1, tmp_path / "temp")
     spread = [
-        shuffle.spread(made, piece, key, 3, tmp_path / "spread", resources)
-        for piece in shuffle.pieces(made, 2)
+        shuffle.spread(made, piece, key, 3, str(tmp_path / "spread"), resources)
+        for piece in shuffle.pieces(made, 2, LOCAL)
         if piece.side == "left"
     ]
     assert len(spread) == 2
-    found = [shuffle_files.read([each.folder for each in spread], bucket) for bucket in range(3)]
+    found = [
+        shuffle_files.read([each.place for each in spread], LOCAL, bucket) for bucket in range(3)
+    ]
     assert sum(each.num_rows for each in found) == 20
     for each in found:
         held = each.column("=id").to_pylist()

@@ -10,6 +10,7 @@ import pytest
 from kalla.errors import Cancelled
 from kalla.reconcile.session import match_progress
 from kalla.reconcile.session.match_progress import FETCHING, OF_TEXTS, SQL, STAGES, Account, Headway
+from kalla.storage import LOCAL
 from tests.waiting import until
 
 
@@ -30,8 +31,8 @@ def test_what_is_written_is_passed_on_while_the_match_goes_on(
 ) -> None:
     monkeypatch.setattr(match_progress, "_BETWEEN_LOOKS", 0.01)
     told: list[float] = []
-    tell = match_progress.told_in(tmp_path / "reached")
-    with match_progress.followed(tmp_path / "reached", told.append):
+    tell = match_progress.told_in(str(tmp_path / "reached"), LOCAL)
+    with match_progress.followed(str(tmp_path / "reached"), LOCAL, told.append):
         tell(12.5)
         until(lambda: told == [12.5], "the first number")
     assert told == [12.5]
@@ -39,8 +40,8 @@ def test_what_is_written_is_passed_on_while_the_match_goes_on(
 
 def test_what_was_written_last_is_told_at_the_end(tmp_path: Path) -> None:
     told: list[float] = []
-    with match_progress.followed(tmp_path / "reached", told.append):
-        match_progress.told_in(tmp_path / "reached")(100)
+    with match_progress.followed(str(tmp_path / "reached"), LOCAL, told.append):
+        match_progress.told_in(str(tmp_path / "reached"), LOCAL)(100)
     assert told == [100]
     assert [path.name for path in tmp_path.iterdir()] == ["reached"]
 
@@ -49,10 +50,10 @@ def test_a_job_that_was_taken_away_ends_the_waiting(tmp_path: Path) -> None:
     def cancelled(_: float) -> None:
         raise Cancelled("by a person")
 
-    match_progress.told_in(tmp_path / "reached")(1)
+    match_progress.told_in(str(tmp_path / "reached"), LOCAL)(1)
     with (
         pytest.raises(Cancelled, match="by a person"),
-        match_progress.followed(tmp_path / "reached", cancelled),
+        match_progress.followed(str(tmp_path / "reached"), LOCAL, cancelled),
     ):
         pass
 
@@ -61,10 +62,10 @@ def test_a_match_that_fails_says_why_itself(tmp_path: Path) -> None:
     def broken(_: float) -> None:
         raise ValueError("nobody listens")
 
-    match_progress.told_in(tmp_path / "reached")(1)
+    match_progress.told_in(str(tmp_path / "reached"), LOCAL)(1)
     with (
         pytest.raises(Cancelled, match="the reason"),
-        match_progress.followed(tmp_path / "reached", broken),
+        match_progress.followed(str(tmp_path / "reached"), LOCAL, broken),
     ):
         raise Cancelled("the reason")
 

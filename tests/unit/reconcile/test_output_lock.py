@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.reconcile.evidence.writing.output_lock import claimed, work_folder
+from kalla.reconcile.evidence.writing.output_lock import claimed
 from kalla.storage import LOCAL
+
+NO_FILES = '{"datasets": {}}'
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from kalla.reconcile.evidence.writing.output_lock import claimed, work_folder
+from kalla.reconcile.evidence.writing.output_lock import claimed
 from kalla.storage import LOCAL
-with claimed(sys.argv[1], LOCAL, Path()) as folder:
-    work_folder(folder).mkdir()
+with claimed(sys.argv[1], LOCAL) as folder:
+    for name in ("matched", ".work-1"):
+        (Path(folder) / name).mkdir()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -30,21 +33,21 @@ def folder(tmp_path: Path) -> Path:
 
 def test_two_runs_never_have_the_same_folder(folder: Path, tmp_path: Path) -> None:
     with (
-        claimed(str(folder), LOCAL, tmp_path) as mine,
+        claimed(str(folder), LOCAL) as mine,
         pytest.raises(InvalidInput, match="another run is writing its evidence to"),
-        claimed(folder.as_uri(), LOCAL, tmp_path),
+        claimed(folder.as_uri(), LOCAL),
     ):
-        assert mine == folder
+        assert mine == str(folder)
     assert not folder.exists()
 
 
 def test_evidence_is_never_written_over(folder: Path, tmp_path: Path) -> None:
-    with claimed(str(folder), LOCAL, tmp_path) as mine:
-        (mine / "metadata.json").write_text("{}")
+    with claimed(str(folder), LOCAL) as mine:
+        (Path(mine) / "metadata.json").write_text(NO_FILES)
     for _ in range(2):
         with (
             pytest.raises(InvalidInput, match="evidence is never written over"),
-            claimed(str(folder), LOCAL, tmp_path),
+            claimed(str(folder), LOCAL),
         ):
             pass
     assert [each.name for each in folder.iterdir()] == ["metadata.json"]
@@ -59,17 +62,17 @@ def test_a_run_that_ends_early_leaves_the_place_as_it_was(
         folder.mkdir()
 
     def end_early() -> None:
-        with claimed(str(folder), LOCAL, tmp_path) as mine:
-            (mine / "matched").mkdir()
-            (mine / "matched" / "rule-0.parquet").touch()
-            work_folder(mine).mkdir()
+        with claimed(str(folder), LOCAL) as mine:
+            (Path(mine) / "matched").mkdir()
+            (Path(mine) / "matched" / "rule-0.parquet").touch()
+            (Path(mine) / ".work-1").mkdir()
             raise reason
 
     with pytest.raises(reason):
         end_early()
     assert folder.exists() == there_before
     assert not there_before or not list(folder.iterdir())
-    with claimed(str(folder), LOCAL, tmp_path):
+    with claimed(str(folder), LOCAL):
         pass
 
 
@@ -77,8 +80,8 @@ def test_a_run_that_was_killed_holds_nothing(folder: Path, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
     assert done.returncode < 0
     assert list(folder.iterdir())
-    with claimed(str(folder), LOCAL, tmp_path) as mine:
-        (mine / "metadata.json").write_text("{}")
+    with claimed(str(folder), LOCAL) as mine:
+        (Path(mine) / "metadata.json").write_text(NO_FILES)
     assert [each.name for each in folder.iterdir()] == ["metadata.json"]
 
 
@@ -86,7 +89,7 @@ def test_a_file_is_no_place_for_evidence(folder: Path, tmp_path: Path) -> None:
     folder.touch()
     with (
         pytest.raises(InvalidInput, match="out cannot be written to: File exists"),
-        claimed(str(folder), LOCAL, tmp_path),
+        claimed(str(folder), LOCAL),
     ):
         pass
 
@@ -95,6 +98,6 @@ def test_a_file_is_no_place_for_evidence(folder: Path, tmp_path: Path) -> None:
 def test_where_no_folder_can_be_made_is_no_place_for_evidence(tmp_path: Path) -> None:
     with (
         pytest.raises(InvalidInput, match=r"nowhere cannot be written to: No such file"),
-        claimed("/proc/nowhere", LOCAL, tmp_path),
+        claimed("/proc/nowhere", LOCAL),
     ):
         pass

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -38,6 +37,7 @@ from kalla.reconcile.session.row_status import as_column
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import literal, quote
 from kalla.reconcile.unmatched import nearest_candidates
+from kalla.storage import join
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -71,7 +71,7 @@ class Bucket:
     """One bucket of a stage: where its rows are."""
 
     number: int
-    folders: Mapping[Side, tuple[str, ...]]
+    places: Mapping[Side, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,19 @@ class Asking:
     of: int
 
 
+@dataclass(frozen=True)
+class Places:
+    """URLs that all tasks see: of the evidence, and of what is removed after the match."""
+
+    evidence: str
+    work: str
+
+
 def match(
-    plan: Plan, buckets: int, folder: Path, resources: Resources, matched_at: str, place: Place
+    plan: Plan, buckets: int, places: Places, resources: Resources, matched_at: str, place: Place
 ) -> Facts:
-    """Match both sides and write the evidence into the folder, by tasks that `place` runs."""
-    return _Match(plan, buckets, folder, resources, matched_at).run(place)
+    """Match both sides and write the evidence, by tasks that `place` runs."""
+    return _Match(plan, buckets, places, resources, matched_at).run(place)
 
 
 def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
@@ -112,13 +120,12 @@ class _Match:
     """What the tasks of one match share. It travels with them."""
 
     def __init__(
-        self, plan: Plan, buckets: int, folder: Path, resources: Resources, matched_at: str
+        self, plan: Plan, buckets: int, places: Places, resources: Resources, matched_at: str
     ) -> None:
         self.plan = plan
         self.stages = stages(plan.rules, buckets)
         self.buckets = buckets
-        self.evidence = folder
-        self.work = folder.with_name(f"{folder.name}-rows")
+        self.places = places
         self.resources = resources
         self.matched_at = matched_at
         # Whether a row without a fellow of its key is held against the nearest of all.
@@ -132,10 +139,11 @@ class _Match:
 
         def spread(piece: Piece) -> Spread:
             return shuffle.spread(
-                self.plan, piece, first.key, first.buckets, self.work / "spread", self.own()
+                self.plan, piece, first.key, first.buckets, self._work("spread"), self.resources
             )
 
-        read = place(_told(spread), shuffle.pieces(self.plan, self.buckets))
+        pieces = shuffle.pieces(self.plan, self.buckets, self.resources.storage)
+        read = place(_told(spread), pieces)
         loaded = {side: loaded_of([each for each in read if each.side == side]) for side in SIDES}
         clock.lap("spread")
         ordinals = self._ordinals(place, read)
@@ -143,7 +151,7 @@ class _Match:
             loaded[side] = replace(loaded[side], doubled_keys=found.rows)
         clock.lap("keys")
         outcomes: list[Outcome] = []
-        waiting = _by_side((each.side, each.folder) for each in read)
+        waiting = _by_side((each.side, each.place) for each in read)
         for number, stage in enumerate(self.stages):
             tasks = [Bucket(each, waiting) for each in range(stage.buckets)]
 
@@ -154,7 +162,7 @@ class _Match:
             outcomes += came
             waiting = _by_side(pair for each in came for pair in (each.left_over or {}).items())
         clock.lap("match")
-        spread_out = _by_side((each.side, each.folder) for each in read)
+        spread_out = _by_side((each.side, each.place) for each in read)
         outcomes += self._explain_rest(place, outcomes, spread_out, ordinals)
         clock.lap("closest")
         facts = Facts(
@@ -163,35 +171,34 @@ class _Match:
                 for side in SIDES
             },
             rules_of(outcomes, self.plan.rules),
-            self._gather(outcomes),
+            _that_count(outcomes),
             clock.laps,
         )
         clock.lap("evidence")
         return facts
 
-    def own(self) -> Resources:
-        """Tasks of one machine must not spill into each other's folder."""
-        return replace(self.resources, temp=self.resources.temp / uuid4().hex)
+    def _work(self, name: str) -> str:
+        return join(self.places.work, name)
 
     def _ordinals(self, place: Place, read: Sequence[Spread]) -> dict[Side, Ordinals]:
-        folders = _by_side((each.side, each.folder) for each in read)
-        work = self.work / "keys"
+        places = _by_side((each.side, each.place) for each in read)
+        work = self._work("keys")
 
         def find(task: KeyTask) -> dict[Side, str]:
-            return shuffle.find_doubled(task, work)
+            return shuffle.find_doubled(task, work, self.resources.storage)
 
         rows = max(sum(each.loaded.rows for each in read if each.side == side) for side in SIDES)
         if rows <= _FEW_KEYS:
-            found: Sequence[dict[Side, str]] = [find(KeyTask(0, 1, folders))]
+            found: Sequence[dict[Side, str]] = [find(KeyTask(0, 1, places))]
         else:
-            tasks = [KeyTask(number, self.buckets, folders) for number in range(self.buckets)]
+            tasks = [KeyTask(number, self.buckets, places) for number in range(self.buckets)]
             found = place(_told(find), tasks)
         doubled = {side: [each[side] for each in found if side in each] for side in SIDES}
         nulls = {each.side for each in read if each.null_keys}
         sides = [side for side in SIDES if doubled[side] or side in nulls]
 
         def number(side: Side) -> Ordinals:
-            return shuffle.number(self.plan, side, doubled[side], work, self.own())
+            return shuffle.number(self.plan, side, doubled[side], work, self.resources)
 
         return dict(zip(sides, place(_told(number), sides), strict=True))
 
@@ -201,9 +208,9 @@ class _Match:
         """One bucket of one stage."""
         stage, is_last = self.stages[number], number + 1 == len(self.stages)
         sides = {
-            side: stored(self.plan, side, task.folders[side], fresh=number == 0) for side in SIDES
+            side: stored(self.plan, side, task.places[side], fresh=number == 0) for side in SIDES
         }
-        session = MatchSession(replace(self.plan, sides=sides), self.own())
+        session = MatchSession(replace(self.plan, sides=sides), self.resources)
         try:
             for side in SIDES:
                 shuffle.lay_out(session, sides[side].input, task.number)
@@ -296,7 +303,9 @@ class _Match:
         asking.append(f"hash({key_of_source(open_sides[side])}) % {task.of} = {task.number}")
         own = open_sides[side]
         own = replace(own, input=candidate_prefilter.only(own.input, " AND ".join(asking)))
-        session = MatchSession(replace(self.plan, sides={side: own, other: everyone}), self.own())
+        session = MatchSession(
+            replace(self.plan, sides={side: own, other: everyone}), self.resources
+        )
         try:
             for each in (*open_sides.values(), everyone):
                 shuffle.lay_out(session, each.input)
@@ -321,16 +330,16 @@ class _Match:
 
     def _hand_on(self, session: MatchSession, side: Side, to: Stage) -> str:
         """Write the rows that are left, with what is known of them, for the next stage."""
-        path = self.work / "stages" / uuid4().hex
+        own = shuffle.own_place(self._work("stages"))
         bucket = to.key.bucket(side, session.plain_key(side, ""), to.buckets)
-        self._write_open(session, side, path, bucket, to.buckets)
-        return str(path)
+        self._write_open(session, side, own, bucket, to.buckets)
+        return own
 
     def _set_aside(self, session: MatchSession, side: Side) -> str:
         """Write the rows that are open at the end, for the search among all."""
-        path = self.work / "stages" / uuid4().hex
-        self._write_open(session, side, path, shuffle.ALL, 1)
-        return str(path)
+        own = shuffle.own_place(self._work("stages"))
+        self._write_open(session, side, own, shuffle.ALL, 1)
+        return own
 
     def _write_suggested(self, session: MatchSession) -> dict[Side, str]:
         """The keys of suggested rows, of which most buckets have none: all others are matched."""
@@ -340,14 +349,13 @@ class _Match:
             if len(row_ids):
                 session.table("suggested", as_column(row_ids))
                 session.keys_table(side, "SELECT row_id FROM suggested", "suggested_keys")
-                path = self.work / "stages" / f"{uuid4().hex}.parquet"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                session.run(f"COPY suggested_keys TO {literal(str(path))} (FORMAT parquet)")
-                found[side] = str(path)
+                found[side] = f"{shuffle.own_place(self._work('stages'))}.parquet"
+                with session.storage.writing(found[side]) as path:
+                    session.run(f"COPY suggested_keys TO {literal(str(path))} (FORMAT parquet)")
         return found
 
     def _write_open(
-        self, session: MatchSession, side: Side, path: Path, bucket: str, count: int
+        self, session: MatchSession, side: Side, place: str, bucket: str, count: int
     ) -> None:
         state = {
             "kalla:ordinal": state_handoff.ordinal(session, side),
@@ -359,24 +367,20 @@ class _Match:
             "kalla:explained": f"row_id IN (SELECT row_id FROM {side}_explained) OR NULL",
         }
         rows = f"{session.open_rows(side)} t LEFT JOIN {side}_ambiguous a USING (row_id)"
-        shuffle.write(session, side, state, bucket, count, path, rows)
+        shuffle.write(session, side, state, bucket, count, place, rows)
 
     def _evidence(self, session: MatchSession) -> Evidence:
-        return Evidence(session, self.work / "evidence" / uuid4().hex, self.matched_at)
+        return Evidence(session, self.places.evidence, self.matched_at, task=uuid4().hex[:12])
 
-    def _gather(self, outcomes: Sequence[Outcome]) -> tuple[Written, ...]:
-        """The files that count, together in the evidence; of empty ones no more than are needed."""
-        found = [written for each in outcomes for written in each.written]
-        kept_files: list[Written] = []
-        for dataset in dict.fromkeys(each.dataset for each in found):
-            files = [each for each in found if each.dataset == dataset]
-            wanted = [each for each in files if each.rows] or files[:1]
-            (self.evidence / dataset).mkdir(parents=True, exist_ok=True)
-            for number, each in enumerate(wanted):
-                name = f"{Path(each.path).stem}-{number:05}.parquet"
-                path = Path(each.path).rename(self.evidence / dataset / name)
-                kept_files.append(replace(each, path=str(path)))
-        return tuple(kept_files)
+
+def _that_count(outcomes: Sequence[Outcome]) -> tuple[Written, ...]:
+    """The files that count: of empty ones no more than are needed."""
+    found = [written for each in outcomes for written in each.written]
+    kept_files: list[Written] = []
+    for dataset in dict.fromkeys(each.dataset for each in found):
+        files = [each for each in found if each.dataset == dataset]
+        kept_files += [each for each in files if each.rows] or files[:1]
+    return tuple(kept_files)
 
 
 def _gone(session: MatchSession, side: Side) -> dict[str, Tally]:
@@ -398,7 +402,7 @@ def _told(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
 
 
 def _by_side(found: Any) -> dict[Side, tuple[str, ...]]:
-    folders: dict[Side, list[str]] = {side: [] for side in SIDES}
-    for side, folder in found:
-        folders[side].append(folder)
-    return {side: tuple(each) for side, each in folders.items()}
+    places: dict[Side, list[str]] = {side: [] for side in SIDES}
+    for side, place in found:
+        places[side].append(place)
+    return {side: tuple(each) for side, each in places.items()}

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import duckdb
@@ -31,9 +29,11 @@ from kalla.reconcile.session.row_status import as_column
 from kalla.reconcile.session.rule_sql import hashable, key_part
 from kalla.reconcile.session.side_loading import Loaded
 from kalla.reconcile.sources import direct_reads
+from kalla.reconcile.sources.formats.parquet_schemas import footers
 from kalla.reconcile.sources.scanning.scan_sql import listed, parquet, reader
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import Value, held, literal, quote
+from kalla.storage import Storage, join
 
 # What is known of a row so far, beside the columns of its source. Those are written as they are
 # held, so that a column that is called as one of these is another.
@@ -95,28 +95,29 @@ class Spread:
     """What a task that reads has written."""
 
     side: Side
-    folder: str
+    place: str
     loaded: Loaded
     null_keys: bool
 
 
-def pieces(plan: Plan, most: int) -> list[Piece]:
+def pieces(plan: Plan, most: int, storage: Storage) -> list[Piece]:
     """Each side in at most so many pieces: files, ranges of a large file's rows, slices."""
     return [
-        Piece(side, part) for side in SIDES for part in _parts(plan.sides[side].input, max(1, most))
+        Piece(side, part)
+        for side in SIDES
+        for part in _parts(plan.sides[side].input, max(1, most), storage)
     ]
 
 
-def _parts(given: Input, most: int) -> list[Input]:
+def _parts(given: Input, most: int, storage: Storage) -> list[Input]:
     if given.connector is not None:
         sets = _dealt(given.slices, min(most, given.at_once))
         return [replace(given, slices=each) for each in sets]
-    local = all(urlsplit(file).scheme == "" for file in given.files)
-    if given.relation is not None or not given.files or not local:
+    if given.relation is not None or not given.files:
         return [given]
     if given.format not in ("parquet", "delta", "xlsx"):
         return [replace(given, files=each) for each in _dealt(given.files, most)]
-    described = [pq.read_metadata(file) for file in given.files]
+    described = footers(given.files, storage)
     names = [each.schema.to_arrow_schema().names for each in described]
     if any(each != names[0] for each in names):
         return [given]  # a file that lacks a column can only be read beside one that has it
@@ -144,7 +145,7 @@ def _dealt(things: Sequence[Thing], most: int) -> list[tuple[Thing, ...]]:
 
 
 def spread(
-    plan: Plan, piece: Piece, key: Key, count: int, folder: Path, resources: Resources
+    plan: Plan, piece: Piece, key: Key, count: int, place: str, resources: Resources
 ) -> Spread:
     """A kernel: read a piece, and write its rows by bucket, and a hash of each row's own key."""
     side = piece.side
@@ -153,7 +154,7 @@ def spread(
     try:
         if piece.input.connector is not None:
             direct_reads.fetch(session.connection, piece.input, resources.threads)
-        own = _own(folder)
+        own = own_place(place)
         bucket = key.bucket(side, key_of_source(part), count)
         where = f" WHERE {part.filters}" if part.filters else ""
         try:
@@ -163,19 +164,20 @@ def spread(
         _read_back(session, side, own)
         named = [f"p{place}" for place in range(len(part.primary_key))]
         hashes = session.column(f"SELECT {_key_hash(part, named)} FROM {side}_rows")
-        np.save(own / _KEYS, np.sort(hashes))
+        shuffle_files.save(np.sort(hashes), join(own, _KEYS), resources.storage)
         nulls = " OR ".join(f"{each} IS NULL" for each in named)
         (null_keys,) = session.row(f"SELECT count(*) > 0 FROM {side}_rows WHERE {nulls}")
         loaded = side_loading.count(session, side)
     finally:
         session.close()
-    return Spread(side, str(own), loaded, bool(null_keys))
+    return Spread(side, own, loaded, bool(null_keys))
 
 
-def _read_back(session: MatchSession, side: Side, folder: Path) -> None:
+def _read_back(session: MatchSession, side: Side, place: str) -> None:
     """`{side}_rows`: what was written, where it lies."""
     part = session.plan.sides[side]
-    session.connection.register(f"{side}_written", shuffle_files.read([str(folder)]))
+    written = shuffle_files.read([place], session.storage)
+    session.connection.register(f"{side}_written", written)
     keys = [f"{value.sql} AS p{place}" for place, value in enumerate(part.primary_key)]
     session.run(f"CREATE TEMP VIEW {side}_rows AS SELECT *, {', '.join(keys)} FROM {side}_written")
 
@@ -186,10 +188,10 @@ def write(
     state: Mapping[str, str],
     bucket: str,
     count: int,
-    folder: Path,
+    place: str,
     source: str = "",
 ) -> None:
-    """Rows into the folder, by bucket, and what is known of them, if anything is.
+    """Rows to a place, by bucket, and what is known of them, if anything is.
 
     `source` is what they and their state are selected from, unless it is the rows alone.
     """
@@ -205,18 +207,18 @@ def write(
         ]
     columns.append(f"{bucket} AS {shuffle_files.BUCKET}")
     rows = f"SELECT {', '.join(columns)} FROM {source or f'{side}_rows'}"
-    shuffle_files.write(session, rows, count, folder)
+    shuffle_files.write(session, rows, count, place)
 
 
-def stored(plan: Plan, side: Side, folders: Iterable[str], *, fresh: bool = False) -> SidePlan:
-    """The rows in these folders as a side to load; `fresh` ones have no state."""
+def stored(plan: Plan, side: Side, places: Iterable[str], *, fresh: bool = False) -> SidePlan:
+    """The rows at these places as a side to load; `fresh` ones have no state."""
     part = plan.sides[side]
     types = {name: part.input.types[name] for name in part.columns}
     known = () if fresh else tuple(STATE)
     table = f"{side}_fresh" if fresh else f"{side}_known"
     return replace(
         part,
-        input=Input("arrow", tuple(folders), types, table=table, known=known),
+        input=Input("arrow", tuple(places), types, table=table, known=known),
         filters=None,
         unreadable=(),
     )
@@ -224,7 +226,8 @@ def stored(plan: Plan, side: Side, folders: Iterable[str], *, fresh: bool = Fals
 
 def lay_out(session: MatchSession, given: Input, bucket: int | None = None) -> None:
     """Let stored rows be read, of one bucket or all."""
-    session.connection.register(given.table, shuffle_files.read(given.files, bucket))
+    rows = shuffle_files.read(given.files, session.storage, bucket)
+    session.connection.register(given.table, rows)
 
 
 def kept(plan: Plan, side: Side) -> list[str]:
@@ -247,21 +250,22 @@ class KeyTask:
 
     number: int
     of: int
-    folders: Mapping[Side, tuple[str, ...]]
+    places: Mapping[Side, tuple[str, ...]]
 
 
-def find_doubled(task: KeyTask, folder: Path) -> dict[Side, str]:
+def find_doubled(task: KeyTask, place: str, storage: Storage) -> dict[Side, str]:
     """A kernel: hashes of keys that occur more than once, as a file for each side that has any."""
     found: dict[Side, str] = {}
     for side in SIDES:
-        ranges = [_range(np.load(Path(each) / _KEYS, "r"), task) for each in task.folders[side]]
+        hashes_of = [shuffle_files.load(join(each, _KEYS), storage) for each in task.places[side]]
+        ranges = [_range(each, task) for each in hashes_of]
         # Each is in order already, so that they are merged.
         hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *ranges]), kind="stable")
         doubled = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
         if len(doubled):
-            path = _own(folder) / "doubled.parquet"
-            pq.write_table(as_column(doubled, "h"), path)
-            found[side] = str(path)
+            found[side] = join(own_place(place), "doubled.parquet")
+            with storage.writing(found[side]) as path:
+                pq.write_table(as_column(doubled, "h"), path)
     return found
 
 
@@ -287,12 +291,12 @@ def _key_hash(part: SidePlan, parts: Sequence[str]) -> str:
 class Ordinals:
     """Rows whose key is not unique, or null, with their ordinals (kept columns, ordinal, twin)."""
 
-    path: str
+    url: str
     rows: int
 
 
 def number(
-    plan: Plan, side: Side, doubled: Sequence[str], folder: Path, resources: Resources
+    plan: Plan, side: Side, doubled: Sequence[str], place: str, resources: Resources
 ) -> Ordinals:
     """A kernel: read a side once more, for the rows whose keys may be doubled, and number them."""
     part = plan.sides[side]
@@ -308,19 +312,19 @@ def number(
             direct_reads.fetch(session.connection, part.input, resources.threads)
         loaded = side_loading.load(session, side)
         columns = ", ".join(kept(plan, side))
-        path = _own(folder) / "ordinals.parquet"
-        session.run(
-            f"COPY (SELECT {columns}, ordinal,"
-            f" row_number() OVER (PARTITION BY {columns} ORDER BY ordinal) AS twin"
-            f" FROM {session.all_rows(side)} JOIN {side}_ordinals USING (row_id))"
-            f" TO {literal(str(path))} (FORMAT parquet)"
-        )
+        url = join(own_place(place), "ordinals.parquet")
+        with resources.storage.writing(url) as path:
+            session.run(
+                f"COPY (SELECT {columns}, ordinal,"
+                f" row_number() OVER (PARTITION BY {columns} ORDER BY ordinal) AS twin"
+                f" FROM {session.all_rows(side)} JOIN {side}_ordinals USING (row_id))"
+                f" TO {literal(str(path))} (FORMAT parquet)"
+            )
     finally:
         session.close()
-    return Ordinals(str(path), loaded.doubled_keys)
+    return Ordinals(url, loaded.doubled_keys)
 
 
-def _own(folder: Path) -> Path:
-    path = folder / uuid4().hex
-    path.mkdir(parents=True)
-    return path
+def own_place(place: str) -> str:
+    """A new name below it, which no other attempt has."""
+    return join(place, uuid4().hex)

@@ -1,23 +1,30 @@
 """Rows on their way from task to task: one Arrow file, in which each batch is of one bucket.
 
-What is written once and read soon is neither encoded nor compressed, and read where it lies.
+What is written once and read soon is neither encoded nor compressed. On disk it is read where it
+lies, and of a file on S3 a task fetches its own batches alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.row_status import as_column, numbers
+from kalla.storage import Storage, is_s3, join
+from kalla.storage.storage_failures import told
 
 BUCKET = '"kalla:bucket"'
 
 _ROWS, _BUCKETS = "rows.arrow", "buckets.npy"
+_AT_ONCE = 16  # files that are asked for their batches
 
 # A batch is sorted out at once: within a processor's cache, unless each bucket would get too few.
 _BATCH = 122_880
@@ -27,9 +34,8 @@ _BATCH_OF_BUCKET = 8_192
 _VIEWED = ("BLOB", "BIT")  # which a newer Arrow has in a way that cannot be sorted out
 
 
-def write(session: MatchSession, rows: str, count: int, folder: Path) -> None:
+def write(session: MatchSession, rows: str, count: int, place: str) -> None:
     """Write the rows of a query, whose last column, BUCKET, is which of so many each is in."""
-    folder.mkdir(parents=True, exist_ok=True)
     given = session.connection.sql(
         f"SELECT * REPLACE ({BUCKET}::USMALLINT AS {BUCKET}) FROM ({rows})"
     )
@@ -43,27 +49,49 @@ def write(session: MatchSession, rows: str, count: int, folder: Path) -> None:
         session.run(f"SET {name} = {setting}")
     reader = given.to_arrow_reader(min(max(_BATCH, count * _BATCH_OF_BUCKET), _LARGEST_BATCH))
     found: list[int] = []
-    with pa.ipc.new_file(str(folder / _ROWS), pa.schema(list(reader.schema)[:-1])) as file:
+    schema = pa.schema(list(reader.schema)[:-1])
+    with (
+        session.storage.writing(join(place, _ROWS)) as path,
+        pa.ipc.new_file(str(path), schema) as file,
+    ):
         for batch in _told(session, reader, rows):
             for number, part in _sorted_out(batch):
                 file.write_batch(part)
                 found.append(number)
-    np.save(folder / _BUCKETS, np.array(found, np.int64))
+    save(np.array(found, np.int64), join(place, _BUCKETS), session.storage)
     for name in settings:
         session.run(f"RESET {name}")
 
 
-def read(folders: Iterable[str], bucket: int | None = None) -> pa.Table:
-    """The rows of one bucket, or of all, that were written into these folders."""
-    batches: list[pa.RecordBatch] = []
-    schema = pa.schema([])
-    for folder in map(Path, folders):
-        file = pa.ipc.open_file(pa.memory_map(str(folder / _ROWS)))
-        schema = file.schema
-        buckets = np.load(folder / _BUCKETS)
+def read(places: Sequence[str], storage: Storage, bucket: int | None = None) -> pa.Table:
+    """The rows of one bucket, or of all, that were written to these places."""
+
+    def read_one(place: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+        buckets = load(join(place, _BUCKETS), storage)
         wanted = np.ones(len(buckets), np.bool_) if bucket is None else buckets == bucket
-        batches += [file.get_batch(int(place)) for place in np.flatnonzero(wanted)]
-    return pa.Table.from_batches(batches, schema)
+        with told(place):
+            file = pa.ipc.open_file(storage.mapped(join(place, _ROWS)))
+            return file.schema, [file.get_batch(int(at)) for at in np.flatnonzero(wanted)]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(read_one, places))
+    batches = [batch for _, each in found for batch in each]
+    return pa.Table.from_batches(batches, found[-1][0] if found else pa.schema([]))
+
+
+def save(array: npt.NDArray[Any], url: str, storage: Storage) -> None:
+    with storage.writing(url) as path:
+        np.save(path, array)
+
+
+def load(url: str, storage: Storage) -> npt.NDArray[Any]:
+    """On disk, only the pages that are looked at are read."""
+    if not is_s3(url):
+        mapped: npt.NDArray[Any] = np.load(storage.filesystem(url)[1], "r")
+        return mapped
+    with storage.open(url) as opened:
+        found: npt.NDArray[Any] = np.load(io.BytesIO(opened.read()))
+        return found
 
 
 def _told(

@@ -29,7 +29,7 @@ def restore(
             f"INSERT INTO {side}_ordinals SELECT a.row_id, b.ordinal FROM"
             f" (SELECT *, row_number() OVER (PARTITION BY {alike}) AS twin"
             f" FROM {session.all_rows(side)}) a"
-            f" JOIN {parquet([ordinals.path])} b ON a.twin = b.twin AND {same}"
+            f" JOIN {parquet([ordinals.url])} b ON a.twin = b.twin AND {same}"
         )
     (numbered,) = session.row(f"SELECT count(*) > 0 FROM {side}_ordinals")
     session.ordinals[side] = bool(numbered)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pyarrow.parquet as pq
-
 from kalla.errors import Permanent
 from kalla.reconcile import kernel
+from kalla.reconcile.evidence.writing import leftovers
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
-from kalla.reconcile.evidence.writing.output_lock import work_folder
+from kalla.reconcile.evidence.writing.leftovers import METADATA, work_place
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.partitioned import partitioned_match
-from kalla.reconcile.partitioned.partitioned_match import Found, Task
+from kalla.reconcile.partitioned.partitioned_match import Found, Places, Task
 from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input, Plan
 from kalla.reconcile.recipe import parsing
@@ -38,7 +36,7 @@ from kalla.reconcile.session import match_progress
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.side_loading import Loaded
 from kalla.reconcile.sources import direct_reads, native_files, source_planning
-from kalla.reconcile.sources.formats import converted_files
+from kalla.reconcile.sources.formats import converted_files, parquet_schemas
 from kalla.reconcile.sources.scanning import checksums
 from kalla.reconcile.sources.scanning.checksums import Marks
 from kalla.reconcile.sources.source_planning import Chunk, Limits, Resolve
@@ -46,7 +44,8 @@ from kalla.reconcile.user_sql import match_sql
 from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.spark.placing import place
-from kalla.spark.staging import Staged, stage
+from kalla.spark.staging import Staged, stage_to
+from kalla.storage import LOCAL, Storage, is_s3, join
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -60,9 +59,9 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it. The evidence is in `folder`."""
+    """What came of it."""
 
-    folder: Path
+    evidence: str  # its URL
     plan: Plan
     facts: Facts
     seconds: float
@@ -71,63 +70,58 @@ class Run:
 def carry_out(
     session: SparkSession,
     recipe: Recipe,
-    folder: Path,
+    evidence: str | Path,
     limits: Limits,
     progress: Progress,
     resolve: Resolve | None = None,
 ) -> Run:
     """One run from sources to evidence; raises if any row is unaccounted for."""
     began = datetime.now(UTC)
-    staging = work_folder(folder)
-    try:
-        with ExitStack() as held:
-            inputs = dict(read(session, recipe, staging, limits, progress, resolve))
-            for side in SIDES:
-                source = recipe.sources[side]
-                if source_planning.is_staged(source) and source.read == "direct":
-                    opened = source_planning.connector(
-                        source, side, recipe.time_zone, resolve=resolve
-                    )
-                    connector = held.enter_context(opened)
-                    inputs[side] = held.enter_context(
-                        direct_reads.open_input(connector, recipe, side, limits)
-                    )
-            return match(session, recipe, inputs, folder, limits, progress, began)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    place = limits.storage.plain(str(evidence))
+    with work_place(place, limits.storage) as staging, ExitStack() as held:
+        inputs = dict(read(session, recipe, staging, limits, progress, resolve))
+        for side in SIDES:
+            source = recipe.sources[side]
+            if source_planning.is_staged(source) and source.read == "direct":
+                opened = source_planning.connector(source, side, recipe.time_zone, resolve=resolve)
+                connector = held.enter_context(opened)
+                inputs[side] = held.enter_context(
+                    direct_reads.open_input(connector, recipe, side, limits)
+                )
+        return match(session, recipe, inputs, evidence, limits, progress, began)
 
 
 def match(
     session: SparkSession,
     recipe: Recipe,
     inputs: Mapping[Side, Input],
-    folder: Path,
+    evidence: str | Path,
     limits: Limits,
     progress: Progress,
     began: datetime,
 ) -> Run:
-    """From inputs to evidence in the folder."""
-    work = work_folder(folder)
-    inputs = {
-        side: converted_files.within_reach(given, work / "converted" / side)
-        for side, given in inputs.items()
-    }
-    made = plan.make(recipe, inputs)
-    try:
+    """From inputs to evidence. Tasks write its files where they stay; metadata.json, which names
+    those that count, comes last."""
+    storage = limits.storage
+    url = storage.plain(str(evidence))
+    with work_place(url, storage) as work:
+        inputs = {
+            side: converted_files.within_reach(given, join(work, "converted", side), storage)
+            for side, given in inputs.items()
+        }
+        made = plan.make(recipe, inputs)
         with checksums.taken(inputs) as marks:
-            facts = _match(session, recipe, made, work, limits, progress, began)
+            places = Places(url, work)
+            facts = _match(session, recipe, made, places, limits, progress, began)
         check_conservation(facts.sides)
-        check_evidence(facts)
+        check_evidence(facts, storage)
         for side in SIDES:
-            native_files.demand_unchanged(inputs[side], limits.storage)
-        for each in facts.written:
-            path = Path(each.path)
-            (folder / each.dataset).mkdir(parents=True, exist_ok=True)
-            path.rename(folder / each.dataset / path.name)
-    finally:  # evidence of which nobody knows whether it is whole
-        shutil.rmtree(work, ignore_errors=True)
-    run = Run(folder, made, facts, (datetime.now(UTC) - began).total_seconds())
-    _write_metadata(run, recipe, began, marks)
+            native_files.demand_unchanged(inputs[side], storage)
+    run = Run(url, made, facts, (datetime.now(UTC) - began).total_seconds())
+    text = json.dumps(_metadata(run, recipe, began, marks), indent=2, ensure_ascii=False)
+    storage.write_text(join(url, METADATA), text + "\n")
+    with leftovers.left_to_the_sweeper(url):
+        leftovers.sweep(url, storage)
     return run
 
 
@@ -135,24 +129,25 @@ def _match(
     session: SparkSession,
     recipe: Recipe,
     made: Plan,
-    work: Path,
+    places: Places,
     limits: Limits,
     progress: Progress,
     began: datetime,
 ) -> Facts:
-    """The match by Spark tasks: one, or one for each bucket; evidence below the work folder."""
-    resources = Resources(limits.memory, limits.threads, work / "temp", limits.storage)
+    """The match by Spark tasks: one, or one for each bucket."""
+    storage, work = limits.storage, places.work
+    resources = Resources(limits.memory, limits.threads, storage=storage)
     when = began.isoformat(timespec="seconds")
     count = 1 if made.statement is not None else _buckets(session, made, limits)
-    mark, reached = work / "seen", work / "reached"
-    work.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+    mark, reached = join(work, "seen"), join(work, "reached")
+    if not is_s3(work):
+        storage.write_text(mark, "")
     if count > 1:
         told = _Told(session, progress, mark, partitioned_match.tasks_expected(made.rules, count))
         # As many tasks as cores; on one machine they share its memory.
         memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
         narrow = dataclasses.replace(resources, threads=1, memory=memory)
-        return partitioned_match.match(made, count, work / "evidence", narrow, when, told)
+        return partitioned_match.match(made, count, places, narrow, when, told)
     parts = sum(match_progress.STAGES.values())
     before, pairs = 0, None
     if made.statement is not None:
@@ -162,15 +157,14 @@ def _match(
     progress("match", before, before + parts)
 
     def kernel_of(task: Plan) -> Facts:
-        own = uuid4().hex  # a task may run twice, even at once
-        temp = dataclasses.replace(resources, temp=resources.temp / own)
-        told = match_progress.told_in(reached)
-        return kernel.match(task, work / "evidence" / own, temp, when, pairs, told)
+        told = match_progress.told_in(reached, storage)
+        own = uuid4().hex[:12]  # a task may run twice, even at once
+        return kernel.match(task, places.evidence, resources, when, pairs, told, task=own)
 
     def tell(done: float) -> None:
         progress("match", before + round(done), before + parts)
 
-    with match_progress.followed(reached, tell):
+    with match_progress.followed(reached, storage, tell):
         (facts,) = place(session, _seeing(mark, kernel_of), [made])
     return facts
 
@@ -194,15 +188,15 @@ def _is_local(session: SparkSession) -> bool:
     return (session.conf.get("spark.master") or "").startswith("local")
 
 
-def _seeing(mark: Path, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
-    """The kernel, where the work folder is the one that this process sees, and not one of the same
-    name: what is written there would be lost."""
+def _seeing(mark: str, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """The kernel, where a folder is the one that this process sees, and not one of the same name:
+    what is written there would be lost."""
 
     def run(task: Task) -> Found:
-        if not mark.exists():
+        if not is_s3(mark) and not Path(mark).exists():
             raise Permanent(
-                f"the Spark executor on {socket.gethostname()} does not see {mark.parent}: let"
-                " storage.evidence and storage.work be folders that workers and executors share"
+                f"the Spark executor on {socket.gethostname()} does not see {Path(mark).parent}:"
+                " let storage.evidence be on S3, or a folder that workers and executors share"
             )
         return kernel(task)
 
@@ -212,9 +206,7 @@ def _seeing(mark: Path, kernel: Callable[[Task], Found]) -> Callable[[Task], Fou
 class _Told:
     """Places kernels, and tells how many of those that are expected are done."""
 
-    def __init__(
-        self, session: SparkSession, progress: Progress, mark: Path, expected: int
-    ) -> None:
+    def __init__(self, session: SparkSession, progress: Progress, mark: str, expected: int) -> None:
         self._session, self._progress, self._mark = session, progress, mark
         self._expected = expected
         self._done = 0
@@ -233,7 +225,7 @@ class _Told:
 def read(
     session: SparkSession,
     recipe: Recipe,
-    folder: Path,
+    staging: str,
     limits: Limits,
     progress: Progress,
     resolve: Resolve | None = None,
@@ -263,13 +255,13 @@ def read(
             )
             tables[side] = connector = held.enter_context(opened)
             marks[side] = connector.mark()
-            parts, notes[side] = source_planning.chunks(connector, recipe, side, folder, limits)
+            parts, notes[side] = source_planning.chunks(connector, recipe, side, staging, limits)
             # As many tasks as chunks may be read at once: each stages its own one by one.
             lanes = min(len(parts), source_planning.chunks_at_once(source, limits))
             hands += [parts[lane::lanes] for lane in range(lanes)]
         count = sum(map(len, hands))
         progress("stage", 0, count)
-        written = place(session, _stage, hands)
+        written = place(session, _stager(limits.storage), hands)
         for side, table in tables.items():
             ends = [table.clock()] if table.snapshot is None else []
             marks[side] = source_planning.marked(marks[side], ends)
@@ -282,13 +274,18 @@ def read(
             if chunk.side == side
         ]
         found[side] = source_planning.staged(
-            recipe.sources[side], side, files, notes[side], [marks[side]]
+            recipe.sources[side], side, files, notes[side], [marks[side]], storage=limits.storage
         )
     return found
 
 
-def _stage(hand: Sequence[Chunk]) -> list[Staged]:
-    return [stage(each.connector, each.part, each.columns, Path(each.path)) for each in hand]
+def _stager(storage: Storage) -> Callable[[Sequence[Chunk]], list[Staged]]:
+    def stage(hand: Sequence[Chunk]) -> list[Staged]:
+        return [
+            stage_to(storage, each.connector, each.part, each.columns, each.url) for each in hand
+        ]
+
+    return stage
 
 
 def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
@@ -310,11 +307,12 @@ def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
             )
 
 
-def check_evidence(facts: Facts) -> None:
+def check_evidence(facts: Facts, storage: Storage = LOCAL) -> None:
     """The files tell of as many rows of each side as there are in each state, or the run fails."""
-    for each in facts.written:
-        if (rows := pq.read_metadata(each.path).num_rows) != each.rows:
-            name = f"{each.dataset}/{Path(each.path).name}"
+    footers = parquet_schemas.footers([each.url for each in facts.written], storage)
+    for each, footer in zip(facts.written, footers, strict=True):
+        if (rows := footer.num_rows) != each.rows:
+            name = f"{each.dataset}/{each.name}"
             raise Permanent(f"conservation failed: {name} has {rows:,} rows of {each.rows:,}")
     for side in SIDES:
         states = facts.sides[side].states
@@ -333,9 +331,11 @@ def check_evidence(facts: Facts) -> None:
                 )
 
 
-def _write_metadata(run: Run, recipe: Recipe, began: datetime, marks: Mapping[Side, Marks]) -> None:
+def _metadata(
+    run: Run, recipe: Recipe, began: datetime, marks: Mapping[Side, Marks]
+) -> dict[str, Any]:
     facts = run.facts
-    document = {
+    return {
         "format": EVIDENCE_FORMAT,
         "kalla": metadata.version("kalla"),
         "recipe": _described(recipe),
@@ -368,16 +368,12 @@ def _write_metadata(run: Run, recipe: Recipe, began: datetime, marks: Mapping[Si
         "datasets": {
             name: {
                 "rows": sum(each.rows for each in facts.written if each.dataset == name),
-                "files": [Path(each.path).name for each in facts.written if each.dataset == name],
+                "files": [each.name for each in facts.written if each.dataset == name],
                 "digest": combined([each.digest for each in facts.written if each.dataset == name]),
             }
             for name in DATASETS
         },
     }
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    unfinished = run.folder / ".metadata.json"
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    unfinished.rename(run.folder / "metadata.json")
 
 
 def _described(recipe: Recipe) -> dict[str, Any]:

@@ -6,13 +6,11 @@ database; passwords are in it by name only, and are looked up at the last moment
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +20,7 @@ from kalla.database import Connection
 from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
+from kalla.reconcile.evidence.writing import leftovers
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
@@ -37,7 +36,7 @@ from kalla.spark.connectors.connector import Connector, Slice
 from kalla.spark.placing import place
 from kalla.spark.session import SparkSessions
 from kalla.spark.staging import Staged, stage_to
-from kalla.storage import Storage, is_s3, join
+from kalla.storage import Storage, join
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, NewJob, Outcome
 
@@ -218,15 +217,8 @@ class Exec:
         recipe = parsing.read(Asked.model_validate(job.payload).recipe)
         began = datetime.now(UTC)
         ground = self._ground
-        names = attempt_of(job)
-        url = join(ground.settings.evidence_url, *names)
-        # On disk the evidence is made where it stays; for S3 it is made here and sent when whole.
-        folder = ground.settings.work_folder.joinpath(*names) if is_s3(url) else Path(url)
-        folder.mkdir(parents=True)
-
-        with ExitStack() as held:
-            if is_s3(url):
-                held.callback(shutil.rmtree, folder, ignore_errors=True)
+        url = ground.storage.plain(join(ground.settings.evidence_url, *attempt_of(job)))
+        with leftovers.none_if_it_fails(url, ground.storage), ExitStack() as held:
             inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
             account = Account(context.progress, rows=rows_expected(inputs, ground.storage))
 
@@ -235,11 +227,9 @@ class Exec:
                 account.reach(stage, done, of)
 
             session = held.enter_context(ground.spark.session(job, context, account.tasks))
-            found = execute.match(session, recipe, inputs, folder, ground.limits, tell, began)
+            found = execute.match(session, recipe, inputs, url, ground.limits, tell, began)
             for side in SIDES:  # what was opened meanwhile may have been a link
                 _demand_inside(recipe, side, inputs[side])
-            if is_s3(url):
-                ground.storage.put(folder, url)
         made = run_report.of_evidence(url, ground.storage)
         rows = sum(side.loaded.rows for side in found.facts.sides.values())
         return Outcome({"evidence": url, "match_rate": made.match_rate}, rows=rows, facts=made)

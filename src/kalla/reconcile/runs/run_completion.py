@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from kalla import logs
 from kalla.database import Connection, Database
 from kalla.errors import InvalidInput, Unavailable
+from kalla.reconcile.evidence.writing import leftovers
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.store import Ended, Untidy
 from kalla.settings import Settings
@@ -176,7 +177,7 @@ class Tidied(BaseModel):
 
 
 class Tidy(Stateless):
-    """Removes a run's staged rows, and evidence of attempts that do not count."""
+    """Removes a run's staged rows, and evidence of attempts and tasks that do not count."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -186,10 +187,11 @@ class Tidy(Stateless):
         context.check()
         storage, name = Storage.of(self._settings.storage), f"run-{asked.run_id}"
         storage.remove(join(self._settings.staging_url, name))
-        storage.remove(join(str(self._settings.work_folder), name))
         evidence = join(self._settings.evidence_url, name)
         for attempt in storage.folders(evidence):
-            if attempt != asked.keep and _fence_of(attempt) <= asked.fence:
+            if attempt == asked.keep:
+                leftovers.sweep(join(evidence, attempt), storage)
+            elif _fence_of(attempt) <= asked.fence:
                 storage.remove(join(evidence, attempt))
         return Outcome()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kalla.reconcile.session.row_status import as_column, numbers
 from kalla.reconcile.sql import similarity
 from kalla.reconcile.sql.conditions import FUZZY
 from kalla.storage import LOCAL, Storage
+from kalla.storage.scratch import scratch
 
 _IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
 
@@ -27,20 +29,23 @@ class Resources:
 
     memory: str
     threads: int
-    temp: Path
+    temp: Path | None = None  # each match spills into a folder of its own there, or where it runs
     storage: Storage = LOCAL
 
 
 class Engine:
     def __init__(self, resources: Resources) -> None:
         self.threads = resources.threads
-        # DuckDB would make the folder when it spills, but not the one above it.
-        resources.temp.mkdir(parents=True, exist_ok=True)
+        self.storage = resources.storage
+        if resources.temp is not None:
+            resources.temp.mkdir(parents=True, exist_ok=True)
+        self.held = ExitStack()  # until it is closed
+        temp = self.held.enter_context(scratch(resources.temp))
         self.connection = duckdb.connect(
             config={
                 "memory_limit": resources.memory,
                 "threads": resources.threads,
-                "temp_directory": str(resources.temp),
+                "temp_directory": str(temp / "spilled"),
                 "preserve_insertion_order": False,
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
@@ -60,6 +65,7 @@ class Engine:
 
     def close(self) -> None:
         self.connection.close()
+        self.held.close()
 
     def run(self, sql: str) -> None:
         self.connection.execute(sql)

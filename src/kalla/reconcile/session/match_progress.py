@@ -7,13 +7,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any
-from uuid import uuid4
 
+from kalla.errors import NotFound, Unavailable
 from kalla.reconcile.plan.plan import Input
+from kalla.storage import Storage
 
 # Of a hundred parts those that a stage makes up, as they are of a match of millions of rows; where
 # a side is CSV or JSON, whose texts are dearer to read and to compare; and where it fetches tables
@@ -57,19 +57,18 @@ def unheard(_: float) -> None:
     """For a match that nobody waits for."""
 
 
-def told_in(path: Path) -> Told:
+def told_in(url: str, storage: Storage) -> Told:
     """Writes it down; a reader sees one number or another, never half of one."""
 
     def tell(done: float) -> None:
-        unfinished = path.with_name(f"{path.name}-{uuid4().hex}")
-        unfinished.write_text(f"{done:.1f}", encoding="ascii")
-        unfinished.rename(path)
+        with suppress(Unavailable):  # nobody sees how far it is for a while
+            storage.write_text(url, f"{done:.1f}")
 
     return tell
 
 
 @contextmanager
-def followed(path: Path, told: Told) -> Iterator[None]:
+def followed(url: str, storage: Storage, told: Told) -> Iterator[None]:
     """Passes on what is written there while the body waits for the match, and at its end.
 
     If the body fails, its reason is the one that counts.
@@ -80,7 +79,9 @@ def followed(path: Path, told: Told) -> Iterator[None]:
         last, is_over = "", False
         while not is_over:
             is_over = left.wait(_BETWEEN_LOOKS)
-            found = path.read_text(encoding="ascii") if path.exists() else ""
+            found = ""
+            with suppress(NotFound, Unavailable):
+                found = storage.read_text(url)
             if found and found != last:
                 last = found
                 told(float(found))

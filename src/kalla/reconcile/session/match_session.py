@@ -90,6 +90,7 @@ class MatchSession(Engine):
 
     def _new_fork(self) -> MatchSession:
         found = copy(self)
+        found.held = ExitStack()  # who was forked gives back what they share
         found._temporary, found._rule_inputs = {}, {}
         found.connection = self.connection.cursor()
         return found

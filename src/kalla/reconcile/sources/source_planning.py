@@ -26,7 +26,7 @@ from kalla.settings import Settings
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres_connector import MOST_SLICES, PostgresConnector
 from kalla.spark.connectors.postgres_snapshot import Mark
-from kalla.storage import LOCAL, Storage
+from kalla.storage import LOCAL, Storage, join
 from kalla.storage.files import File
 
 Resolve: TypeAlias = Callable[[str], SecretStr]
@@ -63,7 +63,7 @@ class Chunk:
     side: Side
     connector: PostgresConnector
     part: Slice
-    path: str
+    url: str
     columns: tuple[str, ...] | None = None  # None: all that can be read
 
 
@@ -123,7 +123,7 @@ def connector(
 
 
 def chunks(
-    connector: PostgresConnector, recipe: Recipe, side: Side, folder: Path, limits: Limits
+    connector: PostgresConnector, recipe: Recipe, side: Side, place: str, limits: Limits
 ) -> tuple[list[Chunk], list[str]]:
     """A table cut into ranges, each with its file, and what is to be known about the cut."""
     source = recipe.sources[side]
@@ -131,7 +131,7 @@ def chunks(
     parts = connector.split(chunks_wanted(source, estimate.rows, limits))
     columns = columns_to_read(connector, recipe, side)
     return [
-        Chunk(side, connector, part, str(folder / f"{side}-{number:05}.parquet"), columns)
+        Chunk(side, connector, part, join(place, f"{side}-{number:05}.parquet"), columns)
         for number, part in enumerate(parts)
     ], list(estimate.notes)
 

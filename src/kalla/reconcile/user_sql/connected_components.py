@@ -6,6 +6,7 @@ of them is meant, so that its component is ambiguous.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from kalla.reconcile.matching.ambiguity import SHOWN_CANDIDATES
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.match_session import MatchSession
+from kalla.reconcile.sources.scanning.scan_sql import parquet
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns, literal
 
@@ -31,7 +33,7 @@ class PairFacts:
     unpaired: int  # in which a side has no key, as an outer join gives them
 
 
-def match(session: MatchSession, rule: RulePlan, pairs: str) -> tuple[str, PairFacts]:
+def match(session: MatchSession, rule: RulePlan, pairs: Sequence[str]) -> tuple[str, PairFacts]:
     """The groups that the files of pairs (l0…, r0…) make, and what the pairs were."""
     facts = _read(session, pairs)
     for side in SIDES:
@@ -52,11 +54,11 @@ def _columns(session: MatchSession, side: Side) -> list[str]:
     return [f"{letter}{place}" for place in range(len(session.plan.sides[side].primary_key))]
 
 
-def _read(session: MatchSession, pairs: str) -> PairFacts:
+def _read(session: MatchSession, pairs: Sequence[str]) -> PairFacts:
     """`links` (lnode, rnode) between distinct keys, which are in `{side}_nodes`."""
-    files = f"read_parquet({literal(pairs)}, hive_partitioning=false)"
     session.run(
-        f"CREATE TEMP TABLE given_pairs AS SELECT *, count(*) AS n FROM {files} GROUP BY ALL"
+        "CREATE TEMP TABLE given_pairs AS"
+        f" SELECT *, count(*) AS n FROM {parquet(pairs)} GROUP BY ALL"
     )
     absent = " OR ".join(
         "(" + " AND ".join(f"{name} IS NULL" for name in _columns(session, side)) + ")"

@@ -6,9 +6,10 @@ Its result is pairs of primary keys, written as Parquet; what they make of the r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -29,9 +30,11 @@ from kalla.reconcile.sources import direct_reads
 from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import held, literal, quote
 from kalla.spark import sql_functions
+from kalla.spark.connectors.stored_parquet import StoredParquet
 from kalla.spark.placing import place
 from kalla.spark.sandbox import searches
 from kalla.spark.session import require_reading
+from kalla.storage import Storage, is_s3, join
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -70,19 +73,19 @@ def find_pairs(
     session: SparkSession,
     recipe: Recipe,
     plan: Plan,
-    folder: Path,
+    work: str,
     resources: Resources,
-) -> str:
-    """Run the SQL; its pairs are in the files that the returned pattern names."""
+) -> list[str]:
+    """Run the SQL; its pairs are in the files whose URLs are returned."""
     from pyspark.errors import AnalysisException, PySparkException
 
     require_reading(session)
     sql_functions.install(session)
     for name, setting in _SETTINGS.items():
         session.conf.set(name, setting)
-    copied = _copied(session, plan, folder, resources)
+    copied = _copied(session, plan, work, resources)
     try:
-        with _views(session, plan, copied) as names:
+        with _views(session, plan, copied, resources.storage) as names:
             sources = ", ".join(
                 f"`{VIEWS[side]}` AS (SELECT * FROM `{names[side]}`)" for side in SIDES
             )
@@ -91,7 +94,7 @@ def find_pairs(
             pairs = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
             chosen = key_places(recipe, frame.columns)
             keys = pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items()))
-            keys.where(_few_enough()).write.parquet(str(folder / "pairs"), mode="overwrite")
+            return _written(keys.where(_few_enough()), work, resources.storage)
     except AnalysisException as error:
         raise InvalidInput(Problem("match_sql", _said(error))) from None
     except PySparkException as error:
@@ -105,18 +108,42 @@ def find_pairs(
         if said := _lasting(error):
             raise Permanent(f"match_sql failed: {said}") from None
         raise
-    return str(folder / "pairs" / "*.parquet")
+
+
+def _written(pairs: Any, work: str, storage: Storage) -> list[str]:
+    """Each task writes its own pairs; of a task that ran twice one file is told of."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(pairs.schema)
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        given = iter(batches)
+        first = next(given, None)
+        if first is None:
+            return
+        url = join(work, f"pairs-{uuid4().hex}.parquet")
+        with storage.writing(url) as path, pq.ParquetWriter(path, first.schema) as file:
+            for batch in chain([first], given):
+                file.write_batch(batch)
+        yield pa.RecordBatch.from_pydict({"url": [url]})
+
+    written = [row["url"] for row in pairs.mapInArrow(write, "url string").collect()]
+    if not written:
+        written = [join(work, "pairs-none.parquet")]
+        with storage.writing(written[0]) as path:
+            pq.write_table(schema.empty_table(), path)
+    return written
 
 
 @contextmanager
 def _views(
-    session: SparkSession, plan: Plan, copied: Mapping[Side, Sequence[str]]
+    session: SparkSession, plan: Plan, copied: Mapping[Side, Sequence[str]], storage: Storage
 ) -> Iterator[Mapping[Side, str]]:
     """A view of each source under a name of this run's own: a session may have several runs."""
     names: dict[Side, str] = {side: f"kalla_{side}_{uuid4().hex}" for side in SIDES}
     try:
         for side in SIDES:
-            frame = _frame(session, plan.sides[side], copied[side])
+            frame = _frame(session, plan.sides[side], copied[side], storage)
             frame.createOrReplaceTempView(names[side])
         yield names
     finally:
@@ -124,20 +151,25 @@ def _views(
             session.catalog.dropTempView(name)
 
 
-def _frame(session: SparkSession, side: SidePlan, copied: Sequence[str]) -> DataFrame:
+def _frame(
+    session: SparkSession, side: SidePlan, copied: Sequence[str], storage: Storage
+) -> DataFrame:
+    from kalla.spark import datasource  # here: it brings all of pyspark along
+
     given = side.input
     frame: Any  # two classes of one name, of which only the session knows which it makes
     if given.connector is not None and not copied:
-        from kalla.spark import datasource  # here: it brings all of pyspark along
-
         frame = datasource.read(session, given.connector, given.slices)
+    elif copied and is_s3(copied[0]):
+        stored = StoredParquet(storage, tuple(copied))
+        frame = datasource.read(session, stored, stored.split(len(copied)))
     else:
         frame = session.read.parquet(*(copied or given.files))
     return cast("DataFrame", frame)
 
 
 def _copied(
-    session: SparkSession, plan: Plan, folder: Path, resources: Resources
+    session: SparkSession, plan: Plan, work: str, resources: Resources
 ) -> Mapping[Side, Sequence[str]]:
     """The sides that Spark does not read as they lie, written as Parquet by the matching's rules.
 
@@ -153,7 +185,9 @@ def _copied(
 
     def kernel(task: tuple[int, Piece]) -> str:
         number, piece = task
-        return copy(plan, piece, folder / f"{piece.side}-{number}.parquet", resources)
+        # Of a task that runs twice, each attempt has a file of its own.
+        url = join(work, f"{piece.side}-{number}-{uuid4().hex[:12]}.parquet")
+        return copy(plan, piece, url, resources)
 
     written = place(session, kernel, list(enumerate(pieces)))
     copied: dict[Side, list[str]] = {side: [] for side in SIDES}
@@ -217,7 +251,7 @@ def _is_plain(file: str) -> bool:
     )
 
 
-def copy(plan: Plan, piece: Piece, path: Path, resources: Resources) -> str:
+def copy(plan: Plan, piece: Piece, url: str, resources: Resources) -> str:
     """A kernel: every row and column of a piece that its side's filters admit, as one Parquet."""
     side, part = piece.side, replace(plan.sides[piece.side], input=piece.input)
     columns = []
@@ -232,24 +266,21 @@ def copy(plan: Plan, piece: Piece, path: Path, resources: Resources) -> str:
             sql = f"CAST({sql} AS {read_as})"
         columns.append(f"{sql} AS {quote(name)}")
     where = f" WHERE {part.filters}" if part.filters else ""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{uuid4().hex}.part")
     session = MatchSession(plan, resources)
     try:
         if part.input.connector is not None:
             direct_reads.fetch(session.connection, part.input, resources.threads)
-        session.run(
-            f"COPY (SELECT {', '.join(columns)} FROM {reader(part.input)}{where})"
-            f" TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd)"
-        )
-        unfinished.rename(path)
+        with resources.storage.writing(url) as path:
+            session.run(
+                f"COPY (SELECT {', '.join(columns)} FROM {reader(part.input)}{where})"
+                f" TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
+            )
     except duckdb.Error as error:
         said = " ".join(line.strip() for line in str(error).splitlines()[:3])
         raise Permanent(f"the {side} source cannot be read: {said}") from None
     finally:
         session.close()
-        unfinished.unlink(missing_ok=True)
-    return str(path)
+    return url
 
 
 def _few_enough() -> str:

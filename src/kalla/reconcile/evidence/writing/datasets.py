@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.sources.scanning import scan_sql
 from kalla.reconcile.sql.column_values import enum, literal
 from kalla.reconcile.unmatched import unmatched_sql
+from kalla.storage import join
 
 DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
@@ -46,26 +46,37 @@ class Written:
     """One file of a dataset."""
 
     dataset: str
-    path: str
+    url: str
     rows: int
     bytes: int
     digest: int
     left: int  # rows of the left side that it tells of
     right: int
 
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
 
 class Evidence:
-    """Writes the datasets of one match into a folder."""
+    """Writes the datasets of one match, or of one task of it, below a URL.
 
-    def __init__(self, session: MatchSession, folder: Path, matched_at: str) -> None:
+    `task` is in the names of its files, so that no other task, and no other attempt at the same,
+    writes to them. Only those that metadata.json names count.
+    """
+
+    def __init__(
+        self, session: MatchSession, place: str, matched_at: str, *, task: str = ""
+    ) -> None:
         self._session = session
-        self._folder = folder
+        self._place = place
         self._matched_at = matched_at
+        self._task = task
         self.written: list[Written] = []
 
     def fork(self, session: MatchSession) -> Evidence:
-        """Writes into the same folder, at the same time."""
-        return Evidence(session, self._folder, self._matched_at)
+        """Writes to the same place, at the same time."""
+        return Evidence(session, self._place, self._matched_at, task=self._task)
 
     def pairs(self, rule: RulePlan, pairs: pa.Table) -> None:
         """As many files as can be written at once."""
@@ -88,10 +99,11 @@ class Evidence:
             self.written += [each.result() for each in written]
 
     def _pairs(self, session: MatchSession, said: Said, pairs: pa.Table, name: str) -> Written:
-        path = self._path("matched", name)
-        digest = write_pairs(session, said, pairs, path)
-        rows = len(pairs)
-        return Written("matched", str(path), rows, path.stat().st_size, digest, rows, rows)
+        url, rows = self._url("matched", name), len(pairs)
+        with session.storage.writing(url) as path:
+            digest = write_pairs(session, said, pairs, path)
+            size = path.stat().st_size
+        return Written("matched", url, rows, size, digest, rows, rows)
 
     def groups(self, rule: RulePlan, groups: str) -> None:
         differences = differences_json.spelled(
@@ -211,40 +223,41 @@ class Evidence:
             f" FROM (SELECT *, {hashed} AS h FROM (SELECT {listed} FROM {rows}))"
         ).to_arrow_reader(_ROWS)
         schema = pa.schema([found.schema.field(each) for each in columns])
-        path = self._path(dataset, name)
+        url = self._url(dataset, name)
         coded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
         coded.append("attempted_rules.list.element")
         count = digest = 0
-        with parquet_writer.writer(path, schema, coded=coded, plain=_KEYS, rows=_ROWS) as file:
-            for block in streamed(found):
-                digest += digests.sum_of_hashes(block)
-                count += len(block)
-                file.write_batch(block.select(schema.names), _ROWS)
+        with self._session.storage.writing(url) as path:
+            with parquet_writer.writer(path, schema, coded=coded, plain=_KEYS, rows=_ROWS) as file:
+                for block in streamed(found):
+                    digest += digests.sum_of_hashes(block)
+                    count += len(block)
+                    file.write_batch(block.select(schema.names), _ROWS)
+            size = path.stat().st_size
         told = (name, dataset.removeprefix("unmatched_"))
         left, right = (count if side in told else 0 for side in SIDES)
-        size = path.stat().st_size
-        self.written.append(Written(dataset, str(path), count, size, digest, left, right))
+        self.written.append(Written(dataset, url, count, size, digest, left, right))
 
     def _write(self, dataset: str, name: str, rows: str) -> None:
-        path = self._path(dataset, name)
-        (count,) = self._session.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
-        # Of the file itself: to make its rows twice would take longer.
-        digest = digests.of_matches(
-            self._session,
-            f"(SELECT *, {digests.halves(digests.who_was_matched())}"
-            f" FROM {scan_sql.parquet([str(path)])})",
-        )
+        url = self._url(dataset, name)
+        with self._session.storage.writing(url) as path:
+            (count,) = self._session.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
+            # Of the file itself: to make its rows twice would take longer.
+            digest = digests.of_matches(
+                self._session,
+                f"(SELECT *, {digests.halves(digests.who_was_matched())}"
+                f" FROM {scan_sql.parquet([str(path)])})",
+            )
+            size = path.stat().st_size
         left, right = self._session.row(
             "SELECT coalesce(sum(len(lefts)), 0)::BIGINT, coalesce(sum(len(rights)), 0)::BIGINT"
             " FROM grouped"
         )
-        size = path.stat().st_size
-        self.written.append(Written(dataset, str(path), count, size, digest, left, right))
+        self.written.append(Written(dataset, url, count, size, digest, left, right))
 
-    def _path(self, dataset: str, name: str) -> Path:
-        folder = self._folder / dataset
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{name}.parquet"
+    def _url(self, dataset: str, name: str) -> str:
+        ending = f"-{self._task}" if self._task else ""
+        return join(self._place, dataset, f"{name}{ending}.parquet")
 
 
 def _names(plan: Plan) -> str:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +13,13 @@ from uuid import uuid4
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.evidence.writing.leftovers import (
+    METADATA,
+    WORK,
+    left_to_the_sweeper,
+    sweep,
+)
 from kalla.storage import LOCAL, Storage, is_s3, join
-
-WORK = ".work-"  # begins the names of folders that a run works in
 
 _MARK = ".claim"
 _MARK_ON_S3 = "claim-"
@@ -26,23 +28,15 @@ _MISSES = 100
 
 
 @contextmanager
-def claimed(url: str, storage: Storage, work: Path) -> Iterator[Path]:
-    """The folder to make evidence in; for S3 one in `work`, from which it is sent at the end."""
-    if not is_s3(url):
-        _, path = storage.filesystem(url)
-        with _claimed_here(Path(path)) as folder:
-            yield folder
+def claimed(url: str, storage: Storage) -> Iterator[str]:
+    """The place to make evidence at, as a path or an s3:// URL."""
+    if is_s3(url):
+        with _claimed_there(url, storage):
+            yield url
         return
-    with _claimed_there(url, storage):
-        work.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="kalla-", dir=work) as made:
-            yield Path(made)
-            storage.put(Path(made), url)
-
-
-def work_folder(folder: Path) -> Path:
-    """A name for a folder to work in, below that of the evidence, which no other run has."""
-    return folder / f"{WORK}{uuid4().hex}"
+    _, path = storage.filesystem(url)
+    with _claimed_here(Path(path)) as folder:
+        yield str(folder)
 
 
 @contextmanager
@@ -52,20 +46,30 @@ def _claimed_here(folder: Path) -> Iterator[Path]:
     mark = folder / _MARK
     descriptor = _lock(mark)
     try:
+        if os.read(descriptor, 1):
+            _clear(str(folder), LOCAL)  # of a run that was killed: it had found the folder empty
         _require_empty(folder)
-        try:
+        os.write(descriptor, b"1")
+        with _kept_if_whole(str(folder), LOCAL):
             yield folder
-        except BaseException:
-            _clear(str(folder), LOCAL)
-            raise
-        finally:
-            _sweep(folder)
     finally:
         mark.unlink(missing_ok=True)  # before the lock goes: who gets it must see that it is gone
         os.close(descriptor)
         if is_new:
             with suppress(OSError):  # it holds evidence
                 folder.rmdir()
+
+
+@contextmanager
+def _kept_if_whole(url: str, storage: Storage) -> Iterator[None]:
+    """By now nothing writes there any more, so that what does not count can go."""
+    try:
+        yield
+    except BaseException:
+        _clear(url, storage)
+        raise
+    with left_to_the_sweeper(url):
+        sweep(url, storage)
 
 
 def _lock(mark: Path) -> int:
@@ -93,14 +97,8 @@ def _lock(mark: Path) -> int:
 
 
 def _require_empty(folder: Path) -> None:
-    if any(each.name != _MARK and not each.name.startswith(WORK) for each in folder.iterdir()):
+    if any(each.name != _MARK for each in folder.iterdir()):
         raise _refused(f"{folder} is not empty; evidence is never written over")
-
-
-def _sweep(folder: Path) -> None:
-    """What runs have left that were killed; under the lock, there is no other."""
-    for each in folder.glob(f"{WORK}*"):
-        shutil.rmtree(each, ignore_errors=True)
 
 
 @contextmanager
@@ -115,22 +113,20 @@ def _claimed_there(url: str, storage: Storage) -> Iterator[None]:
             if name.startswith(_MARK_ON_S3):
                 raise _refused(
                     f"another run is writing its evidence to {url}; if it was killed, remove"
-                    f" {join(url, name)}"
+                    f" all that is in it, {name} last"
                 )
         if others:
             raise _refused(f"{url} is not empty; evidence is never written over")
-        try:
+        with _kept_if_whole(url, storage):
             yield
-        except BaseException:
-            _clear(url, storage)
-            raise
     finally:
         storage.remove(join(url, mark))
 
 
 def _clear(url: str, storage: Storage) -> None:
     """Evidence of which nobody knows whether it is whole."""
-    for name in ("metadata.json", ".metadata.json", *DATASETS):
+    work = [name for name in storage.names(url) if name.startswith((WORK, f".{METADATA}"))]
+    for name in (METADATA, *work, *DATASETS):
         storage.remove(join(url, name))
 
 

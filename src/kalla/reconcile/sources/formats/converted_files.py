@@ -24,7 +24,7 @@ from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv, Workbook
 from kalla.reconcile.sources.formats import workbooks
 from kalla.reconcile.sources.formats.compressed_files import plain
-from kalla.storage import Storage
+from kalla.storage import Storage, join
 from kalla.storage.files import File
 
 _KEPT_SECONDS = 24 * 3600
@@ -72,17 +72,14 @@ def of_workbook(file: File, options: Workbook, storage: Storage) -> Converted:
     return _cached(file, ".parquet", options.model_dump_json(), convert)
 
 
-def within_reach(given: Input, folder: Path) -> Input:
-    """The input with its copies in a folder that Spark's executors see too, as the cache need not
-    be."""
+def within_reach(given: Input, place: str, storage: Storage) -> Input:
+    """The input with its copies where Spark's executors see them too, as the cache need not be."""
     if not _are_copies(given.files):
         return given
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for number, file in enumerate(given.files):
-        target = folder / f"{number:05}-{Path(file).name}"
-        shutil.copyfile(file, target)
-        files.append(str(target))
+        files.append(join(place, f"{number:05}-{Path(file).name}"))
+        storage.put(Path(file), files[-1])
     return replace(given, files=tuple(files))
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
 import duckdb
+import pyarrow.parquet as pq
 
 from kalla.reconcile.sources.scanning.column_names import demand_names
 from kalla.reconcile.sources.scanning.scan_sql import listed, parquet
 from kalla.reconcile.sql.column_values import literal
 from kalla.reconcile.sql.duckdb_errors import names
+from kalla.storage import Storage
 
+_AT_ONCE = 16  # files
 _MOST_DIGITS = 38
 _NOTHING = '"NULL"'  # the type of a column that holds no value
 _LARGEST = {
@@ -53,6 +57,17 @@ class Schema:
 
     types: Mapping[str, str]
     unread: Mapping[str, str]
+
+
+def footers(files: Sequence[str], storage: Storage) -> list[pq.FileMetaData]:
+    """What each file says of itself; on S3 several are asked at once."""
+
+    def footer(file: str) -> pq.FileMetaData:
+        with storage.open(file) as opened:
+            return pq.read_metadata(opened)
+
+    with ThreadPoolExecutor(_AT_ONCE, "footers") as pool:
+        return list(pool.map(footer, files))
 
 
 def common_schema(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> Schema:

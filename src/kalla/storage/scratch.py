@@ -1,5 +1,5 @@
-"""A temporary folder for the servers of one command. What a killed command has left is removed by
-the next one: only SIGKILL leaves any.
+"""Temporary folders of this machine: for the servers of one command, or for what a match spills.
+What a killed process has left is removed by the next one: only SIGKILL leaves any.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "kalla-"
-_OWNER = ".owner"  # locked for as long as the command lives
+_OWNER = ".owner"  # locked for as long as the process lives
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    _sweep(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as made:
+def scratch(place: Path | None = None) -> Iterator[Path]:
+    """A folder of its own below `place`, or where this process has room."""
+    place = place or room()
+    _sweep(place)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place) as made:
         folder = Path(made)
         # Locked before it has its name: who sweeps takes no folder for left that is only new.
         unnamed = folder / f"{_OWNER}-"
@@ -31,6 +33,12 @@ def scratch() -> Iterator[Path]:
             yield folder
         finally:
             os.close(descriptor)
+
+
+def room() -> Path:
+    """Where this process has room: in Spark's task, the disk that its executor was given."""
+    given = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return Path(given) if given and os.access(given, os.W_OK) else Path(tempfile.gettempdir())
 
 
 def _sweep(place: Path) -> None:
