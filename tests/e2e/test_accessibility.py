@@ -33,6 +33,24 @@ async def site(database_url: str) -> AsyncIterator[Site]:
         yield opened
 
 
+async def save_recipe(site: Site, folder: Path) -> None:
+    async with site.client("admin") as client:
+        for name in ("ledger", "bank"):
+            (folder / f"{name}.csv").write_text("id,ref,amount\n1,a,2.50\n2,b,3.50\n")
+            source = {"uri": str(folder / f"{name}.csv"), "primary_key": ["id"]}
+            await client.post("/api/sources", json={"name": name, "source": source})
+        conditions = [{"left": "ref", "op": "eq", "right": "ref"}]
+        recipe = {
+            "name": "plain",
+            "sources": {"left": {"uri": "source://ledger"}, "right": {"uri": "source://bank"}},
+            "rules": [{"name": "r", "conditions": conditions}],
+        }
+        saved = await client.post("/api/recipes", json={"recipe": recipe})
+        assert saved.status_code == 201, saved.text
+        cron = {"recipe_id": "plain", "cron": "0 7 * * 1-5"}
+        assert (await client.post("/api/schedules", json=cron)).status_code == 201
+
+
 @pytest.mark.timeout(300)
 async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path: Path) -> None:
     evidence = make_evidence(tmp_path / "run", *invoices_and_payments(60))
@@ -45,6 +63,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path:
             [run_id],
         )
         whole = await store.adopt(connection, report, "x", "name: x", "ann")
+    await save_recipe(site, tmp_path)
     (job_id,) = await site.submit(NewJob("probe", payload={"sleep": 5}))
     (job,) = await site.claim(1)
     async with site.database.transaction() as connection:
@@ -52,7 +71,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path:
     paths = (
         "/runs", f"/runs/{whole}", f"/runs/{run_id}", f"/runs/{whole}?part=unmatched_left",
         "/work", f"/jobs/{job_id}", "/query", "/docs", "/scaling", "/tables", "/sinks", "/nowhere",
-        "/login",
+        "/start", "/sources", "/recipes", "/recipes/plain", "/login",
     )  # fmt: skip
     context = await browser.new_context(bypass_csp=True)  # axe is a script of ours, and of no page
     found = list[str]()
@@ -61,6 +80,8 @@ async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path:
         await page.goto(f"{address}/login?token={site.tokens['operator']}")
         for path in paths:
             await page.goto(address + path)
+            if path == "/recipes/plain":
+                await page.locator("#trial table").wait_for()
             violations = (await Axe().run(page)).response["violations"]
             found += [
                 f"{path}: {each['id']}: {each['nodes'][0]['html'][:200]}"

@@ -64,6 +64,11 @@ async def visiting(browser: Browser, place: Place, path: str) -> AsyncIterator[P
     assert not errors
 
 
+async def written(page: Page) -> str:
+    """The lines of the recipe's text that are drawn: the first screenful of it."""
+    return "\n".join(await page.locator("#recipe-text .cm-line").all_inner_texts())
+
+
 async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
     browser: Browser, place: Place, tmp_path: Path
 ) -> None:
@@ -74,19 +79,35 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         left, right = page.locator("#left"), page.locator("#right")
         await expect(left).to_contain_text("120 rows, 5 columns", timeout=PATIENCE)
         await expect(right).to_contain_text("'Summe' begins a line of sums", timeout=PATIENCE)
-        text = page.locator("#recipe-text")
-        await expect(text).to_have_value(re.compile("same reference and amount"), timeout=PATIENCE)
+        rule = page.locator("#recipe-form .rule").first
+        await expect(rule.get_by_label("Name")).to_have_value(
+            "same reference and amount", timeout=PATIENCE
+        )
         await expect(page.locator("#proposal")).to_contain_text("94.2% of the rows of ledger")
         assert await page.evaluate(FAINT) == []
 
-        proposed = await text.input_value()
-        await text.fill(proposed.replace("op: tolerance", "op: tolerence"))
-        problems = page.locator("#recipe-problems")
-        await expect(problems).to_contain_text("conditions", timeout=PATIENCE)
-        await expect(text).to_have_attribute("aria-invalid", "true")
-        await text.fill(proposed.replace('absolute: "0"', 'absolute: "10"'))
-        await expect(page.locator("#trial")).to_contain_text("before: 93.1 %", timeout=PATIENCE)
-        await text.fill(proposed)
+        # The form edits the text, whose comments stay, and the trial says what that changed.
+        trial = page.locator("#trial")
+        await rule.get_by_label("up to", exact=True).fill("10")
+        await expect(trial).to_contain_text("before: 93.1 %", timeout=PATIENCE)
+        await expect(trial).to_contain_text("What the last edit changed: 6 rows")
+        await expect(trial).to_contain_text("matched by same reference and amount")
+        shown = await written(page)
+        assert 'absolute: "10"' in shown
+        assert "# not UTF-8: byte e4 in line 4" in shown
+        # A problem is marked at its field and in the text.
+        await rule.get_by_label("Left column").first.fill("Invoice")
+        wrong = rule.locator('[aria-invalid="true"]')
+        await expect(wrong).to_have_value("Invoice", timeout=PATIENCE)
+        await expect(rule.locator(".field-problem")).to_contain_text("Invoice no")
+        await expect(page.locator("#recipe-text .cm-lintRange-error")).to_contain_text("Invoice")
+        # The text edits the form.
+        editor = page.locator("#recipe-text .cm-content")
+        await editor.get_by_text("Invoice", exact=True).first.dblclick()
+        await page.keyboard.insert_text('"Invoice no"')
+        await expect(rule.get_by_label("Left column").first).to_have_value("Invoice no")
+        await page.get_by_role("button", name="Discard changes").click()
+        await expect(rule.get_by_label("up to", exact=True)).to_have_value("0")
         await page.get_by_role("button", name="Run", exact=True).click()
         await page.wait_for_url(re.compile(r"/runs/\d+"))
         await expect(page.get_by_text("Rows matched", exact=True)).to_be_visible(timeout=PATIENCE)

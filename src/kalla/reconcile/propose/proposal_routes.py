@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,9 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
-from kalla.reconcile.propose import profile, proposal, row_samples, side_tables, trial_match
-from kalla.reconcile.recipe.model import SIDES, Filter, Source
+from kalla.reconcile.propose import profile, proposal, row_samples
+from kalla.reconcile.propose.trial_cache import TrialCache
+from kalla.reconcile.recipe.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.registry import admission, drafts, entries
 from kalla.reconcile.registry.admission import Known
 from kalla.reconcile.sources.inspection import Preview
@@ -33,6 +35,7 @@ Result = TypeVar("Result")
 _threads = ThreadPoolExecutor(2, thread_name_prefix="propose")
 _MOST_WAITING = 6
 _waiting = 0
+_trials = TrialCache()
 
 
 class AskedPair(BaseModel):
@@ -48,6 +51,11 @@ class AskedTrial(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     recipe: Text = Field(max_length=250_000, description="a recipe as YAML or JSON text")
+    before: Text | None = Field(
+        None,
+        max_length=250_000,
+        description="the recipe before an edit: tells what the edit changed",
+    )
 
 
 class Scope(BaseModel):
@@ -109,20 +117,20 @@ async def try_recipe(state: State, asked: AskedTrial) -> dict[str, Any]:
         known = await entries.known_sources(connection)
     means = _means(state.settings)
 
-    def attempt() -> trial_match.Trial:
-        recipe = admission.admit(drafts.ready(asked.recipe, known, {}, {}), known)
+    def admitted(text: str) -> Recipe:
+        recipe = admission.admit(drafts.ready(text, known, {}, {}), known)
         if recipe.match_sql is not None:
             raise InvalidInput(Problem("match_sql", "runs on Spark alone: run the recipe instead"))
-        with side_tables.opened(means["storage"], side_tables.PROFILED) as connection:
-            left, right = (
-                side_tables.load(
-                    connection, f"{side}_rows", recipe.sources[side], as_said=True, **means
-                )
-                for side in SIDES
-            )
-            return trial_match.try_recipe(connection, recipe, (left, right), side_tables.PROFILED)
+        return recipe
 
-    return dict(trial_match.as_facts(await _in_thread(attempt)))
+    def attempt() -> dict[str, Any]:
+        before = None
+        if asked.before is not None:
+            with contextlib.suppress(InvalidInput):  # it was a recipe once; its source may be gone
+                before = admitted(asked.before)
+        return _trials.attempt(admitted(asked.recipe), before, **means)
+
+    return await _in_thread(attempt)
 
 
 def _means(settings: Settings) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from kalla.reconcile import kernel
 from kalla.reconcile.plan import plan
+from kalla.reconcile.propose import row_results
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.recipe.model import SIDES, Equal, Recipe, Side
 from kalla.reconcile.session.duckdb_engine import Resources
@@ -50,6 +52,23 @@ class Trial:
         return (self.left_matched + self.right_matched) / rows if rows else 0.0
 
 
+@dataclass(frozen=True)
+class Sample:
+    """The rows of both sides that recipes are tried on, as Parquet files in a folder."""
+
+    folder: Path
+    is_sample: bool
+
+    def file(self, side: Side) -> Path:
+        return self.folder / f"{side}.parquet"
+
+
+@dataclass(frozen=True)
+class Tried:
+    trial: Trial
+    results: pa.Table  # of row_results
+
+
 def try_recipe(
     connection: duckdb.DuckDBPyConnection,
     recipe: Recipe,
@@ -57,18 +76,37 @@ def try_recipe(
     bounds: Bounds,
 ) -> Trial:
     """Match the rows of both tables, or of a sample of keys, and count."""
+    with tempfile.TemporaryDirectory(prefix="kalla-trial-") as place:
+        drawn = draw_sample(connection, recipe, tables, Path(place))
+        return try_on_sample(recipe, drawn, bounds).trial
+
+
+def draw_sample(
+    connection: duckdb.DuckDBPyConnection,
+    recipe: Recipe,
+    tables: tuple[SideTable, SideTable],
+    folder: Path,
+) -> Sample:
     share = max(1, max(table.rows for table in tables) // TRIED_ROWS)
+    drawn = Sample(folder, share > 1)
+    for side, table in zip(SIDES, tables, strict=True):
+        _write(connection, recipe, side, table, share, drawn.file(side))
+    return drawn
+
+
+def try_on_sample(recipe: Recipe, drawn: Sample, bounds: Bounds) -> Tried:
+    """The real match of a sample, and what became of each of its rows."""
+    inputs: dict[Side, plan.Input] = {}
+    for side in SIDES:
+        file = drawn.file(side)
+        found = File(str(file), file.stat().st_size)
+        inputs[side] = replace(native_files.seen("parquet", [found]), marks=())
+    made = plan.make(recipe, inputs)
     with tempfile.TemporaryDirectory(prefix="kalla-trial-") as place:
         folder = Path(place)
-        inputs: dict[Side, plan.Input] = {}
-        for side, table in zip(SIDES, tables, strict=True):
-            file = folder / f"{side}.parquet"
-            _write(connection, recipe, side, table, share, file)
-            found = File(str(file), file.stat().st_size)
-            inputs[side] = replace(native_files.seen("parquet", [found]), marks=())
-        made = plan.make(recipe, inputs)
         resources = Resources(bounds.memory, bounds.threads, folder / "temp")
         facts = kernel.match(made, folder / "evidence", resources, _WHEN)
+        results = row_results.read(folder / "evidence")
     states = {side: facts.sides[side].states for side in SIDES}
     rows = {
         side: sum(tally.rows for name, tally in states[side].items() if name != "filtered")
@@ -77,7 +115,7 @@ def try_recipe(
     matched = {
         side: states[side]["matched"].rows + states[side]["suggested"].rows for side in SIDES
     }
-    return Trial(
+    trial = Trial(
         rows["left"],
         rows["right"],
         matched["left"],
@@ -87,8 +125,15 @@ def try_recipe(
             TriedRule(each.name, each.matches, each.left.rows, each.right.rows)
             for each in facts.rules
         ),
-        share > 1,
+        drawn.is_sample,
     )
+    return Tried(trial, results)
+
+
+def sample_key(recipe: Recipe) -> Equal | None:
+    """The condition by whose value rows are drawn: the first equality of the first rule."""
+    conditions = recipe.rules[0].conditions if recipe.rules else ()
+    return next((each for each in conditions if isinstance(each, Equal)), None)
 
 
 def _write(
@@ -104,14 +149,11 @@ def _write(
     columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in table.names)
     where = ""
     if share > 1:
-        keys = [
-            column_values.as_text(
-                column_values.value(table.columns, each.column(side), each.derivations(side))
-            ).sql
-            for each in recipe.rules[0].conditions
-            if isinstance(each, Equal)
-        ][:1]
-        value = keys[0] if keys else "NULL"
+        key = sample_key(recipe)
+        value = "NULL"
+        if key is not None:
+            given = column_values.value(table.columns, key.column(side), key.derivations(side))
+            value = column_values.as_text(given).sql
         where = (
             f" WHERE CASE WHEN {value} IS NULL THEN rid % {share} = 0"
             f" ELSE hash({value}) % {share} = 0 END"

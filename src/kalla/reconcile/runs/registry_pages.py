@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
+from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS
 from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.routes import Name, ShownSource
 from kalla.reconcile.runs import store
@@ -26,14 +27,13 @@ async def start(request: Request, state: State, caller: Asking) -> HTMLResponse:
     """Two files or sources, a proposal, a run."""
     async with state.database.transaction() as connection:
         sources = await entries.sources(connection)
-    endings = ".csv,.tsv,.xlsx,.xlsm,.parquet,.pq,.json,.jsonl,.ndjson,.gz,.zst"
     return _page(
         state,
         request,
         "start.html",
         sources=[each.name for each in sources],
         may_change=caller.may("operator"),
-        endings=endings,
+        endings=",".join((*ENDINGS, *COMPRESSIONS)),
         largest=state.settings.uploads.bytes,
     )
 
@@ -74,6 +74,8 @@ async def recipe(
         versions = await entries.recipe_versions(connection, recipe_id)
         other = await entries.recipe_version(connection, recipe_id, against) if against else None
         runs = await store.listing(connection, None, recipe_id, None, _RUNS)
+        sources = [each.name for each in await entries.sources(connection)]
+        destinations = await entries.all_destinations(connection)
     rates = [each.match_rate for each in reversed(runs.runs) if each.match_rate is not None]
     changes: list[tuple[str, str]] = []
     if other:
@@ -92,6 +94,10 @@ async def recipe(
         changes=changes,
         runs=runs.runs,
         trend=_trend(rates),
+        sources=sources,
+        destinations=destinations,
+        endings=",".join((*ENDINGS, *COMPRESSIONS)),
+        largest=state.settings.uploads.bytes,
         may_change=caller.may("operator"),
     )
 

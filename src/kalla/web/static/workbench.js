@@ -1,48 +1,10 @@
-// From two files to a run: uploads, profiles, proposals, and the editor of recipes with its trial.
-// Text of files is only ever put on the page as text.
+// From two files to a run: uploads, profiles and proposals. Text of files is only ever put on the page as text.
+import { ask, percent, refusal, say, sentence } from "./api.js";
 import { draw, make } from "./elements.js";
+import { RecipeEditor } from "./recipes/editor.js";
+import { schedules } from "./recipes/schedules.js";
 
-const TRIAL_AFTER_MS = 900; // after the last key
 const main = document.getElementById("main");
-
-/* ---- asking the API ---- */
-
-async function ask(method, path, body) {
-  let answer;
-  try {
-    answer = await fetch(path, {
-      method,
-      headers: { Accept: "application/json", ...(body === undefined ? {} : { "Content-Type": "application/json", "Idempotency-Key": key() }) },
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
-  } catch {
-    throw new Error("The server does not answer. What you typed is still here: try again in a moment.");
-  }
-  const found = await answer.json().catch(() => ({}));
-  if (answer.ok) return found;
-  throw refusal(answer.status, found);
-}
-
-function refusal(status, found) {
-  if (status === 401) return new Error("The login has expired: log in again in another tab, then go on here.");
-  const error = new Error(sentence(found.detail || found.title || `The server answered ${status}.`));
-  error.problems = found.errors || [];
-  return error;
-}
-
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
-// crypto.randomUUID is for https and localhost only.
-function key() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-}
-
-function say(element, text, bad = false) {
-  element.textContent = text;
-  element.dataset.state = bad ? "bad" : "";
-}
 
 /* ---- what was found of a source ---- */
 
@@ -160,7 +122,8 @@ async function choose(section, uri, name, state, upload) {
     found.replaceChildren(rowsTable(preview.columns, preview.rows), ...profileTable(profile));
     say(state, `${name}: ${profile.rows.toLocaleString()} rows, ${profile.columns.length} columns`);
     chosen[section.dataset.side] = uri;
-    if (chosen.left && chosen.right) propose();
+    if (editor) editor.names[uri] = name;
+    if (document.getElementById("proposal") && chosen.left && chosen.right) propose();
   } catch (error) {
     say(state, error.message, true);
   }
@@ -178,122 +141,29 @@ async function propose() {
       make("section", { class: "panel", "aria-label": "Evidence" },
         make("ul", { class: "lines" }, found.evidence.map((each) => make("li", {}, `${sentence(each)}.`))),
         found.unsure.length ? make("ul", { class: "lines" }, found.unsure.map((each) => make("li", {}, `Not sure: ${each}.`))) : null));
-    const text = document.getElementById("recipe-text");
-    text.value = found.text;
-    showTrial(found.trial, null);
+    editor.load(found.text, found.trial);
     proposal.scrollIntoView({ block: "start" });
   } catch (error) {
     say(state, error.message, true);
   }
 }
 
-function percent(rate) {
-  const shown = (rate * 100).toFixed(1);
-  return `${rate < 1 && shown === "100.0" ? "99.9" : shown} %`; // 100 means all and nothing less
-}
+/* ---- other files for a saved recipe ---- */
 
-/* ---- the editor ---- */
-
-let before = null; // the last trial, to show what an edit changed
-let timer = 0;
-let asked = 0;
-
-function editor(form) {
-  const text = form.querySelector("#recipe-text");
-  text.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(attempt, TRIAL_AFTER_MS);
-  });
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.querySelector("#try").addEventListener("click", attempt);
-  form.querySelector("#save")?.addEventListener("click", save);
-  form.querySelector("#run")?.addEventListener("click", run);
-}
-
-async function attempt() {
-  clearTimeout(timer);
-  const text = document.getElementById("recipe-text").value;
-  const state = document.getElementById("editor-state");
-  const mine = ++asked;
-  if (!text.trim()) return;
-  say(state, "Trying…");
-  try {
-    const verdict = await ask("POST", "/api/recipes/validate", { recipe: text });
-    if (mine !== asked) return;
-    showProblems(verdict.problems);
-    if (!verdict.valid) {
-      say(state, `${verdict.problems.length} ${verdict.problems.length === 1 ? "problem" : "problems"}`, true);
-      return;
-    }
-    const trial = await ask("POST", "/api/recipes/try", { recipe: text });
-    if (mine !== asked) return;
-    showTrial(trial, before);
-    say(state, `${percent(trial.match_rate)} matched`);
-  } catch (error) {
-    if (mine !== asked) return;
-    showProblems(error.problems?.map((each) => ({ path: each.field, message: each.message })) || []);
-    say(state, error.message, true);
+async function runAgain(element) {
+  const state = element.querySelector("#run-again-state");
+  const { recipe } = element.dataset;
+  if (!chosen.left && !chosen.right) {
+    say(state, "Choose another file for at least one side.", true);
+    return;
   }
-}
-
-function showProblems(problems) {
-  const text = document.getElementById("recipe-text");
-  text.setAttribute("aria-invalid", String(problems.length > 0));
-  document.getElementById("recipe-problems").replaceChildren(...problems.map((each) =>
-    make("li", {}, make("code", {}, each.path || "recipe"), ` ${each.message}${each.suggestion ? ` (${each.suggestion})` : ""}`)));
-}
-
-function change(now, then) {
-  if (then === undefined || now === then) return "";
-  return ` (${now > then ? "+" : "−"}${Math.abs(now - then).toLocaleString()})`;
-}
-
-function showTrial(trial, last) {
-  const earlier = new Map((last?.rules || []).map((each) => [each.name, each]));
-  document.getElementById("trial").replaceChildren(
-    make("dl", { class: "facts" },
-      make("dt", {}, "Matched"), make("dd", {}, `${percent(trial.match_rate)} of ${trial.is_sample ? "a sample" : "all rows"}${last ? ` (before: ${percent(last.match_rate)})` : ""}`),
-      make("dt", {}, "Left"), make("dd", {}, `${trial.left.matched.toLocaleString()} of ${trial.left.rows.toLocaleString()} rows${change(trial.left.matched, last?.left.matched)}`),
-      make("dt", {}, "Right"), make("dd", {}, `${trial.right.matched.toLocaleString()} of ${trial.right.rows.toLocaleString()} rows${change(trial.right.matched, last?.right.matched)}`),
-      make("dt", {}, "Ambiguous"), make("dd", {}, `${trial.ambiguous.toLocaleString()} rows`)),
-    make("table", {},
-      make("thead", {}, make("tr", {}, ["Rule", "Matches", "Left rows", "Right rows"].map((name, place) => make("th", { scope: "col", class: place ? "number" : null }, name)))),
-      make("tbody", {}, trial.rules.map((each) => make("tr", {},
-        make("th", { scope: "row" }, each.name),
-        make("td", { class: "number" }, each.matches.toLocaleString() + change(each.matches, earlier.get(each.name)?.matches)),
-        make("td", { class: "number" }, each.left.toLocaleString()),
-        make("td", { class: "number" }, each.right.toLocaleString()))))));
-  before = trial;
-}
-
-async function save() {
-  await act("Saving…", async (text) => {
-    const saved = await ask("POST", "/api/recipes", { recipe: text });
-    return `Saved as version ${saved.version} of ${saved.recipe_id}.`;
-  });
-}
-
-async function run() {
-  await act("Starting…", async (text) => {
-    const started = await ask("POST", "/api/runs", { recipe: text });
-    location.assign(`/runs/${started.run_id}`);
-    return `Run ${started.run_id} has started.`;
-  });
-}
-
-async function act(words, work) {
-  const state = document.getElementById("editor-state");
-  const buttons = document.querySelectorAll("#editor button");
-  say(state, words);
-  buttons.forEach((button) => { button.disabled = true; });
+  say(state, "Starting…");
   try {
-    say(state, await work(document.getElementById("recipe-text").value));
-    showProblems([]);
+    const others = Object.fromEntries(Object.entries(chosen).filter(([, uri]) => uri));
+    const started = await ask("POST", "/api/runs", { recipe_id: recipe, ...others });
+    location.assign(`/runs/${started.run_id}`);
   } catch (error) {
-    showProblems(error.problems?.map((each) => ({ path: each.field, message: each.message })) || []);
-    say(state, error.message, true);
-  } finally {
-    buttons.forEach((button) => { button.disabled = false; });
+    say(state, [error.message, ...(error.problems || []).map((each) => each.message)].join(" "), true);
   }
 }
 
@@ -324,8 +194,12 @@ async function addSource(form) {
 /* ---- beginning ---- */
 
 main.querySelectorAll(".side").forEach(side);
-const form = document.getElementById("editor");
-if (form) editor(form);
+const editorElement = document.getElementById("editor");
+const editor = editorElement && new RecipeEditor(editorElement);
+const again = document.getElementById("run-again");
+if (again) again.querySelector("button").addEventListener("click", () => runAgain(again));
+const planned = document.getElementById("schedules");
+if (planned) schedules(planned);
 const profile = document.getElementById("profile");
 if (profile) fill(profile, `/api/sources/${profile.dataset.name}/profile`, profileTable);
 const preview = document.getElementById("preview");
