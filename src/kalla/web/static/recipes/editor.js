@@ -124,7 +124,7 @@ export class RecipeEditor {
 
   async attempt() {
     const text = this.text.text;
-    if (!text.trim() || text === this.tried) return;
+    if (!text.trim() || text === this.tried || this.element.dataset.mayTry !== "true") return;
     this.asking?.abort();
     const asking = new AbortController();
     this.asking = asking;
