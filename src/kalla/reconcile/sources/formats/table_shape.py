@@ -53,7 +53,9 @@ def find_shape(rows: Sequence[Sequence[Any]], last: Sequence[Sequence[Any]] | No
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Names with the later ones of several equal ones numbered: Währung, Währung_2."""
+    """Names with the later ones of several equal ones numbered: Währung, Währung_2. A column
+    without a name is called by its place."""
+    names = [name or f"column{place}" for place, name in enumerate(names, 1)]
     found: list[str] = []
     taken = {name.lower() for name in names}
     for name in names:
