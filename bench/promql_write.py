@@ -59,6 +59,7 @@ class Target:
     token: str
     processes: dict[str, int]
     database: str = ""
+    query_workers: tuple[int, ...] = ()  # the ports of their metrics
 
     def cpu_seconds(self) -> float:
         return sum(_cpu(pid) for pid in self.processes.values())
@@ -286,7 +287,8 @@ def kalla(folder: Path, query_workers: int = 0) -> Iterator[Target]:
                 _wait(listening, process)
             pids = {"api": started[0].pid, "postgres": _postmaster(folder)}
             pids |= {f"query-worker-{place}": one.pid for place, one in enumerate(started[1:], 1)}
-            yield Target(url, token, pids, postgres.url("postgres"))
+            metrics = tuple(artifacts for _, artifacts in own)
+            yield Target(url, token, pids, postgres.url("postgres"), metrics)
         finally:
             for process in started:
                 process.terminate()
