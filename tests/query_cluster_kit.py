@@ -136,7 +136,7 @@ class Cluster:
         await self.until_true(asked, what)
 
     async def until_true(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        await until(condition, what, 90)
+        await until(condition, what, 180)
 
     def holding(self, name: str) -> bool:
         """Whether a worker was given work that it has not done."""
