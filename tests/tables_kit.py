@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from kalla.database import Database
+from kalla.tables.incremental.changes import placed
+from kalla.tables.refresh.views import Views
 from kalla.tables.schedule.scheduler import TableScheduler
+from kalla.tables.sources.snapshots import Pin, frame
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 from tests.runs_kit import RunsSite
 from tests.worker_kit import eventually
+
+
+def recomputed(spark: Any, query: str, inputs: Mapping[str, Pin]) -> pa.Table:
+    """The rows of a query at the given versions."""
+    views = Views(spark)
+    names = {name: views.add(frame(spark, pin)) for name, pin in inputs.items()}
+    return pa.table(views.sql(placed(query, names)).toArrow())
 
 
 @dataclass

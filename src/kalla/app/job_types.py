@@ -20,8 +20,8 @@ from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.refresh.handlers import Refresh
+from kalla.tables.refresh.payload import RefreshPayload
 from kalla.tables.refresh.reading import AuditPayload, QueryPayload, TableAudit, TableQuery
-from kalla.tables.refresh.run import RefreshPayload
 from kalla.tables.sources.mirrors import MirrorPayload, MirrorTable
 from kalla.work.job_type import JobType, JobTypes
 

@@ -48,6 +48,7 @@ _LEFT_AS_IT_IS = {"spark.sql.parser.escapedStringLiterals": "false"}
 _CONF: dict[str, bool | float | int | str | None] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",  # a point in time is the same wherever a server stands
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what other readers know
     **READING,
 }
 

@@ -207,6 +207,27 @@ async def clock(connection: Connection) -> datetime:
     return now
 
 
+@dataclass(frozen=True)
+class GraphState:
+    """Equal for two looks between which nothing happened that makes a table due."""
+
+    tables: int
+    changed_at: datetime | None
+    last_tick_at: datetime | None
+    active: int
+    requested: int
+    open_ticks: int
+
+    @property
+    def idle(self) -> bool:
+        return self.requested == 0 and self.open_ticks == 0
+
+
+async def graph_state(connection: Connection) -> GraphState:
+    (row,) = await (await connection.execute(sql.graph_state)).fetchall()
+    return GraphState(**row)
+
+
 async def busy(connection: Connection) -> set[int]:
     rows = await (await connection.execute(sql.busy)).fetchall()
     return {row["table_id"] for row in rows}
@@ -270,6 +291,14 @@ async def advance(
     await connection.execute(
         sql.advance, {"table_id": table_id, "data_time": data_time, "frontier": Jsonb(frontier)}
     )
+
+
+async def stand_for(connection: Connection, tables: Sequence[Table], moment: datetime) -> None:
+    """The rows of these tables are those of this moment, too."""
+    if tables:
+        ids, versions = [each.table_id for each in tables], [each.version for each in tables]
+        fields = {"table_ids": ids, "versions": versions, "moment": moment}
+        await connection.execute(sql.stand_for, fields)
 
 
 async def refreshed(

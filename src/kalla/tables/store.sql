@@ -127,6 +127,13 @@ UPDATE kalla.dynamic_tables
 SET data_time = greatest(data_time, %(data_time)s), frontier = %(frontier)s
 WHERE table_id = %(table_id)s;
 
+-- The same for many tables, which were looked at before: not if their definition changed since.
+-- name: stand_for
+UPDATE kalla.dynamic_tables t
+SET data_time = greatest(data_time, %(moment)s), last_tick_at = greatest(last_tick_at, %(moment)s)
+FROM unnest(%(table_ids)s::bigint[], %(versions)s::int[]) AS seen (table_id, version)
+WHERE t.table_id = seen.table_id AND t.version = seen.version;
+
 -- Never backwards: an older refresh that is adopted late does not lower the data time.
 -- name: refreshed
 UPDATE kalla.dynamic_tables
@@ -179,18 +186,32 @@ WHERE (age <= 10 OR (strategy = 'FULL' AND age_of_kind <= 3))
   AND NOT (first AND EXISTS (SELECT 1 FROM numbered o WHERE o.strategy = 'FULL' AND NOT o.first))
 ORDER BY refresh_id DESC;
 
--- Of the strategy that a table took last: one slow FULL says nothing about the next DELTA.
+-- Of the strategy that a table took last: one slow FULL says nothing about the next DELTA. By table,
+-- so that the index finds its newest lines and the length of the history does not matter.
 -- name: durations
-WITH numbered AS (
-    SELECT table_id, strategy, seconds, reason,
-           row_number() OVER (PARTITION BY table_id, strategy ORDER BY refresh_id DESC) AS age,
-           first_value(strategy) OVER (PARTITION BY table_id ORDER BY refresh_id DESC) AS newest
-    FROM kalla.refreshes
-    WHERE status = 'completed' AND strategy IN ('DELTA', 'AFFECTED_KEYS', 'FULL')
-)
-SELECT table_id, percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
-FROM numbered WHERE age <= 20 AND strategy = newest AND seconds IS NOT NULL
-GROUP BY table_id;
+SELECT t.table_id, d.p95
+FROM kalla.dynamic_tables t
+CROSS JOIN LATERAL (
+    SELECT percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds) AS p95
+    FROM (
+        SELECT seconds, strategy, first_value(strategy) OVER (ORDER BY refresh_id DESC) AS newest
+        FROM kalla.refreshes r
+        WHERE r.table_id = t.table_id AND r.status = 'completed' AND r.seconds IS NOT NULL
+          AND r.strategy IN ('DELTA', 'AFFECTED_KEYS', 'FULL')
+        ORDER BY r.refresh_id DESC LIMIT 20
+    ) lately
+    WHERE strategy = newest
+) d
+WHERE d.p95 IS NOT NULL;
+
+-- What makes tables due before the time that was worked out: while this is equal, nothing has to be
+-- looked at.
+-- name: graph_state
+SELECT t.*, k.* FROM (
+    SELECT count(*) AS tables, max(changed_at) AS changed_at, max(last_tick_at) AS last_tick_at,
+           count(*) FILTER (WHERE state = 'active') AS active, count(requested) AS requested
+    FROM kalla.dynamic_tables
+) t, (SELECT count(*) AS open_ticks FROM kalla.ticks WHERE closed_at IS NULL) k;
 
 -- name: sweep
 DELETE FROM kalla.ticks WHERE closed_at < kalla.clock() - interval '1 hour';

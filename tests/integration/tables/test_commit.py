@@ -6,19 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, Schema, write_deltalake
 
-from kalla.tables.delta.commit import (
-    Change,
-    FencedTable,
-    Frontier,
-    Stale,
-    committed_frontier,
-    difference,
-    of_keys,
-)
+from kalla.tables.delta.commit import FencedTable, Frontier, Stale, committed_frontier
+from kalla.tables.delta.data_files import written
+from kalla.tables.delta.housekeeping import tidy
+from kalla.tables.delta.log_commit import NO_CHANGE, FileChange
+from kalla.tables.delta.row_changes import difference, rewritten
+from kalla.tables.delta.workspace import Workspace
 
 FIRST = Frontier(table_id=1, definition="d", tick=1, refresh="1.1", data_version=0, inputs={})
 Act = Callable[[FencedTable, Frontier], object]
@@ -28,19 +26,36 @@ def rows(*values: int | None) -> pa.Table:
     return pa.table({"a": pa.array(values, pa.int64())})
 
 
-def by_merge(fenced: FencedTable, frontier: Frontier) -> object:
-    return fenced.commit(difference(rows(1, 2), rows(1, 9)), frontier)
+def changed(fenced: FencedTable, new: pa.Table) -> FileChange:
+    """What makes these the rows of the table, as files."""
+    table = fenced.files()
+    assert table is not None
+    assert table.schema is not None
+    with Workspace(fenced.folder) as workspace:
+        old = workspace.placed_files("old_values", table.paths, table.schema.names)
+        change = difference(workspace, old, workspace.arrow("new_values", new))
+        return rewritten(workspace, table, change)
+
+
+def by_change(fenced: FencedTable, frontier: Frontier) -> object:
+    return fenced.commit(changed(fenced, rows(1, 9)), frontier)
 
 
 def by_overwrite(fenced: FencedTable, frontier: Frontier) -> object:
-    return fenced.replace(rows(9), frontier)
+    return overwritten(fenced, rows(9), frontier)
+
+
+def overwritten(fenced: FencedTable, new: pa.Table, frontier: Frontier) -> object:
+    files = written(fenced.folder / "rows", new.schema, new.to_batches(), even_empty=True)
+    schema = Schema.from_arrow(new.select(["a"]).schema).to_json()
+    return fenced.overwrite([each.path for each in files], schema, frontier)
 
 
 def without_rows(fenced: FencedTable, frontier: Frontier) -> object:
-    return fenced.commit(Change(rows(), rows(), 0), frontier)
+    return fenced.commit(NO_CHANGE, frontier)
 
 
-ACTS = pytest.mark.parametrize("act", [by_merge, by_overwrite, without_rows])
+ACTS = pytest.mark.parametrize("act", [by_change, by_overwrite, without_rows])
 
 
 def claim(folder: Path, number: int, tick: int) -> tuple[FencedTable, Frontier]:
@@ -59,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
     """With a table of rows 1 and 2, committed by claim 1."""
     fenced, frontier = claim(tmp_path, 1, 1)
     assert not fenced.existed
-    fenced.replace(rows(1, 2), frontier)
+    overwritten(fenced, rows(1, 2), frontier)
     return tmp_path
 
 
@@ -85,7 +100,7 @@ def test_a_claim_paused_after_its_barrier_commits_nothing(folder: Path, act: Act
 @ACTS
 def test_a_claim_paused_after_the_other_committed_commits_nothing(folder: Path, act: Act) -> None:
     paused = claim(folder, 2, 2)
-    by_merge(*claim(folder, 3, 3))
+    by_change(*claim(folder, 3, 3))
     with pytest.raises(Stale):
         act(*paused)
     assert stored(folder) == [1, 9]
@@ -102,13 +117,13 @@ def test_a_claim_paused_between_check_and_commit_commits_nothing(
     paused, frontier = claim(folder, 2, 2)
     checked = FencedTable._checked
 
-    def stopped_here(fenced: FencedTable) -> DeltaTable:
-        table = checked(fenced)
+    def stopped_here(fenced: FencedTable) -> int:
+        version = checked(fenced)
         monkeypatch.setattr(FencedTable, "_checked", checked)
         other = claim(folder, 3, 3)
         if other_commits:
             by_overwrite(*other)
-        return table
+        return version
 
     monkeypatch.setattr(FencedTable, "_checked", stopped_here)
     with pytest.raises(Stale, match="came first"):
@@ -152,14 +167,14 @@ def test_a_foreign_commit_between_check_and_commit_is_no_lost_update(
     fenced, frontier = claim(folder, 2, 2)
     checked = FencedTable._checked
 
-    def stopped_here(one: FencedTable) -> DeltaTable:
-        table = checked(one)
+    def stopped_here(one: FencedTable) -> int:
+        version = checked(one)
         write_deltalake(folder / "t", rows(5), mode="append")
-        return table
+        return version
 
     monkeypatch.setattr(FencedTable, "_checked", stopped_here)
     with pytest.raises(Stale, match="came first"):
-        by_merge(fenced, frontier)
+        by_change(fenced, frontier)
     assert stored(folder) == [1, 2, 5]
 
 
@@ -169,12 +184,96 @@ def test_a_barrier_repeats_the_frontier_however_many_claims_were_lost(folder: Pa
         found = fenced.raise_barrier()
         assert found is not None
         assert found.refresh == "1.1"
-    by_merge(fenced, replace(FIRST, tick=9, refresh="11.1"))
+    by_change(fenced, replace(FIRST, tick=9, refresh="11.1"))
     found = FencedTable(str(folder / "t"), 12).raise_barrier()
     assert found is not None
     assert (found.refresh, found.tick) == ("11.1", 9)
     assert found.data_version == 11
 
 
-def test_rows_of_a_key_are_found_with_nulls_as_equal() -> None:
-    assert of_keys(rows(1, None, 2, None), rows(None, 2)).column("a").to_pylist().count(None) == 2
+def test_rows_are_compared_by_value_and_their_copies_counted(tmp_path: Path) -> None:
+    for number, (old, new) in enumerate(
+        [
+            (rows(1, 1, None, 2), rows(1, None, 3)),
+            (rows(None, None), rows(None, None, None)),
+            (rows(1, 2), rows(1, 2)),
+            (rows(1, 2), rows()),
+            (rows(), rows(1, 1)),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        fence, first = claim(folder, 1, 1)
+        overwritten(fence, old, first)
+        fenced, frontier = claim(folder, 2, 2)
+        change = changed(fenced, new)
+        fenced.commit(change, frontier)
+        assert stored(folder) == sorted(
+            new.column("a").to_pylist(), key=lambda value: (value is None, value or 0)
+        )
+
+
+def test_readers_of_the_change_feed_see_the_changed_rows_alone(folder: Path) -> None:
+    by_change(*claim(folder, 2, 2))
+    feed = pa.table(DeltaTable(folder / "t").load_cdf(starting_version=1).read_all())
+    seen = zip(feed.column("a").to_pylist(), feed.column("_change_type").to_pylist(), strict=True)
+    assert sorted(seen) == [(2, "delete"), (9, "insert")]
+
+
+def test_what_the_table_keeps_for_itself_is_no_column_of_it(tmp_path: Path) -> None:
+    fenced, frontier = claim(tmp_path, 1, 1)
+    kept = rows(1, 2).append_column("__kalla_rows", pa.array([5, 6]))
+    overwritten(fenced, kept, frontier)
+    again, _ = claim(tmp_path, 2, 2)
+    table = again.files()
+    assert table is not None
+    assert (table.columns, table.hidden) == (("a",), ("__kalla_rows",))
+    place = tmp_path / "t"
+    read = [
+        DeltaTable(place).to_pyarrow_table().column_names,
+        pl.read_delta(str(place)).columns,
+        pl.scan_delta(str(place)).filter(pl.col("a") > 1).collect().columns,
+        pa.table(
+            QueryBuilder().register("t", DeltaTable(place)).execute("SELECT * FROM t").read_all()
+        ).column_names,
+    ]
+    assert read == [["a"]] * 4
+    # Another writer knows nothing of it: then the table keeps it no longer.
+    DeltaTable(place).update(updates={"a": "a + 1"}, predicate="a = 1")
+    after, _ = claim(tmp_path, 3, 3)
+    table = after.files()
+    assert table is not None
+    assert table.hidden == ()
+
+
+def test_a_later_claim_removes_what_an_earlier_one_left_behind(folder: Path) -> None:
+    paused, frontier = claim(folder, 2, 2)
+    left = written(paused.folder / "rows", rows(7).schema, rows(7).to_batches())
+    claim(folder, 3, 3)
+    assert not Path(left[0].path).exists()
+    with pytest.raises(Stale):
+        paused.commit(NO_CHANGE, frontier)
+
+
+def test_many_small_files_are_put_together(folder: Path) -> None:
+    for number in range(2, 24):
+        fenced, frontier = claim(folder, number, number)
+        fenced.commit(changed(fenced, rows(*range(number))), frontier)
+    assert stored(folder) == list(range(23))
+    assert len(DeltaTable(folder / "t").file_uris()) < 20
+
+
+def test_old_files_go_and_the_table_is_refreshed_on(folder: Path) -> None:
+    for number in range(2, 6):
+        fenced, frontier = claim(folder, number, number)
+        fenced.commit(changed(fenced, rows(number)), frontier)
+    files = set((folder / "t").glob("*.parquet")) | set((folder / "t").glob("_change_data/*"))
+    tidy(str(folder / "t"), kept_hours=0)
+    left = set((folder / "t").glob("*.parquet")) | set((folder / "t").glob("_change_data/*"))
+    assert len(left) < len(files)
+    assert stored(folder) == [5]
+    fenced = FencedTable(str(folder / "t"), 6)
+    found = fenced.raise_barrier()
+    assert found is not None
+    assert found.tick == 5
+    fenced.commit(changed(fenced, rows(5, 6)), replace(FIRST, tick=6, refresh="6.1"))
+    assert stored(folder) == [5, 6]

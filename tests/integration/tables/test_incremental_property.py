@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from kalla.spark.session import connect
 from kalla.tables.delta.commit import Committed
-from kalla.tables.incremental.delta import HIDDEN
-from kalla.tables.refresh.run import Refreshed, RefreshPayload, refresh
+from kalla.tables.refresh.payload import Refreshed, RefreshPayload
+from kalla.tables.refresh.run import refresh
 from kalla.tables.sources.snapshots import Pin, frame, pin
 from tests.query_grammar import Data, Grammar, Query
 from tests.runs_kit import spark_settings
@@ -78,9 +78,7 @@ class Table:
             frame(self.spark, Pin.from_json(each)).createOrReplaceTempView(name)
         fresh = pa.table(self.spark.sql(self.query.sql).toArrow())
         stored = pa.table(DeltaTable(self.folder / self.name).to_pyarrow_table())
-        assert [each for each in stored.column_names if not each.startswith(HIDDEN)] == list(
-            fresh.column_names
-        )
+        assert stored.column_names == fresh.column_names
         left, right = (
             Counter(map(repr, each.select(fresh.column_names).to_pylist()))
             for each in (fresh, stored)

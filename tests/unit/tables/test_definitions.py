@@ -106,3 +106,7 @@ def test_ticks_of_different_periods_align_and_missed_ones_are_one() -> None:
     assert not plan.is_due(55.0, 50.0, 8)
     assert plan.is_due(56.0, 50.0, 8)
     assert plan.is_due(1.0, None, 8)
+    for last in (7.5, 8.0, 50.0):
+        due = plan.next_due(last, 8)
+        assert not plan.is_due(due - 0.001, last, 8)
+        assert plan.is_due(due, last, 8)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from kalla.tables.delta.workspace import FILE, Workspace
 from kalla.tables.incremental.cost import Sample, Size, choose, predict
 from kalla.tables.incremental.delta import delta_shape
 from kalla.tables.incremental.delta_merge import merge
@@ -91,31 +95,55 @@ def signed(day: str | None, rows: int, total: str, least: int | None, gone: int 
     )
 
 
-def test_signed_changes_are_added_and_an_average_is_rounded_once() -> None:
+@dataclass
+class Found:
+    """The rows that a merge found, in memory."""
+
+    old: pa.Table
+    new: pa.Table
+    recompute: pa.Table
+
+
+def merged(folder: Path, table: pa.Table, delta: pa.Table) -> Found:
+    pq.write_table(table, folder / "table.parquet")
+    with Workspace(folder / "work") as workspace:
+        paths = [str(folder / "table.parquet")]
+        rows = workspace.placed_files("table_rows", paths, table.column_names)
+        found = merge(workspace, SHAPE, rows, workspace.arrow("delta_rows", delta), table.schema)
+        return Found(
+            *(
+                workspace.read(f"SELECT * FROM {each.name}")
+                for each in (found.old, found.new, found.recompute)
+            )
+        )
+
+
+def test_signed_changes_are_added_and_an_average_is_rounded_once(tmp_path: Path) -> None:
     table = stored(("mon", 2, "0.500000", 5, "1.00"), (None, 1, "3.000000", 1, "3.00"))
-    found = merge(SHAPE, table, signed(None, 2, "-1.00", 7, None))
+    found = merged(tmp_path, table, signed(None, 2, "-1.00", 7, None))
     assert found.old.num_rows == 1
     (row,) = found.new.to_pylist()
     assert (row["day"], row["n"], row["least"]) == (None, 3, 1)
     assert row["mean"] == Decimal("0.666667")
+    assert row[FILE] == str(tmp_path / "table.parquet")
 
 
-def test_a_group_without_rows_is_gone() -> None:
+def test_a_group_without_rows_is_gone(tmp_path: Path) -> None:
     table = stored(("mon", 2, "0.500000", 5, "1.00"))
-    found = merge(SHAPE, table, signed("mon", -2, "-1.00", None, 5))
+    found = merged(tmp_path, table, signed("mon", -2, "-1.00", None, 5))
     assert (found.old.num_rows, found.new.num_rows, found.recompute.num_rows) == (1, 0, 0)
 
 
-def test_a_group_whose_least_value_is_gone_is_recomputed() -> None:
+def test_a_group_whose_least_value_is_gone_is_recomputed(tmp_path: Path) -> None:
     table = stored(("mon", 2, "0.500000", 5, "1.00"))
-    found = merge(SHAPE, table, signed("mon", -1, "-0.50", None, 5))
+    found = merged(tmp_path, table, signed("mon", -1, "-0.50", None, 5))
     assert found.new.num_rows == 0
     assert found.recompute.to_pylist() == [{"day": "mon"}]
-    kept = merge(SHAPE, table, signed("mon", -1, "-0.50", None, 6))
+    kept = merged(tmp_path, table, signed("mon", -1, "-0.50", None, 6))
     assert (kept.new.num_rows, kept.recompute.num_rows) == (1, 0)
 
 
-def test_changes_that_do_not_fit_the_table_are_a_reason_for_full() -> None:
+def test_changes_that_do_not_fit_the_table_are_a_reason_for_full(tmp_path: Path) -> None:
     table = stored(("mon", 1, "0.500000", 5, "0.50"))
     with pytest.raises(NotIncremental, match="more rows than the table counted"):
-        merge(SHAPE, table, signed("mon", -2, "-1.00", None, 5))
+        merged(tmp_path, table, signed("mon", -2, "-1.00", None, 5))

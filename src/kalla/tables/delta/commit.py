@@ -8,22 +8,34 @@ anywhere commits nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from uuid import uuid4
 
-import duckdb
-import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kalla.tables.delta.data_files import described
+from kalla.tables.delta.log_commit import (
+    NO_CHANGE,
+    FileChange,
+    VersionTaken,
+    put_commit,
+    table_actions,
+)
+from kalla.tables.delta.row_changes import TableFiles
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
 
 _APP = "kalla-refresh"
 _FRONTIER = "kalla.frontier"
-_FEED = {"delta.enableChangeDataFeed": "true"}
 _LOOK_BACK = (5, 100, None)  # commits; a barrier repeats the frontier, so the first one has it
+_UNFINISHED = "_refresh"  # folder of files that no commit names yet; Delta readers skip it
 
 
 class Stale(Exception):
@@ -43,15 +55,6 @@ class Frontier:
 
 
 @dataclass(frozen=True)
-class Change:
-    """Rows to replace: one of each value to delete, and all to insert."""
-
-    deletes: pa.Table
-    inserts: pa.Table
-    deleted: int  # rows, copies included
-
-
-@dataclass(frozen=True)
 class Committed:
     version: int
     frontier: Frontier
@@ -63,118 +66,100 @@ class FencedTable:
     def __init__(self, location: str, sequence: int) -> None:
         self._location = location
         self._barrier = 2 * sequence
-        self.existed = False
+        self._version: int | None = None  # of the barrier; None: there is no table yet
+        # Nobody reads what lies here; a later claim removes it.
+        self.folder = Path(location) / _UNFINISHED / f"{sequence}-{uuid4().hex[:8]}"
+
+    @property
+    def existed(self) -> bool:
+        return self._version is not None
 
     def raise_barrier(self) -> Frontier | None:
         """Fence off every earlier claim; the frontier that the table has, if there is one."""
-        from deltalake import write_deltalake
-
         table = _open(self._location)
         if table is None:
             return None
-        self.existed = True
         newest = table.transaction_version(_APP)
         if newest is not None and newest >= self._barrier:
             raise Stale(f"the table is held by claim {newest // 2}")
         frontier = read_frontier(table)
-        nothing = pa.schema(table.schema().to_arrow()).empty_table()
-        with _conflicts():
-            write_deltalake(
-                table,
-                nothing,
-                mode="append",
-                commit_properties=self._properties(self._barrier, frontier),
-            )
+        self._version = table.version() + 1
+        self._put(self._version, self._barrier, frontier)
+        # What earlier claims left behind counts no more, whether they still run or not.
+        shutil.rmtree(Path(self._location) / _UNFINISHED, ignore_errors=True)
         return frontier
 
-    def column_names(self) -> list[str]:
-        table = _open(self._location)
-        return [] if table is None else [field.name for field in table.schema().fields]
+    def files(self) -> TableFiles | None:
+        """The files of the table as it was when the barrier was raised."""
+        if self._version is None:
+            return None
+        return table_files(self._location, self._version)
 
-    def rows(self) -> pa.Table:
-        table = self._checked()
-        return pa.table(table.to_pyarrow_table())
-
-    def commit(self, change: Change, frontier: Frontier) -> Committed:
-        """Replace rows; the frontier moves also when none changed."""
-        from deltalake import write_deltalake
-
-        table = self._checked()
-        if not (change.deletes.num_rows or change.inserts.num_rows):
-            with _conflicts():
-                write_deltalake(
-                    table,
-                    change.inserts,
-                    mode="append",
-                    commit_properties=self._properties(self._barrier + 1, frontier),
-                )
-            return self._verified(frontier)
-        frontier = _at(frontier, table.version() + 1)
-        names = change.inserts.column_names
-        source = pa.concat_tables(
-            [
-                _marked(change.deletes, "delete"),
-                _marked(change.inserts, "insert"),
-            ]
-        )
-        same = " AND ".join(
-            f"(target.{_quoted(name)} IS NOT DISTINCT FROM source.{_quoted(name)})"
-            for name in names
-        )
-        with _conflicts():
-            (
-                table.merge(
-                    source,
-                    predicate=f"(source.__kalla_act = 'delete') AND {same}",
-                    source_alias="source",
-                    target_alias="target",
-                    commit_properties=self._properties(self._barrier + 1, frontier),
-                )
-                .when_matched_delete()
-                .when_not_matched_insert(
-                    {_quoted(name): f"source.{_quoted(name)}" for name in names},
-                    predicate="source.__kalla_act = 'insert'",
-                )
-                .execute()
-            )
+    def commit(self, change: FileChange, frontier: Frontier) -> Committed:
+        """Change files; the frontier moves also when none changed."""
+        version = self._checked()
+        if change.adds or change.removes:
+            frontier = replace(frontier, data_version=version)
+        self._put(version, self._barrier + 1, frontier, change)
         return self._verified(frontier)
 
-    def replace(self, rows: pa.Table, frontier: Frontier) -> Committed:
-        """Write all rows anew, in the schema that they have; makes the table if there is none."""
-        from deltalake import write_deltalake
-
-        if not self.existed:
-            frontier = _at(frontier, 0)
-            Path(self._location).mkdir(parents=True, exist_ok=True)
-            with _conflicts():
-                write_deltalake(
-                    self._location,
-                    rows,
-                    mode="error",
-                    configuration=_FEED,
-                    commit_properties=self._properties(self._barrier + 1, frontier),
-                )
-            return self._verified(frontier)
-        table = self._checked()
-        frontier = _at(frontier, table.version() + 1)
-        with _conflicts():
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                schema_mode="overwrite",
-                commit_properties=self._properties(self._barrier + 1, frontier),
-            )
+    def overwrite(self, paths: Sequence[str], schema_json: str, frontier: Frontier) -> Committed:
+        """Take these files for all rows, in the schema that they have; makes the table if there
+        is none."""
+        placed = [_moved(path, Path(self._location)) for path in paths]
+        try:
+            frontier = self._put_overwrite(placed, schema_json, frontier)
+        except Stale:
+            for path in placed:
+                path.unlink(missing_ok=True)
+            raise
         return self._verified(frontier)
 
-    def _checked(self) -> DeltaTable:
-        """The table as it is now, which still has our barrier: what is committed on this object
-        succeeds on this version alone."""
+    def require_held(self) -> None:
+        """Raise Stale if a later claim has the table: it removed the files of this one."""
         table = _open(self._location)
+        newest = None if table is None else table.transaction_version(_APP)
+        if newest is not None and newest > self._barrier + 1:
+            raise Stale(f"the table is held by claim {newest // 2}")
+
+    def _put_overwrite(
+        self, paths: Sequence[Path], schema_json: str, frontier: Frontier
+    ) -> Frontier:
+        version = self._checked()
+        known: dict[str, Any] | None = None
+        removes: tuple[str, ...] = ()
+        if version > 0:
+            table = _open_at(self._location, version - 1)
+            metadata = table.metadata()
+            known = {"id": metadata.id, "createdTime": metadata.created_time}
+            removes = _paths(table)
+        columns = [field["name"] for field in json.loads(schema_json)["fields"]]
+        described_files = [described(path, columns) for path in paths]
+        # Files without rows say nothing, but for the columns that one of them keeps.
+        adds = [each for each in described_files if each.rows] or described_files[:1]
+        frontier = replace(frontier, data_version=version)
+        self._put(
+            version,
+            self._barrier + 1,
+            frontier,
+            FileChange(adds, removes),
+            table_actions(schema_json, known),
+        )
+        return frontier
+
+    def _checked(self) -> int:
+        """The version to commit, where nobody committed since the barrier was raised."""
+        table = _open(self._location)
+        if self._version is None:
+            if table is not None:
+                raise Stale("another claim made the table")
+            return 0
         newest = None if table is None else table.transaction_version(_APP)
         if table is None or newest != self._barrier:
             raise Stale(f"the table is held by claim {'none' if newest is None else newest // 2}")
-        return table
+        if table.version() != self._version:
+            raise Stale("another commit came first")
+        return self._version + 1
 
     def _verified(self, frontier: Frontier) -> Committed:
         table = _open(self._location)
@@ -185,15 +170,19 @@ class FencedTable:
             raise Stale("the newest refresh in the table's log is another one")
         return Committed(table.version(), found)
 
-    def _properties(self, number: int, frontier: Frontier | None) -> CommitProperties:
-        from deltalake import CommitProperties, Transaction
-
-        return CommitProperties(
-            custom_metadata={} if frontier is None else {_FRONTIER: json.dumps(asdict(frontier))},
-            # A retry would commit on a version that nobody has checked.
-            max_commit_retries=0,
-            app_transactions=[Transaction(_APP, number)],
-        )
+    def _put(
+        self,
+        version: int,
+        number: int,
+        frontier: Frontier | None,
+        change: FileChange = NO_CHANGE,
+        table: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        metadata = {} if frontier is None else {_FRONTIER: json.dumps(asdict(frontier))}
+        try:
+            put_commit(self._location, version, (_APP, number), metadata, change, table)
+        except VersionTaken:
+            raise Stale("another commit came first") from None
 
 
 def read_frontier(table: DeltaTable) -> Frontier | None:
@@ -202,91 +191,6 @@ def read_frontier(table: DeltaTable) -> Frontier | None:
             if _FRONTIER in entry:
                 return Frontier(**json.loads(entry[_FRONTIER]))
     return None
-
-
-def difference(old: pa.Table, new: pa.Table) -> Change:
-    """The rows whose number of copies differs, by value; NULLs are equal to each other."""
-    names = new.column_names
-    chosen = ", ".join(_quoted(name) for name in names)
-    with duckdb.connect() as connection:
-        connection.register("old_rows", _numbered(old.select(names)))
-        connection.register("new_rows", _numbered(new))
-        found = _arrow(
-            connection.sql(
-                f"""
-            WITH sides AS (
-                SELECT {chosen}, 1 AS side, __kalla_row FROM old_rows
-                UNION ALL
-                SELECT {chosen}, 2 AS side, __kalla_row FROM new_rows
-            )
-            SELECT
-                min(__kalla_row) FILTER (WHERE side = 1) AS old_row,
-                min(__kalla_row) FILTER (WHERE side = 2) AS new_row,
-                count(*) FILTER (WHERE side = 1) AS old_copies,
-                count(*) FILTER (WHERE side = 2) AS new_copies
-            FROM sides
-            GROUP BY {chosen}
-            HAVING old_copies <> new_copies
-            """
-            )
-        )
-    copies = found.column("new_copies").to_numpy()
-    inserted = np.repeat(found.column("new_row").to_numpy(), copies)
-    return Change(
-        old.select(names).take(found.column("old_row").combine_chunks().drop_null()),
-        new.take(pa.array(inserted.astype(np.int64))),
-        int(found.column("old_copies").to_numpy().sum()),
-    )
-
-
-def of_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
-    """The rows that have one of the keys; NULLs are equal to each other."""
-    same = " AND ".join(
-        f"k.{_quoted(name)} IS NOT DISTINCT FROM r.{_quoted(name)}" for name in keys.column_names
-    )
-    with duckdb.connect() as connection:
-        connection.register("all_rows", _numbered(rows))
-        connection.register("wanted", keys)
-        found = _arrow(
-            connection.sql(f"SELECT r.__kalla_row FROM all_rows r SEMI JOIN wanted k ON {same}")
-        )
-    return rows.take(found.column(0).combine_chunks())
-
-
-def _numbered(rows: pa.Table) -> pa.Table:
-    return rows.append_column("__kalla_row", pa.array(np.arange(rows.num_rows)))
-
-
-def _marked(rows: pa.Table, act: str) -> pa.Table:
-    return rows.append_column("__kalla_act", pa.repeat(act, rows.num_rows))
-
-
-def _at(frontier: Frontier, version: int) -> Frontier:
-    return Frontier(**{**asdict(frontier), "data_version": version})
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _open(location: str) -> DeltaTable | None:
-    from deltalake import DeltaTable
-
-    return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
-
-
-class _conflicts:  # noqa: N801 -- used as a function
-    """A commit that another one preceded was not made."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        if isinstance(error, CommitFailedError) or (
-            isinstance(error, (DeltaError, FileExistsError, OSError)) and "exist" in str(error)
-        ):
-            raise Stale("another commit came first") from None
 
 
 def committed_frontier(location: str) -> Committed | None:
@@ -302,5 +206,41 @@ def delta_id(location: str) -> str:
     return "" if table is None else str(table.metadata().id)
 
 
-def _arrow(result: duckdb.DuckDBPyRelation) -> pa.Table:
-    return pa.table(result.to_arrow_table())
+def table_files(location: str, version: int) -> TableFiles:
+    """Columns that some file lacks, because another writer wrote it anew, count as not there."""
+    table = _open_at(location, version)
+    columns = tuple(field.name for field in table.schema().fields)
+    paths = _paths(table)
+    schemas = [pq.read_schema(path) for path in paths]
+    schema = None
+    if schemas:
+        names = [*columns, *(name for name in schemas[0].names if name not in columns)]
+        kept = [name for name in names if all(name in each.names for each in schemas)]
+        schema = pa.schema([schemas[0].field(name) for name in kept])
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    return TableFiles(
+        location, version, columns, schema, paths, rows, str(table.schema().to_json())
+    )
+
+
+def _moved(path: str, folder: Path) -> Path:
+    """Into the folder of the table, under a name of its own."""
+    target = folder / f"{uuid4().hex}.parquet"
+    Path(path).rename(target)
+    return target
+
+
+def _paths(table: DeltaTable) -> tuple[str, ...]:
+    return tuple(unquote(uri.removeprefix("file://")) for uri in table.file_uris())
+
+
+def _open(location: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+
+    return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
+
+
+def _open_at(location: str, version: int) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(location, version=version)

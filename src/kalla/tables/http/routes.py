@@ -30,6 +30,7 @@ from kalla.tables.http.api_models import (
 from kalla.tables.http.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.model import SourceDefinition, parse, read_names
 from kalla.tables.schedule.lag_reason import lateness
+from kalla.tables.schedule.pins import pin_source
 from kalla.tables.schedule.plan import (
     BASE_SECONDS,
     downstream,
@@ -38,7 +39,7 @@ from kalla.tables.schedule.plan import (
     period_seconds,
     upstream,
 )
-from kalla.tables.schedule.scheduler import graph_of, location, pin_source
+from kalla.tables.schedule.scheduler import graph_of, location
 from kalla.tables.sources import mirrors, snapshots
 from kalla.tables.sources.snapshots import Pin
 from kalla.tables.store import Source, Table

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
@@ -50,6 +51,11 @@ class Rows:
 
 Inputs = Mapping[str, Versions]
 
+Bounds = Mapping[int, tuple[str, str]]
+"""Of keys without NULL, by their order: SQL of the least and the largest value. A join with the
+keys alone lets Spark skip no part of a file."""
+NO_BOUNDS: Bounds = MappingProxyType({})
+
 
 def affected_keys(node: Select | Union, inputs: Inputs) -> str | None:
     """The keys of the result that changes affect, as columns k0, k1, …; None: no key."""
@@ -61,11 +67,13 @@ def affected_keys(node: Select | Union, inputs: Inputs) -> str | None:
     return None if found is None else found.sql(Spark, identify=True)
 
 
-def recompute(node: Select | Union, views: Mapping[str, str], keys_view: str) -> str:
+def recompute(
+    node: Select | Union, views: Mapping[str, str], keys_view: str, bounds: Bounds = NO_BOUNDS
+) -> str:
     """The query at the given versions, for the keys in a view alone."""
     places = [key.place for key in node.result_keys if key.place is not None]
     keys = exp.select("*").from_(exp.to_table(keys_view))
-    return _recomputed_at(node, places, views, keys).sql(Spark, identify=True)
+    return _recomputed_at(node, places, views, keys, bounds).sql(Spark, identify=True)
 
 
 def placed(sql: str, views: Mapping[str, str]) -> str:
@@ -224,21 +232,30 @@ def _affected(node: Select, keys: Sequence[Key], inputs: Inputs) -> exp.Query | 
 
 
 def _recomputed_at(
-    node: Node, places: Sequence[int], views: Mapping[str, str], keys: exp.Query
+    node: Node, places: Sequence[int], views: Mapping[str, str], keys: exp.Query, bounds: Bounds
 ) -> exp.Query:
     if isinstance(node, Union):
-        return _union([_recomputed_at(each, places, views, keys) for each in node.branches])
+        parts = [_recomputed_at(each, places, views, keys, bounds) for each in node.branches]
+        return _union(parts)
     if isinstance(node, Input):
         raise NotIncremental("a UNION of a table without SELECT")
-    return _recomputed(node, _keys_at(node, places), views, keys)
+    return _recomputed(node, _keys_at(node, places), views, keys, bounds)
 
 
 def _recomputed(
-    node: Select, keys: Sequence[Key], views: Mapping[str, str], wanted: exp.Query
+    node: Select,
+    keys: Sequence[Key],
+    views: Mapping[str, str],
+    wanted: exp.Query,
+    bounds: Bounds = NO_BOUNDS,
 ) -> exp.Query:
     """The condition stands before GROUP BY and windows: whole groups and partitions pass it."""
     met = _exists(wanted, [(f"k{n}", key.sql) for n, key in enumerate(keys)])
-    return block(node, views, {}, where=met)
+    between = [
+        expression(f"({keys[number].sql}) BETWEEN {low} AND {high}")
+        for number, (low, high) in bounds.items()
+    ]
+    return block(node, views, {}, where=exp.and_(*between, met))
 
 
 def _keys_at(node: Select, places: Sequence[int]) -> list[Key]:

@@ -1,14 +1,14 @@
-"""Adds the signed changes of DELTA to the rows that the table has. Arrow in, Arrow out."""
+"""Adds the signed changes of DELTA to the rows that the table has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 
 import duckdb
 import pyarrow as pa
 
+from kalla.tables.delta.workspace import FILE, Relation, Workspace, quoted, same
 from kalla.tables.incremental.delta import HIDDEN, ROWS, DeltaShape, Measure
 from kalla.tables.incremental.structure import NotIncremental
 
@@ -17,78 +17,74 @@ _EXACT = Context(prec=80)
 
 @dataclass(frozen=True)
 class Merged:
-    old: pa.Table  # rows of the changed keys before
-    new: pa.Table  # and after, without those of `recompute`
-    recompute: pa.Table  # keys whose smallest or largest value is gone
+    old: Relation  # rows of the changed keys before, with their places
+    new: Relation  # and after, without those of `recompute`
+    recompute: Relation  # keys whose smallest or largest value is gone
 
 
-def merge(shape: DeltaShape, rows: pa.Table, delta: pa.Table) -> Merged:
-    """`rows` are those of the whole table."""
+def merge(
+    workspace: Workspace, shape: DeltaShape, rows: Relation, delta: Relation, schema: pa.Schema
+) -> Merged:
+    """`rows` are those of the whole table, in this schema."""
     try:
-        return _grouped(shape, rows, delta) if shape.grouped else _copies(shape, rows, delta)
+        if shape.grouped:
+            return _grouped(workspace, shape, rows, delta, schema)
+        return _copies(workspace, shape, rows, delta)
     except duckdb.OutOfRangeException as error:
         raise NotIncremental(f"a sum is too large for its type: {str(error)[:120]}") from None
 
 
-def _grouped(shape: DeltaShape, rows: pa.Table, delta: pa.Table) -> Merged:
-    same = _same(shape.keys, "o", "d")
+def _grouped(
+    workspace: Workspace, shape: DeltaShape, rows: Relation, delta: Relation, schema: pa.Schema
+) -> Merged:
+    keys_are_same = same(shape.keys, "o", "d")
     extremes = [each for each in shape.measures if each.kind in ("min", "max")]
     gone = " OR ".join(_is_gone(each) for each in extremes) or "false"
-    columns = [f"{_after(each)} AS {_quoted(each.name)}" for each in shape.measures]
+    columns = [f"{_after(each)} AS {quoted(each.name)}" for each in shape.measures]
     kept = {ROWS: f"coalesce(o.{ROWS}, 0) + d.{ROWS}"}
     for each in shape.measures:
         if each.count_column:
             kept[each.count_column] = _total(each.count_column)
         if each.sum_column:
             kept[each.sum_column] = _total(each.sum_column)
-    columns += [f"{sql} AS {_quoted(name)}" for name, sql in kept.items()]
-    with duckdb.connect() as connection:
-        connection.register("delta_rows", delta)
-        connection.register("table_rows", rows)
-        old = _arrow(
-            connection.sql(f"SELECT o.* FROM table_rows o SEMI JOIN delta_rows d ON {same}")
-        )
-        found = _arrow(
-            connection.sql(
-                f"""
-            SELECT {", ".join(columns)}, ({gone}) AS __kalla_gone
-            FROM delta_rows d LEFT JOIN table_rows o ON {same}
-            """
-            )
-        )
-        connection.register("found_rows", found)
-        if connection.execute(f"SELECT count(*) FROM found_rows WHERE {ROWS} < 0").fetchall() != [
-            (0,)
-        ]:
-            raise NotIncremental("the changes remove more rows than the table counted")
-        new = _arrow(
-            connection.sql(
-                f"SELECT * EXCLUDE (__kalla_gone) FROM found_rows WHERE {ROWS} > 0"
-                " AND NOT coalesce(__kalla_gone, false)"
-            )
-        )
-        keys = ", ".join(_quoted(name) for name in shape.keys)
-        recompute = _arrow(
-            connection.sql(
-                f"SELECT {keys} FROM found_rows WHERE {ROWS} > 0 AND coalesce(__kalla_gone, false)"
-            )
-        )
-    for each in shape.measures:
-        if each.kind == "avg":
-            new = _averaged(new, each, rows.schema.field(each.name).type)
-    return Merged(
-        old.select(rows.column_names).cast(rows.schema),
-        new.select(rows.column_names).cast(rows.schema),
-        recompute,
+    columns += [f"{sql} AS {quoted(name)}" for name, sql in kept.items()]
+    old = workspace.table(
+        "old_rows",
+        f"SELECT o.* FROM {rows.name} o SEMI JOIN {delta.name} d ON {keys_are_same}",
     )
+    found = workspace.table(
+        "merged_rows",
+        f"""
+        SELECT {", ".join(columns)}, coalesce({gone}, false) AS __kalla_gone, o.{FILE}
+        FROM {delta.name} d LEFT JOIN {old.name} o ON {keys_are_same}
+        """,
+    )
+    if workspace.count(found, f"{ROWS} < 0"):
+        raise NotIncremental("the changes remove more rows than the table counted")
+    new = workspace.table(
+        "new_rows",
+        f"SELECT * EXCLUDE (__kalla_gone) FROM {found.name} WHERE {ROWS} > 0 AND NOT __kalla_gone",
+    )
+    keys = ", ".join(quoted(name) for name in shape.keys)
+    recompute = workspace.table(
+        "recomputed_keys",
+        f"SELECT {keys} FROM {found.name} WHERE {ROWS} > 0 AND __kalla_gone",
+    )
+    averages = [each for each in shape.measures if each.kind == "avg"]
+    if averages:
+        values = workspace.read(f"SELECT * FROM {new.name}")
+        for each in averages:
+            values = _averaged(values, each, schema.field(each.name).type)
+        new = workspace.arrow("averaged_rows", values)
+    return Merged(old, Relation(new.name, rows.columns), recompute)
 
 
 def _total(name: str) -> str:
-    return f"coalesce(o.{_quoted(name)}, 0) + coalesce(d.{_quoted(name)}, 0)"
+    return f"coalesce(o.{quoted(name)}, 0) + coalesce(d.{quoted(name)}, 0)"
 
 
 def _after(measure: Measure) -> str:
-    name = _quoted(measure.name)
+    name = quoted(measure.name)
     match measure.kind:
         case "key":
             return f"d.{name}"
@@ -106,7 +102,7 @@ def _after(measure: Measure) -> str:
 
 def _is_gone(measure: Measure) -> str:
     """Whether the smallest value of before or among the new rows may be one that is gone."""
-    name, gone = _quoted(measure.name), _quoted(f"{HIDDEN}gone_{measure.name}")
+    name, gone = quoted(measure.name), quoted(f"{HIDDEN}gone_{measure.name}")
     sign, call = ("<=", "least") if measure.kind == "min" else (">=", "greatest")
     return f"(d.{gone} IS NOT NULL AND d.{gone} {sign} {call}(o.{name}, d.{name}))"
 
@@ -139,48 +135,30 @@ def _half_up(total: Decimal, count: int, scale: int) -> Decimal:
     return Decimal(magnitude if numerator >= 0 else -magnitude).scaleb(-scale, _EXACT)
 
 
-def _copies(shape: DeltaShape, rows: pa.Table, delta: pa.Table) -> Merged:
+def _copies(workspace: Workspace, shape: DeltaShape, rows: Relation, delta: Relation) -> Merged:
     """Without groups, a row is its own key, and its copies are counted."""
-    columns = ", ".join(f"d.{_quoted(name)}" for name in shape.keys)
-    grouped = ", ".join(_quoted(name) for name in shape.keys)
-    same = _same(shape.keys, "o", "d")
-    with duckdb.connect() as connection:
-        connection.register("delta_rows", delta)
-        connection.register("table_rows", rows)
-        old = _arrow(
-            connection.sql(f"SELECT o.* FROM table_rows o SEMI JOIN delta_rows d ON {same}")
+    columns = ", ".join(quoted(name) for name in shape.keys)
+    given = ", ".join(f"d.{quoted(name)}" for name in shape.keys)
+    old = workspace.table(
+        "old_rows",
+        f"SELECT o.* FROM {rows.name} o SEMI JOIN {delta.name} d ON {same(shape.keys, 'o', 'd')}",
+    )
+    after = workspace.table(
+        "merged_rows",
+        f"""
+        WITH counted AS (
+            SELECT {columns}, count(*) AS copies, min({FILE}) AS {FILE} FROM {old.name}
+            GROUP BY {columns}
         )
-        connection.register("old_rows", old)
-        after = _arrow(
-            connection.sql(
-                f"""
-            WITH counted AS (SELECT {grouped}, count(*) AS copies FROM old_rows GROUP BY {grouped})
-            SELECT {columns}, (coalesce(o.copies, 0) + d.{ROWS})::BIGINT AS copies
-            FROM delta_rows d LEFT JOIN counted o ON {same}
-            """
-            )
-        )
-    copies = after.column("copies").to_pylist()
-    if any(number < 0 for number in copies):
+        SELECT {given}, (coalesce(o.copies, 0) + d.{ROWS})::BIGINT AS __kalla_copies,
+               o.{FILE}
+        FROM {delta.name} d LEFT JOIN counted o ON {same(shape.keys, "o", "d")}
+        """,
+    )
+    if workspace.count(after, "__kalla_copies < 0"):
         raise NotIncremental("the changes remove more rows than the table has")
-    places = [place for place, number in enumerate(copies) for _ in range(number)]
-    new = after.take(pa.array(places, pa.int64()))
-    return Merged(
-        old.select(rows.column_names).cast(rows.schema),
-        new.select(rows.column_names).cast(rows.schema),
-        after.select(shape.keys).slice(0, 0),
+    new = workspace.table(
+        "new_rows", f"SELECT {columns}, {FILE} FROM {after.name}, range(__kalla_copies)"
     )
-
-
-def _same(names: Sequence[str], one: str, other: str) -> str:
-    return " AND ".join(
-        f"{one}.{_quoted(name)} IS NOT DISTINCT FROM {other}.{_quoted(name)}" for name in names
-    )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _arrow(result: duckdb.DuckDBPyRelation) -> pa.Table:
-    return pa.table(result.to_arrow_table())
+    recompute = workspace.table("recomputed_keys", f"SELECT {columns} FROM {new.name} WHERE false")
+    return Merged(old, new, recompute)

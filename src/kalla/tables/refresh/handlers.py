@@ -10,8 +10,10 @@ from kalla.errors import Unavailable
 from kalla.redaction import scrub
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables import store
+from kalla.tables.delta import housekeeping
 from kalla.tables.delta.commit import Committed, Stale, committed_frontier, delta_id
-from kalla.tables.refresh.run import Refreshed, RefreshPayload, StrictRefused, refresh
+from kalla.tables.refresh.payload import Refreshed, RefreshPayload, StrictRefused
+from kalla.tables.refresh.run import refresh
 from kalla.tables.sources.snapshots import PinGone
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome
@@ -64,7 +66,10 @@ class Refresh:
         try:
             with self._spark.session(job, context) as session:
                 require_reading(session)
-                return refresh(session, asked, sequence, f"{job.job_id}.{job.fence}")
+                facts = refresh(session, asked, sequence, f"{job.job_id}.{job.fence}")
+            if isinstance(facts, Refreshed) and facts.strategy != "NO_DATA":
+                housekeeping.tidy_if_due(asked.location, facts.committed.version)
+            return facts
         except Stale as stale:
             context.check()
             found = committed_frontier(asked.location)

@@ -49,11 +49,12 @@ class TableQuery(Stateless):
         from pyspark.errors import AnalysisException
 
         asked = QueryPayload.model_validate(job.payload)
-        with self._spark.session(job, context) as session, Views(session) as views:
+        with self._spark.session(job, context) as session:
             require_reading(session)
+            views = Views(session)
             names = _added(session, views, asked.inputs)
             try:
-                rows = session.sql(placed(asked.query, names)).limit(MOST_ROWS + 1).toArrow()
+                rows = views.sql(placed(asked.query, names)).limit(MOST_ROWS + 1).toArrow()
             except AnalysisException as error:
                 message = scrub(str(error).strip().splitlines()[0])
                 raise InvalidInput(Problem("query", message)) from None
@@ -74,11 +75,12 @@ class TableAudit(Stateless):
     def run(self, job: Job, context: Context) -> Outcome:
         asked = AuditPayload.model_validate(job.payload)
         try:
-            with self._spark.session(job, context) as session, Views(session) as views:
+            with self._spark.session(job, context) as session:
                 require_reading(session)
+                views = Views(session)
                 names = _added(session, views, asked.inputs)
                 stored = frame(session, Pin.from_json(asked.table))
-                fresh = session.sql(placed(asked.query, names)).toDF(*stored.columns)
+                fresh = views.sql(placed(asked.query, names)).toDF(*stored.columns)
                 missing = fresh.exceptAll(stored).count()
                 extra = stored.exceptAll(fresh).count()
                 rows = stored.count()

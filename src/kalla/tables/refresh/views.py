@@ -1,31 +1,37 @@
-"""Temporary views of one piece of work on a session that several share."""
+"""DataFrames that SQL reads by name, sent along with it: the session keeps nothing of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
+_NAME = re.compile(r"`?(kalla_[0-9a-f]{32})`?")
+
 
 class Views:
-    """Temporary views under names of this refresh's own: a session has several refreshes."""
+    """Names for the DataFrames of one piece of work."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._names: list[str] = []
-
-    def __enter__(self) -> Views:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            self._spark.catalog.dropTempView(name)
+        self._rows: dict[str, DataFrame] = {}
 
     def add(self, rows: DataFrame) -> str:
         name = f"kalla_{uuid4().hex}"
-        rows.createOrReplaceTempView(name)
-        self._names.append(name)
+        self._rows[name] = rows
         return name
+
+    def sql(self, text: str) -> DataFrame:
+        """The rows of a query over these names."""
+        used: dict[str, Any] = {
+            name: self._rows[name] for name in _NAME.findall(text) if name in self._rows
+        }
+        if not used:
+            return self._spark.sql(text)
+        # Spark fills in {name}; every other brace is one of the text.
+        escaped = text.replace("{", "{{").replace("}", "}}")
+        return self._spark.sql(_NAME.sub(r"{\1}", escaped), **used)

@@ -72,11 +72,14 @@ def components(graph: Graph, sources: Graph) -> list[frozenset[str]]:
 def effective_lags(graph: Graph, lags: Mapping[str, float | None]) -> dict[str, float | None]:
     """DOWNSTREAM is the least lag of its readers; without readers it is refreshed on demand."""
     found: dict[str, float | None] = {}
+    of_readers: dict[str, list[float]] = {name: [] for name in graph}
     for name in reversed(ordered(graph)):
-        readers = [found[other] for other in graph if name in graph[other]]
         own = lags[name]
-        known = [lag for lag in readers if lag is not None]
-        found[name] = own if own is not None else min(known, default=None)
+        lag = own if own is not None else min(of_readers[name], default=None)
+        found[name] = lag
+        for read in graph[name]:
+            if lag is not None:
+                of_readers[read].append(lag)
     return found
 
 
@@ -101,6 +104,11 @@ def period_seconds(lag: float, duration: float) -> float | None:
     while period * 2 <= room:
         period *= 2
     return period
+
+
+def next_due(last: float | None, period: float) -> float:
+    """When `is_due` becomes true."""
+    return 0.0 if last is None else ((last - PHASE) // period + 1) * period + PHASE
 
 
 def is_due(now: float, last: float | None, period: float) -> bool:

@@ -6,6 +6,8 @@ It runs in every worker and in the API; the lock on the graph makes it idempoten
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -21,20 +23,22 @@ from kalla.database import Connection, Database
 from kalla.errors import InvalidInput, Problem
 from kalla.settings import Settings
 from kalla.tables import store
-from kalla.tables.refresh.run import RefreshPayload
+from kalla.tables.refresh.payload import RefreshPayload
+from kalla.tables.schedule.pins import PinCache
 from kalla.tables.schedule.plan import (
     BASE_SECONDS,
     components,
     effective_lags,
     is_due,
+    next_due,
     ordered,
     path_seconds,
     period_seconds,
     upstream,
 )
 from kalla.tables.sources import mirrors
-from kalla.tables.sources.snapshots import Pin, pin
-from kalla.tables.store import Entry, Source, Table, Tick
+from kalla.tables.sources.snapshots import Pin
+from kalla.tables.store import Entry, GraphState, Source, Table, Tick
 from kalla.work import jobs
 from kalla.work.job import NewJob
 from kalla.work.job_insertion import Woken
@@ -58,13 +62,15 @@ _log = logs.get(__name__)
 
 
 class TableGauges(Collector):
-    """Lag and target of every table, at the newest look."""
+    """Lag and target of every table; since the newest look, no rows became newer."""
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}
+        self._looked_at = 0.0
 
     def set(self, tables: Mapping[str, Table]) -> None:
         self._tables = tables
+        self._looked_at = time.monotonic()
 
     def collect(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily("kalla_table_lag_seconds", "Age of the rows", labels=["table"])
@@ -78,7 +84,7 @@ class TableGauges(Collector):
         )
         for name, table in self._tables.items():
             if table.lag_seconds is not None:
-                lag.add_metric([name], table.lag_seconds)
+                lag.add_metric([name], table.lag_seconds + time.monotonic() - self._looked_at)
             if (wanted := targets[name]) is not None:
                 target.add_metric([name], wanted)
         return [lag, target]
@@ -100,23 +106,32 @@ class TableScheduler(Periodic):
         self._job_types = job_types
         self._wake = wake
         self._aside = SetAside("table scheduler")
+        self._state: GraphState | None = None
+        self._next_due = 0.0
+        self._pins = PinCache()
 
     async def tick(self) -> float | None:
         async with self._database.transaction() as connection:
+            state = await store.graph_state(connection)
+            now = await store.clock(connection)
+            if state == self._state and state.idle and now.timestamp() < self._next_due:
+                return None
             stored = await store.tables(connection)
             sources = await store.sources(connection)
             busy = await store.busy(connection)
             durations = await store.durations(connection)
-            now = await store.clock(connection)
         tables = await self._usable(stored)
         if self._gauges is not None:
             self._gauges.set(tables)
         if not stored:
             return None
+        self._state, self._next_due = state, next_due_at(tables, durations)
+        unchanged: list[Table] = []
         for wanted in due_tables(tables, sources, busy, durations, now.timestamp()):
             opened = partial(self._open, tables, sources, wanted, now)
-            await self._aside.attempt(tuple(wanted), opened)
+            unchanged += await self._aside.attempt(tuple(wanted), opened) or []
         async with self._database.transaction() as connection:
+            await store.stand_for(connection, unchanged, now)
             ticks = [tick.tick_id for tick in await store.open_ticks(connection)]
         for tick_id in ticks:
             advanced = partial(self._database.retrying, partial(self._advance, tick_id=tick_id))
@@ -140,20 +155,25 @@ class TableScheduler(Periodic):
         sources: Mapping[str, Source],
         wanted: Sequence[str],
         now: datetime,
-    ) -> None:
-        """Pin every source that the wanted tables read, once, for all of them."""
+    ) -> list[Table]:
+        """Pin every source that the wanted tables read, once, for all of them. Returns the tables
+        where nothing changed: they need no tick."""
         read = sorted({each for name in wanted for each in tables[name].reads} & sources.keys())
         table_ids = [tables[name].table_id for name in wanted]
         try:
             mirrored = await self._mirrored([sources[name] for name in read], tables, wanted, now)
             if mirrored is None:
-                return  # a look at a registered table is under way
-            now = min(now, mirrored)
-            pins = await asyncio.to_thread(_pinned, self._folder, [sources[name] for name in read])
+                return []  # a look at a registered table is under way
+            moment = min(now, mirrored)
+            pins = await asyncio.to_thread(
+                self._pins.of, self._folder, [sources[name] for name in read]
+            )
         except InvalidInput as error:
             async with self._database.transaction() as connection:
                 await store.set_trouble(connection, table_ids, str(error), now)
-            return
+            return []
+        if moment == now and self._stand_at(pins, tables, wanted):
+            return [tables[name] for name in wanted]
         async with self._database.transaction() as connection:
             await store.lock_graph(connection)
             current = await store.tables(connection)
@@ -163,12 +183,33 @@ class TableScheduler(Periodic):
             )
             # Another scheduler was first, or the graph changed since: the next look decides.
             if not same or set(table_ids) & await store.busy(connection):
-                return
+                return []
             forced = [
                 current[name].table_id for name in wanted if current[name].requested == "full"
             ]
             # The clock was read before the pins: the rows are at least as new as they claim.
-            await store.open_tick(connection, table_ids, forced, pins, now)
+            await store.open_tick(connection, table_ids, forced, pins, moment)
+        return []
+
+    def _stand_at(
+        self, pins: Mapping[str, Pin], tables: Mapping[str, Table], wanted: Sequence[str]
+    ) -> bool:
+        """Whether the rows of all these tables are those of the pins, and nobody asked for more."""
+        given = {name: each.as_json() for name, each in pins.items()}
+        for name in wanted:
+            table = tables[name]
+            inputs = {read: given[read] for read in table.reads if read in given}
+            for read in table.reads:
+                if read in tables:
+                    inputs[read] = _input(self._folder, tables[read], tables[read].data_version)
+            if (
+                table.state != "active"
+                or table.state_reason
+                or table.requested
+                or table.frontier != {"definition": table.hash, "inputs": inputs}
+            ):
+                return False
+        return True
 
     async def _mirrored(
         self,
@@ -252,11 +293,7 @@ class TableScheduler(Periodic):
             return None
         inputs = {name: tick.pins[name] for name in table.reads if name in tick.pins}
         for each in above:
-            known = tables[each.name]
-            place = location(self._folder, known.name)
-            inputs[each.name] = Pin(
-                "delta", place, each.data_version or 0, known.delta_id or ""
-            ).as_json()
+            inputs[each.name] = _input(self._folder, tables[each.name], each.data_version)
         if inputs.keys() != set(table.reads):
             await store.set_entry(connection, tick.tick_id, table.table_id, "skipped")
             return None
@@ -301,6 +338,38 @@ async def _is_readable(table: Table) -> bool:
     return True
 
 
+def next_due_at(tables: Mapping[str, Table], durations: Mapping[int, float]) -> float:
+    """When the first table is due, if nothing happens before."""
+    periods = _periods(tables, durations)
+    return min(
+        (
+            next_due(
+                table.changed_at.timestamp()
+                if table.last_tick is None and table.definition["initialize"] == "ON_SCHEDULE"
+                else table.last_tick,
+                period,
+            )
+            for name, table in tables.items()
+            if table.state == "active" and (period := periods[name]) is not None
+        ),
+        default=math.inf,
+    )
+
+
+def _periods(
+    tables: Mapping[str, Table], durations: Mapping[int, float]
+) -> dict[str, float | None]:
+    """How often each table is refreshed; None: on demand only."""
+    graph = graph_of(tables)
+    lags = effective_lags(graph, {name: each.target_lag for name, each in tables.items()})
+    own = {name: durations.get(each.table_id, 0.0) for name, each in tables.items()}
+    path = path_seconds(graph, own)
+    return {
+        name: None if lag is None else period_seconds(lag, path[name]) or BASE_SECONDS
+        for name, lag in lags.items()
+    }
+
+
 def due_tables(
     tables: Mapping[str, Table],
     sources: Mapping[str, Source],
@@ -310,20 +379,15 @@ def due_tables(
 ) -> list[list[str]]:
     """The tables to refresh now, with all that they read, one list for each component."""
     graph = graph_of(tables)
-    lags = effective_lags(graph, {name: each.target_lag for name, each in tables.items()})
-    own = {name: durations.get(each.table_id, 0.0) for name, each in tables.items()}
-    path = path_seconds(graph, own)
+    periods = _periods(tables, durations)
     found = []
     read = {name: frozenset(each.reads) & sources.keys() for name, each in tables.items()}
     for component in components(graph, read):
         due = []
         for name in component:
-            table, lag = tables[name], lags[name]
+            table, period = tables[name], periods[name]
             if table.state == "suspended":
                 continue
-            period = None
-            if lag is not None:
-                period = period_seconds(lag, path[name]) or BASE_SECONDS
             if table.requested or (
                 period is not None
                 and is_due(now, table.last_tick, period)
@@ -352,21 +416,10 @@ def _waits_for_schedule(table: Table, now: float, period: float) -> bool:
     return not is_due(now, table.changed_at.timestamp(), period)
 
 
-def pin_source(folder: str, source: Source) -> Pin:
-    """The newest version of a source, of a registered table that of its mirror."""
-    if source.format == "registered":
-        return pin(source.name, mirrors.mirror_location(folder, source.name), "delta")
-    return pin(source.name, source.location, source.format)
-
-
-def _pinned(folder: str, sources: Sequence[Source]) -> dict[str, Pin]:
-    pins = {}
-    for each in sources:
-        try:
-            pins[each.name] = pin_source(folder, each)
-        except OSError as error:  # of one source: the others' tables go on
-            raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
-    return pins
+def _input(folder: str, table: Table, data_version: int | None) -> dict[str, Any]:
+    """The pin of a table that another one reads."""
+    place = location(folder, table.name)
+    return Pin("delta", place, data_version or 0, table.delta_id or "").as_json()
 
 
 async def _fail(connection: Connection, tick: Tick, entry: Entry) -> None:

@@ -7,6 +7,7 @@ are not older than the newest one that is known; such rows replace those of the 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import yaml
-from deltalake import DeltaTable
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from kalla.database import Connection
@@ -24,7 +23,11 @@ from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.spark.connectors.connector import Predicate, Slice, arrow_schema
 from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.tables import store
-from kalla.tables.delta.commit import FencedTable, Frontier, Stale, difference, of_keys
+from kalla.tables.delta.commit import FencedTable, Frontier, Stale
+from kalla.tables.delta.data_files import written
+from kalla.tables.delta.housekeeping import tidy_if_due
+from kalla.tables.delta.row_changes import Change, TableFiles, difference, rewritten
+from kalla.tables.delta.workspace import Relation, Workspace, quoted, same
 from kalla.tables.model import SourceDefinition
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome
@@ -120,37 +123,82 @@ def mirror(asked: MirrorPayload, resolve: Resolve, sequence: int, refresh_id: st
     )
     connector = _connector(asked, resolve)
     schema = arrow_schema(connector.schema())
-    same = known is not None and known.definition == frontier.definition
-    if not same or fenced.column_names() != schema.names:
-        rows = _rows(connector, schema, asked)
-        fenced.replace(rows, frontier)
-        return Mirrored(rows.num_rows, 0, rows.num_rows)
-    old = pa.table(DeltaTable(asked.location).to_pyarrow_table())
+    table = fenced.files()
+    is_same = known is not None and known.definition == frontier.definition
+    try:
+        with Workspace(fenced.folder) as workspace:
+            if not is_same or table is None or table.schema is None or table.schema != schema:
+                rows = _read(connector, schema, asked, workspace, fenced.folder)
+                count = workspace.count(rows.relation)
+                committed = fenced.overwrite(rows.paths, _delta_schema(schema), frontier)
+                tidy_if_due(asked.location, committed.version)
+                return Mirrored(count, 0, count)
+            change = _change(asked, connector, table, workspace, fenced.folder)
+            committed = fenced.commit(rewritten(workspace, table, change), frontier)
+            tidy_if_due(asked.location, committed.version)
+    finally:
+        shutil.rmtree(fenced.folder, ignore_errors=True)
+    total = table.rows - change.deleted + change.inserted
+    return Mirrored(total, change.deleted, change.inserted)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    relation: Relation
+    paths: list[str]
+
+
+def _change(
+    asked: MirrorPayload,
+    connector: PostgresConnector,
+    table: TableFiles,
+    workspace: Workspace,
+    folder: Path,
+) -> Change:
+    """All rows are compared, or, with a watermark, those not older than the newest known one."""
+    schema = table.schema
+    if schema is None:
+        raise ValueError("a mirror has at least one file")
+    old = workspace.placed_files("table_rows", table.paths, schema.names)
     newest = None
-    if asked.watermark and old.num_rows:
-        newest = pc.max(old.column(asked.watermark)).as_py()
-    if asked.watermark and newest is not None:
-        later = PostgresConnector(
-            connector.uri,
-            connector.table,
-            connector.password,
-            predicates=(Predicate(asked.watermark, "gte", newest),),
+    if asked.watermark:
+        found = workspace.read(f"SELECT max({quoted(asked.watermark)}) FROM {old.name}")
+        newest = found.column(0)[0].as_py()
+    if newest is None or asked.watermark is None:
+        return difference(
+            workspace, old, _read(connector, schema, asked, workspace, folder).relation
         )
-        rows = _rows(later, schema, asked).cast(old.schema)
-        change = difference(of_keys(old, rows.select(list(asked.key))), rows)
-    else:
-        change = difference(old, _rows(connector, schema, asked).cast(old.schema))
-    fenced.commit(change, frontier)
-    total = old.num_rows - change.deleted + change.inserts.num_rows
-    return Mirrored(total, change.deleted, change.inserts.num_rows)
+    later = PostgresConnector(
+        connector.uri,
+        connector.table,
+        connector.password,
+        predicates=(Predicate(asked.watermark, "gte", newest),),
+    )
+    rows = _read(later, schema, asked, workspace, folder).relation
+    replaced = workspace.table(
+        "old_rows",
+        f"SELECT o.* FROM {old.name} o SEMI JOIN {rows.name} r ON {same(asked.key, 'o', 'r')}",
+    )
+    return difference(workspace, replaced, rows)
 
 
-def _rows(connector: PostgresConnector, schema: pa.Schema, asked: MirrorPayload) -> pa.Table:
-    """By one statement, hence of one moment."""
-    rows = pa.Table.from_batches(list(connector.read(_WHOLE)), schema)
-    if asked.key and rows.num_rows:
-        counted = rows.group_by(list(asked.key)).aggregate([([], "count_all")])
-        if counted.num_rows != rows.num_rows:
+def _read(
+    connector: PostgresConnector,
+    schema: pa.Schema,
+    asked: MirrorPayload,
+    workspace: Workspace,
+    folder: Path,
+) -> _Rows:
+    """By one statement, hence of one moment; to files, so that no worker has to hold the rows."""
+    files = written(folder / "rows", schema, connector.read(_WHOLE), even_empty=True)
+    paths = [each.path for each in files]
+    rows = workspace.files("read_rows", paths, schema.names)
+    if asked.key:
+        key = ", ".join(quoted(name) for name in asked.key)
+        twice = workspace.rows(
+            f"SELECT 1 FROM {rows.name} GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
+        )
+        if twice:
             raise InvalidInput(
                 Problem(
                     asked.name,
@@ -158,7 +206,14 @@ def _rows(connector: PostgresConnector, schema: pa.Schema, asked: MirrorPayload)
                     suggestion="name other columns by KEY (…)",
                 )
             )
-    return rows
+    return _Rows(rows, paths)
+
+
+def _delta_schema(schema: pa.Schema) -> str:
+    from deltalake import Schema
+
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    return str(Schema.from_arrow(nullable).to_json())
 
 
 def _connector(asked: MirrorPayload, resolve: Resolve) -> PostgresConnector:

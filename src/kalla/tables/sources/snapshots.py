@@ -19,8 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kalla.errors import InvalidInput, Problem
-from kalla.tables.delta.delta_log import LogChanges, LogGap, log_changes
-from kalla.tables.incremental.delta import HIDDEN
+from kalla.tables.delta.log_changes import LogChanges, LogGap, log_changes
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -125,13 +124,23 @@ def pin(name: str, location: str, format_: str) -> Pin:
 def columns(pinned: Pin) -> tuple[str, ...]:
     """The names of its columns."""
     if pinned.kind == "delta":
-        names = (field.name for field in _table_at(pinned).schema().fields)
-        return tuple(name for name in names if not name.startswith(HIDDEN))
+        return tuple(field.name for field in _table_at(pinned).schema().fields)
     first = pinned.files[0][0]
     if pinned.format == "csv":
         with pa_csv.open_csv(first) as reader:
             return tuple(reader.schema.names)
     return tuple(pq.read_schema(first).names)
+
+
+def schema_text(pinned: Pin) -> str:
+    """Equal for two pins whose columns have the same names and types."""
+    if pinned.kind == "delta":
+        return str(_table_at(pinned).schema().to_json())
+    return (
+        "csv: " + ", ".join(columns(pinned))
+        if pinned.format == "csv"
+        else str(pq.read_schema(pinned.files[0][0]).remove_metadata())
+    )
 
 
 def frame(spark: SparkSession, pinned: Pin) -> DataFrame:
@@ -291,12 +300,10 @@ def _bytes_per_row(table: DeltaTable) -> float:
 def _delta_frame(
     spark: SparkSession, table: DeltaTable, files: Sequence[str], extra: Sequence[str] = ()
 ) -> DataFrame:
-    """Without the columns that a dynamic table keeps for itself."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     given = StructType.fromJson(json.loads(table.schema().to_json()))
-    visible = [each for each in given.fields if not each.name.startswith(HIDDEN)]
-    schema = StructType([*visible, *(StructField(name, StringType()) for name in extra)])
+    schema = StructType([*given.fields, *(StructField(name, StringType()) for name in extra)])
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*files)

@@ -1,0 +1,66 @@
+"""The newest versions of sources; of a Delta table that did not change, by one look at its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kalla.errors import InvalidInput, Problem
+from kalla.tables.sources import mirrors
+from kalla.tables.sources.snapshots import Pin, pin
+from kalla.tables.store import Source
+
+_Mark = tuple[int, int, int]
+
+
+class PinCache:
+    """What the newest look found, for this process alone."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Pin, _Mark]] = {}
+
+    def of(self, folder: str, sources: Sequence[Source]) -> dict[str, Pin]:
+        """Raises InvalidInput for the first source that cannot be read."""
+        pins = {}
+        for each in sources:
+            try:
+                pins[each.name] = self._pin(folder, each)
+            except OSError as error:  # of one source: the others' tables go on
+                raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
+        return pins
+
+    def _pin(self, folder: str, source: Source) -> Pin:
+        place = _location(folder, source)
+        known = self._known.get(place)
+        if known is not None and _newest(known[0]) == known[1]:
+            return known[0]
+        found = pin_source(folder, source)
+        self._known.pop(place, None)
+        if found.kind == "delta" and (mark := _newest(found)) is not None:
+            self._known[place] = (found, mark)
+        return found
+
+
+def pin_source(folder: str, source: Source) -> Pin:
+    """The newest version of a source, of a registered table that of its mirror."""
+    format_ = "delta" if source.format == "registered" else source.format
+    return pin(source.name, _location(folder, source), format_)
+
+
+def _location(folder: str, source: Source) -> str:
+    if source.format == "registered":
+        return mirrors.mirror_location(folder, source.name)
+    return source.location
+
+
+def _newest(pinned: Pin) -> _Mark | None:
+    """What marks the file of the pinned version, if it is the newest: a table that was made anew
+    has another file."""
+    log = Path(pinned.location) / "_delta_log"
+    if (log / f"{pinned.version + 1:020d}.json").exists():
+        return None
+    try:
+        facts = (log / f"{pinned.version:020d}.json").stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size

@@ -1,0 +1,52 @@
+"""The newest version of a source, which a process looks up again only once it may be another."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kalla.errors import InvalidInput
+from kalla.tables.schedule.pins import PinCache, pin_source
+from kalla.tables.sources.snapshots import Pin
+from kalla.tables.store import Source
+
+
+def source(folder: Path) -> Source:
+    now = datetime.now(UTC)
+    return Source("rows", str(folder / "rows"), "delta", [], None, None, None, None, None, now, "")
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"a": pa.array(values, pa.int64())})
+
+
+def test_a_known_pin_is_the_newest_one_whatever_became_of_the_table(tmp_path: Path) -> None:
+    cache, given = PinCache(), source(tmp_path)
+
+    def newest() -> Pin:
+        found = cache.of("", [given])["rows"]
+        assert found == pin_source("", given)
+        return found
+
+    write_deltalake(tmp_path / "rows", rows(1))
+    first = newest()
+    assert newest() is first
+    write_deltalake(tmp_path / "rows", rows(2), mode="append")
+    assert newest().version == 1
+    DeltaTable(tmp_path / "rows").delete()
+    assert newest().version == 2
+    # Made anew with as many versions.
+    shutil.rmtree(tmp_path / "rows")
+    for value in range(3):
+        write_deltalake(tmp_path / "rows", rows(value), mode="append")
+    again = newest()
+    assert again.version == 2
+    assert again.table_id != first.table_id
+    shutil.rmtree(tmp_path / "rows")
+    with pytest.raises(InvalidInput, match="is not there"):
+        cache.of("", [given])
