@@ -166,6 +166,9 @@ bench-stages: .venv/.dev ## where the CPU of a match goes, step by step
 bench-tables: .venv/.dev ## seconds of a refresh by strategy against FULL, Spark SQL and DuckDB
 	@$(BIN)/python -m bench.tables $(BENCH_OPTIONS)
 
+bench-tables-idle: .venv/.dev ## cores that the scheduler takes where no table changes
+	@$(BIN)/python -m bench.tables_idle $(BENCH_OPTIONS)
+
 bench-promql: .venv/.dev ## seconds of PromQL queries, samples/s and bytes against Prometheus
 	@$(BIN)/python -m bench.promql $(BENCH_OPTIONS)
 

@@ -1,7 +1,8 @@
 """Kills and stops workers that refresh dynamic tables, while their sources change.
 
-Afterwards every table has to equal its query, no tick may have refreshed a table twice, and no
-refresh may have committed twice. Ends with an error otherwise.
+Spark is restarted on the way. Afterwards every table has to equal its query, no tick may have
+refreshed a table twice, no refresh may have committed twice, and every table has to keep its lag
+again after one such interval. Ends with an error otherwise.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--between", type=float, default=10, help="seconds between two faults")
+    parser.add_argument("--lag", type=int, default=60, help="TARGET_LAG of all tables, seconds")
+    parser.add_argument("--restarts", type=int, default=1, help="of Spark")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kalla-chaos-") as place, ExitStack() as stack:
@@ -100,16 +103,17 @@ def main() -> None:
         server = PostgresServer(postgres.url("postgres"))
         url = server.url(server.create())
         asyncio.run(database.migrate(DatabaseSettings(url=SecretStr(url))))
-        report = asyncio.run(storm(chosen, folder, url, SparkServer(spark.remote, spark.token)))
+        report = asyncio.run(storm(chosen, folder, url, spark))
     print(json.dumps(report))
-    if report["different"] or report["refreshed_twice"] or report["committed_twice"]:
+    if any(report[name] for name in ("different", "refreshed_twice", "committed_twice", "late")):
         raise SystemExit(1)
 
 
 async def storm(
-    chosen: argparse.Namespace, folder: Path, url: str, spark: SparkServer
+    chosen: argparse.Namespace, folder: Path, url: str, server: Spark
 ) -> dict[str, Any]:
     choice = random.Random(chosen.seed)
+    spark = SparkServer(server.remote, server.token)
     sessions = SparkSessions(spark_settings(spark))
     environment = os.environ | {
         "KALLA_DATA_DIR": str(folder / "data"),
@@ -127,22 +131,32 @@ async def storm(
     async with open_runs(url, spark, sessions, folder / "data") as runs:
         site = TablesSite(runs)
         write_deltalake(folder / "orders", _orders(choice, 1000), configuration=FEED)
-        await site.apply(_statements(folder, chosen.tables))
+        await site.apply(_statements(folder, chosen.tables, chosen.lag))
         workers = Workers(chosen.workers, environment, folder / "workers.log")
         try:
-            deadline = time.monotonic() + chosen.seconds
-            next_fault = time.monotonic() + chosen.between
+            began = time.monotonic()
+            deadline = began + chosen.seconds
+            next_fault = began + chosen.between
+            restarts = [
+                began + chosen.seconds * (number + 1) / (chosen.restarts + 1)
+                for number in range(chosen.restarts)
+            ]
             while time.monotonic() < deadline:
                 await asyncio.sleep(1)
                 write_deltalake(folder / "orders", _orders(choice, 20), mode="append")
                 if choice.random() < 0.3:
                     DeltaTable(folder / "orders").delete(f"id % 97 = {choice.randrange(97)}")
+                if restarts and time.monotonic() > restarts[0]:
+                    restarts.pop(0)
+                    await asyncio.to_thread(server.stop)
+                    await asyncio.to_thread(server.start)
+                    workers.faults["spark restarted"] += 1
                 if time.monotonic() > next_fault:
                     workers.fault(choice)
                     next_fault = time.monotonic() + chosen.between
             workers.calm()
-            for number in range(chosen.tables):
-                await site.refreshed(f"t{number}", 600)
+            calm = time.monotonic()
+            late, recovered = await _recovery(site, calm, chosen.lag)
             # The session of the audits is this process's own.
             async with site.worker():
                 audits = {
@@ -163,6 +177,8 @@ async def storm(
             "tables": chosen.tables,
             "refreshes": done[0]["n"],
             "faults": dict(workers.faults),
+            "seconds_until_all_were_refreshed": round(recovered, 1),
+            "late": late,
             "different": different,
             "refreshed_twice": len(twice),
             "committed_twice": sum(
@@ -170,6 +186,25 @@ async def storm(
                 for number in range(chosen.tables)
             ),
         }
+
+
+async def _recovery(site: TablesSite, calm: float, lag: float) -> tuple[list[str], float]:
+    """The tables that were late after one interval without faults, and when none was."""
+    (row,) = await site.runs.rows("SELECT kalla.clock() AS now")
+    late: list[str] | None = None
+    while True:
+        behind = await site.runs.rows(
+            "SELECT name FROM kalla.dynamic_tables WHERE data_time IS NULL OR data_time <= %s",
+            row["now"],
+        )
+        passed = time.monotonic() - calm
+        if late is None and (passed > lag or not behind):
+            late = sorted(each["name"] for each in behind)
+        if not behind and late is not None:
+            return late, passed
+        if passed > lag + 600:
+            raise SystemExit(f"never refreshed again: {[each['name'] for each in behind]}")
+        await asyncio.sleep(0.5)
 
 
 def _committed_twice(table: Path) -> int:
@@ -192,7 +227,7 @@ def _orders(choice: random.Random, count: int) -> pa.Table:
     )
 
 
-def _statements(folder: Path, tables: int) -> str:
+def _statements(folder: Path, tables: int, lag: int) -> str:
     """Chains of three: rows, their sums, the larger ones of them."""
     found = [f"CREATE SOURCE orders LOCATION '{folder}/orders';"]
     for number in range(tables):
@@ -202,7 +237,7 @@ def _statements(folder: Path, tables: int) -> str:
             f"SELECT day, sum(amount) AS total, count(*) AS n FROM {above} GROUP BY day",
             f"SELECT day, total FROM {above} WHERE n > 10",
         )[number % 3]
-        found.append(f"CREATE DYNAMIC TABLE t{number} TARGET_LAG = '10 seconds' AS {query};")
+        found.append(f"CREATE DYNAMIC TABLE t{number} TARGET_LAG = '{lag} seconds' AS {query};")
     return "\n".join(found)
 
 
