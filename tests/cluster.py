@@ -91,6 +91,8 @@ class Connect(Spark):
             "spark.executor.memory": "512m",
             "spark.executor.cores": "1",
             "spark.cores.max": str(WORKERS),
+            # They are on one host, but do not see each other's disks.
+            "spark.shuffle.readHostLocalDisk": "false",
         }
         flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         return [*command, *flags, resource]
