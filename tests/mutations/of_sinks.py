@@ -154,7 +154,7 @@ SINKS = (
         f"{CONTROL}test_offsets_that_retention_removed_stop_the_partition_until_skipped",
         also=(
             (
-                "sinks/servers/message_ranges.py",
+                "sinks/servers/reader.py",
                 '"auto.offset.reset": "error"',
                 '"auto.offset.reset": "earliest"',
             ),
@@ -166,6 +166,13 @@ SINKS = (
         "        _check(messages, result)\n",
         "",
         f"{UNIT}test_the_check_of_one_result_a_message_finds_one_that_was_lost_or_doubled",
+    ),
+    mutant(
+        "no comparison of offsets between documents and messages",
+        "sinks/rows/json_columns.py",
+        "        if found.null_count or not np.array_equal(found.to_numpy(), messages.offsets):\n",
+        "        if False:\n",
+        "tests/unit/test_sink_json_columns.py::test_a_message_of_two_documents_is_one_dead_letter",
     ),
     mutant(
         "a row that the filter cannot judge is dropped",

@@ -13,7 +13,7 @@ from kalla.sinks.model import Column
 from kalla.sinks.rows import mapping as mappings
 from kalla.sinks.rows.json_columns import Misfit
 from kalla.sinks.rows.mapping import Mapped, Mapper
-from kalla.sinks.servers.message_ranges import Message
+from kalla.sinks.servers.message_ranges import Message, MessageBatch
 
 COLUMNS = [
     Column(column="id", type="UInt64", path="id"),
@@ -56,8 +56,8 @@ DOCUMENT = st.builds(
 )
 
 
-def messages(values: list[bytes]) -> list[Message]:
-    return [
+def messages(values: list[bytes]) -> MessageBatch:
+    listed = [
         Message(
             "t",
             0,
@@ -69,13 +69,14 @@ def messages(values: list[bytes]) -> list[Message]:
         )
         for number, value in enumerate(values)
     ]
+    return MessageBatch.of(listed)
 
 
 def shown(mapped: Mapped) -> dict[str, Any]:
     return {
         "columns": {name: column.to_pylist() for name, column in mapped.columns.items()},
         "types": {name: column.type for name, column in mapped.columns.items()},
-        "offsets": mapped.offsets,
+        "offsets": mapped.offsets.tolist(),
         "dead": sorted((each.message.offset, each.field, each.reason) for each in mapped.dead),
     }
 
@@ -87,16 +88,16 @@ def test_both_ways_agree(values: list[bytes]) -> None:
     assert shown(at_once(COLUMNS, given_)) == shown(Mapper(COLUMNS).map_each(given_))
 
 
-def at_once(columns: list[Column], given_: list[Message]) -> Mapped:
+def at_once(columns: list[Column], given_: MessageBatch) -> Mapped:
     """However few they are."""
     mapper = Mapper(columns)
     assert mapper._at_once is not None
-    if not given_:
+    if not len(given_):
         return mapper.map_each(given_)
     return mappings._joined(_parts(mapper, given_), mapper.columns)
 
 
-def _parts(mapper: Mapper, given_: list[Message]) -> list[Mapped]:
+def _parts(mapper: Mapper, given_: MessageBatch) -> list[Mapped]:
     try:
         assert mapper._at_once is not None
         return [mapper.map_at_once(mapper._at_once, given_)]
@@ -117,10 +118,18 @@ def test_a_large_batch_with_a_few_odd_documents_is_read_at_once_and_whole() -> N
     assert mapper._one_by_one == 0
 
 
+def test_a_message_of_two_documents_is_one_dead_letter() -> None:
+    values = [json.dumps({"id": n, "name": "x"}).encode() for n in range(64)]
+    values[40] *= 2
+    mapped = Mapper(COLUMNS[:1] + COLUMNS[4:5]).map(messages(values))
+    assert [each.message.offset for each in mapped.dead] == [50]
+    assert mapped.columns["id"].to_pylist() == [n for n in range(64) if n != 40]
+
+
 def test_documents_of_another_kind_are_not_tried_at_once_again_and_again() -> None:
     values = [json.dumps({"id": float(n), "name": "x"}).encode() for n in range(64)]
     mapper = Mapper(COLUMNS[:1] + COLUMNS[4:5])
-    assert mapper.map(messages(values)).offsets == [10 + n for n in range(64)]
+    assert mapper.map(messages(values)).offsets.tolist() == [10 + n for n in range(64)]
     assert mapper._one_by_one > 0
 
 

@@ -17,7 +17,7 @@ from kalla.sinks import model
 from kalla.sinks.model import Column
 from kalla.sinks.rows.mapping import Mapper
 from kalla.sinks.rows.types import Unfit, column_type
-from kalla.sinks.servers.message_ranges import Message
+from kalla.sinks.servers.message_ranges import Message, MessageBatch
 
 JSON = st.recursive(
     st.none()
@@ -92,7 +92,9 @@ def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
 def test_every_message_is_one_row_or_one_dead_letter(values: list[bytes]) -> None:
     for kind in ("Nullable(Int64)", "Decimal(20, 4)", "String", "Array(Float64)"):
         mapper = Mapper([Column(column="a", type=kind, path="a")])
-        mapped = mapper.map([message(offset, value) for offset, value in enumerate(values)])
+        mapped = mapper.map(
+            MessageBatch.of([message(offset, value) for offset, value in enumerate(values)])
+        )
         dead = [each.message.offset for each in mapped.dead]
         assert sorted([*mapped.offsets, *dead]) == list(range(len(values)))
         assert len(mapped.columns["a"]) == len(mapped.offsets)
@@ -110,12 +112,14 @@ def test_rows_come_from_paths_headers_kafka_constants_and_defaults() -> None:
         ]
     )
     mapped = mapper.map(
-        [
-            message(3, b'{"a": {"city": "Kyiv"}}', headers=(("trace", b"x"),)),
-            message(4, b'{"a": 1}'),
-            message(5, b'{"a": {"city": "Oslo"}, "note": null}'),
-            message(6, b'{"a": {"city": "Lima"}}', key=b"\xff"),
-        ]
+        MessageBatch.of(
+            [
+                message(3, b'{"a": {"city": "Kyiv"}}', headers=(("trace", b"x"),)),
+                message(4, b'{"a": 1}'),
+                message(5, b'{"a": {"city": "Oslo"}, "note": null}'),
+                message(6, b'{"a": {"city": "Lima"}}', key=b"\xff"),
+            ]
+        )
     )
     row = {name: column.to_pylist() for name, column in mapped.columns.items()}
     assert row == {
@@ -140,13 +144,17 @@ def test_a_number_of_any_size_is_a_dead_letter_and_no_crash(number: str) -> None
         ]
     )
     values = [f'{{"a": {number}}}', f'{{"a": 1, "t": {number}}}']
-    mapped = mapper.map([message(row, value.encode()) for row, value in enumerate(values)])
+    mapped = mapper.map(
+        MessageBatch.of([message(row, value.encode()) for row, value in enumerate(values)])
+    )
     assert [each.message.offset for each in mapped.dead] == ([0] if number == "1.5" else [0, 1])
 
 
 def test_decimals_keep_every_digit() -> None:
     mapper = Mapper([Column(column="a", type="Decimal(38, 18)", path="a")])
-    mapped = mapper.map([message(0, b'{"a": 12345678901234567890.123456789012345678}')])
+    mapped = mapper.map(
+        MessageBatch.of([message(0, b'{"a": 12345678901234567890.123456789012345678}')])
+    )
     assert mapped.columns["a"].to_pylist() == [Decimal("12345678901234567890.123456789012345678")]
 
 

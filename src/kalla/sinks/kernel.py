@@ -9,12 +9,14 @@ from hashlib import sha256
 
 import pyarrow as pa
 
+from kalla import compiling
 from kalla.errors import Unavailable
 from kalla.sinks.model import PROVENANCE, RowRules
 from kalla.sinks.rows.mapping import DeadLetter
 from kalla.sinks.rows.transform import Transform, Transformed
 from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
-from kalla.sinks.servers.message_ranges import Message, OffsetRange, Reader
+from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Message, OffsetRange
+from kalla.sinks.servers.reader import Reader
 
 DEAD_LETTER_COLUMNS = {
     "pipeline": "LowCardinality(String)",
@@ -73,6 +75,14 @@ class Unsettled(Unavailable):
     """Some of a range is there, and the rest may still be on its way: ask again later."""
 
 
+def prepare() -> None:
+    """Have the compiled loops ready: the first process of an installation takes seconds for it."""
+    from kalla.sinks.rows import splicing  # noqa: F401
+    from kalla.sinks.servers import gathering  # noqa: F401
+
+    compiling.prepare("kalla.sinks")
+
+
 class Kernel:
     """The connections of one process that delivers; `deliver` is called again and again."""
 
@@ -93,9 +103,14 @@ class Kernel:
     def deliver(self, delivery: Delivery, deadline: float) -> Facts:
         """Deliver the range before `deadline`, a moment of ClickHouse's clock."""
         began = time.monotonic()
-        messages = self._reader.read(delivery.range, max(1.0, deadline - self._server.now()))
         transform = self._transform_of(delivery.rules)
-        result = transform.apply(messages)
+        parts = []
+        size, newest = 0, NO_TIMESTAMP
+        for batch in self._reader.read(delivery.range, max(1.0, deadline - self._server.now())):
+            parts.append(transform.apply(batch))
+            size += batch.value_bytes
+            newest = max(newest, int(batch.timestamps.max()))
+        result = transform.joined(parts)
         rows = rows_of(result, delivery)
         letters = letters_of(result.dead, delivery)
         here_rows: set[int] = set()
@@ -112,9 +127,9 @@ class Kernel:
             dead=letters.num_rows,
             skipped=len(result.skipped),
             filtered=len(result.filtered),
-            bytes=sum(len(message.value or b"") for message in messages),
+            bytes=size,
             found=len(here_rows) + len(here_dead),
-            newest_ms=max((message.timestamp or 0 for message in messages), default=None),
+            newest_ms=None if newest == NO_TIMESTAMP else newest,
             seconds=time.monotonic() - began,
         )
 
@@ -190,7 +205,7 @@ def repair_suffix(offsets: Sequence[int]) -> str:
 
 def rows_of(result: Transformed, delivery: Delivery) -> pa.Table:
     if not delivery.provenance:
-        return pa.table(result.columns)
+        return result.columns
     count = len(result.offsets)
     provenance = {
         "_topic": pa.repeat(pa.scalar(delivery.range.topic, pa.string()), count),
@@ -198,7 +213,10 @@ def rows_of(result: Transformed, delivery: Delivery) -> pa.Table:
         "_offset": pa.array(result.offsets, pa.int64()),
         "_generation": pa.repeat(pa.scalar(delivery.generation, pa.int32()), count),
     }
-    return pa.table({**result.columns, **provenance})
+    rows = result.columns
+    for name, column in provenance.items():
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def letters_of(dead: Sequence[DeadLetter], delivery: Delivery, replay: int = 0) -> pa.Table:

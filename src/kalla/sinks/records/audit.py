@@ -19,7 +19,8 @@ from kalla.sinks.records.letters import OPEN
 from kalla.sinks.rows.transform import Transform
 from kalla.sinks.servers.clickhouse_client import ClickHouse
 from kalla.sinks.servers.consumer_lag import log_ends
-from kalla.sinks.servers.message_ranges import Message, OffsetRange, Reader
+from kalla.sinks.servers.message_ranges import Integers, MessageBatch, OffsetRange
+from kalla.sinks.servers.reader import Reader
 from kalla.sinks.servers.server_connections import Resolve, kafka_settings, target
 from kalla.sinks.store import PipelineRecord
 
@@ -102,13 +103,13 @@ def _partition(
     start = min(max(earliest, row.first_offset), row.next_offset)
     for begin in range(start, row.next_offset, _STEP):
         span = OffsetRange(row.topic, row.partition, begin, min(begin + _STEP, row.next_offset))
-        messages = reader.read(span, _READ_SECONDS)
-        wanted = np.array([each.offset for each in messages], dtype=np.int64)
+        batches = list(reader.read(span, _READ_SECONDS))
+        wanted = np.concatenate([np.zeros(0, np.int64), *(each.offsets for each in batches)])
         rows = _offsets(server, record, row, span, record.clickhouse.table, "_")
         dead = _offsets(server, record, row, span, record.clickhouse.dead_letters, "")
         held, counts = np.unique(np.concatenate([rows, dead]), return_counts=True)
         absent = np.setdiff1d(wanted, held)
-        explained = _explained(messages, absent, transforms)
+        explained = _explained(batches, absent, transforms)
         total["left_out"] += len(explained)
         for name, offsets in (
             ("missing", np.setdiff1d(absent, explained)),
@@ -131,18 +132,19 @@ def _partition(
 
 
 def _explained(
-    messages: Sequence[Message], absent: Any, transforms: Sequence[Transform]
-) -> list[int]:
+    batches: Sequence[MessageBatch], absent: Integers, transforms: Sequence[Transform]
+) -> Integers:
     """Of the offsets without a row those that some version of the rules leaves out."""
-    left = set(absent.tolist())
-    found: list[int] = []
-    for transform in transforms:
-        if not left:
-            break
-        result = transform.apply([each for each in messages if each.offset in left])
-        out = [*result.skipped, *result.filtered]
-        found += out
-        left -= set(out)
+    found = np.zeros(0, np.int64)
+    for batch in batches:
+        left = batch.take(np.flatnonzero(np.isin(batch.offsets, absent)))
+        for transform in transforms:
+            if not len(left):
+                break
+            result = transform.apply(left)
+            out = np.concatenate([result.skipped, result.filtered])
+            found = np.concatenate([found, out])
+            left = left.take(np.flatnonzero(~np.isin(left.offsets, out)))
     return found
 
 

@@ -136,9 +136,9 @@ def replay_chunk(
     transform = Transform(request.rules)
     result = transform.apply(messages)
     settled = {
-        **dict.fromkeys(result.offsets, "became a row"),
-        **dict.fromkeys(result.filtered, "left out by a filter"),
-        **dict.fromkeys(result.skipped, "skipped as a tombstone"),
+        **dict.fromkeys(result.offsets.tolist(), "became a row"),
+        **dict.fromkeys(result.filtered.tolist(), "left out by a filter"),
+        **dict.fromkeys(result.skipped.tolist(), "skipped as a tombstone"),
     }
     content = sha256(repr(chunk).encode()).hexdigest()[:32]
     delivery = Delivery(

@@ -11,12 +11,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kalla.errors import InvalidInput, Problem
 from kalla.sinks.model import Column
 from kalla.sinks.rows.types import Unfit, column_type
+from kalla.sinks.servers.message_ranges import Integers
+
+Flags = npt.NDArray[np.bool_]
 
 LONGEST = 2000
 
@@ -53,41 +58,43 @@ class Filter:
 
     def passing(self, columns: Mapping[str, pa.Array], place: Place) -> Passing:
         """Which rows pass; a row for which it cannot be said is named, never dropped."""
-        offsets = place.offsets
-        count = len(offsets)
+        count = len(place.offsets)
         kafka = {
-            "_topic": pa.array([place.topic] * count, pa.string()),
-            "_partition": pa.array([place.partition] * count, pa.int32()),
-            "_offset": pa.array(offsets, pa.int64()),
+            "_topic": pa.repeat(pa.scalar(place.topic, pa.string()), count),
+            "_partition": pa.repeat(pa.scalar(place.partition, pa.int32()), count),
+            "_offset": pa.array(place.offsets),
         }
         table = pa.table({name: _naive(each) for name, each in columns.items()} | kafka)
         faults: dict[int, str] = {}
         return Passing(self._bisect(table, 0, faults), faults)
 
-    def _bisect(self, table: pa.Table, start: int, faults: dict[int, str]) -> list[bool]:
+    def _bisect(self, table: pa.Table, start: int, faults: dict[int, str]) -> Flags:
         """A value that the predicate fails on is found by halving, so that the others go on."""
         try:
             return self._evaluate(table)
         except _duckdb_error() as error:
             if table.num_rows == 1:
                 faults[start] = f"the filter cannot be evaluated: {str(error).splitlines()[0]}"
-                return [False]
+                return np.zeros(1, np.bool_)
         half = table.num_rows // 2
-        return [
-            *self._bisect(table.slice(0, half), start, faults),
-            *self._bisect(table.slice(half), start + half, faults),
-        ]
+        return np.concatenate(
+            [
+                self._bisect(table.slice(0, half), start, faults),
+                self._bisect(table.slice(half), start + half, faults),
+            ]
+        )
 
-    def _evaluate(self, table: pa.Table) -> list[bool]:
+    def _evaluate(self, table: pa.Table) -> Flags:
         if not table.num_rows:
-            return []
+            return np.zeros(0, np.bool_)
         self._connection.register("message", table)
-        # By its number: nobody promises the order of a scan.
         found: pa.Table = self._connection.sql(
             f"SELECT _offset, coalesce({self._condition}, false) AS passes FROM message"
         ).to_arrow_table()
-        passes = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
-        return [passes[offset] for offset in table.column("_offset").to_pylist()]
+        # By their offsets, which rise: nobody promises the order of a scan.
+        order = np.argsort(found.column(0).to_numpy())
+        passes: Flags = found.column(1).to_numpy()[order]
+        return passes
 
 
 @dataclass(frozen=True)
@@ -96,14 +103,14 @@ class Place:
 
     topic: str
     partition: int
-    offsets: Sequence[int]
+    offsets: Integers
 
 
 @dataclass(frozen=True)
 class Passing:
     """One answer a row; `faults` names the rows without one, and why."""
 
-    rows: list[bool]
+    rows: Flags
     faults: dict[int, str]
 
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from kalla.errors import Problem
-from kalla.sinks.model import Column
+from kalla.sinks.model import Column, KafkaField
 from kalla.sinks.rows.json_columns import JsonColumns, Misfit
 from kalla.sinks.rows.types import ColumnType, Unfit, column_type
-from kalla.sinks.servers.message_ranges import Message
+from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Integers, Message, MessageBatch
 
 _FEW = 32  # so few documents are quicker read one by one
 _PATIENCE = 20  # batches
@@ -36,7 +37,7 @@ class Mapped:
     """Rows in the order of their offsets, and the messages that have none."""
 
     columns: dict[str, pa.Array]
-    offsets: list[int]
+    offsets: Integers
     dead: list[DeadLetter]
 
 
@@ -71,7 +72,7 @@ class Mapper:
         self._at_once = JsonColumns.of(paths) if paths else None
         self._one_by_one = 0  # batches for which reading at once is not tried again
 
-    def map(self, messages: Sequence[Message]) -> Mapped:
+    def map(self, messages: MessageBatch) -> Mapped:
         """`messages` have a value each: tombstones were taken out before.
 
         A batch is read at once where that is possible; where it is not, each half is tried, so
@@ -86,7 +87,7 @@ class Mapper:
             self._one_by_one = _PATIENCE  # these documents are of another kind: do not insist
         return _joined([part for part, _ in parts], self.columns)
 
-    def _parts(self, reader: JsonColumns, messages: Sequence[Message]) -> list[tuple[Mapped, bool]]:
+    def _parts(self, reader: JsonColumns, messages: MessageBatch) -> list[tuple[Mapped, bool]]:
         """The parts in order, and whether each was read at once."""
         if len(messages) < _FEW:
             return [(self.map_each(messages), False)]
@@ -97,7 +98,7 @@ class Mapper:
             first = self._parts(reader, messages[:half])
             return [*first, *self._parts(reader, messages[half:])]
 
-    def map_at_once(self, reader: JsonColumns, messages: Sequence[Message]) -> Mapped:
+    def map_at_once(self, reader: JsonColumns, messages: MessageBatch) -> Mapped:
         """Misfit if any message is not plain."""
         read = iter(reader.read(messages))
         columns: dict[str, pa.Array] = {}
@@ -110,38 +111,40 @@ class Mapper:
             if faults:
                 raise Misfit
             columns[column.column] = pa.array(values, known.arrow)
-        return Mapped(columns, [message.offset for message in messages], [])
+        return Mapped(columns, messages.offsets, [])
 
-    def map_each(self, messages: Sequence[Message]) -> Mapped:
+    def map_each(self, messages: MessageBatch) -> Mapped:
         """Document by document: the meaning of a mapping."""
         dead: list[DeadLetter] = []
-        kept: list[Message] = []
+        kept: list[int] = []
         documents: list[Any] = []
-        for message in messages:
+        for row, value in enumerate(messages.values.to_pylist()):
             try:
-                document = self._parse(message.value or b"")
+                document = self._parse(value)
             except (ValueError, RecursionError) as error:
-                dead.append(DeadLetter(message, f"is not JSON: {_cause(error)}"))
+                dead.append(DeadLetter(messages[row], f"is not JSON: {_cause(error)}"))
                 continue
             if type(document) is not dict:
-                dead.append(DeadLetter(message, "is JSON, but not an object"))
+                dead.append(DeadLetter(messages[row], "is JSON, but not an object"))
                 continue
-            kept.append(message)
+            kept.append(row)
             documents.append(document)
+        if dead:
+            messages = messages.take(np.array(kept, np.int64))
         values: list[list[Any]] = []
         faults: dict[int, tuple[str, str]] = {}
         for column, known in self.columns:
-            values.append(_column(column, known, kept, documents, faults))
+            values.append(_column(column, known, messages, documents, faults))
         if faults:
-            dead += [DeadLetter(kept[row], *faults[row]) for row in faults]
-            good = [row for row in range(len(kept)) if row not in faults]
+            dead += [DeadLetter(messages[row], *faults[row]) for row in faults]
+            good = [row for row in range(len(messages)) if row not in faults]
             values = [[column[row] for row in good] for column in values]
-            kept = [kept[row] for row in good]
+            messages = messages.take(np.array(good, np.int64))
         columns = {
             column.column: pa.array(cells, known.arrow)
             for (column, known), cells in zip(self.columns, values, strict=True)
         }
-        return Mapped(columns, [message.offset for message in kept], dead)
+        return Mapped(columns, messages.offsets, dead)
 
 
 def _joined(parts: Sequence[Mapped], columns: Sequence[tuple[Column, ColumnType]]) -> Mapped:
@@ -152,7 +155,7 @@ def _joined(parts: Sequence[Mapped], columns: Sequence[tuple[Column, ColumnType]
             column.column: pa.concat_arrays([part.columns[column.column] for part in parts])
             for column, _ in columns
         },
-        [offset for part in parts for offset in part.offsets],
+        np.concatenate([part.offsets for part in parts]),
         [letter for part in parts for letter in part.dead],
     )
 
@@ -176,7 +179,7 @@ def _refuse(name: str) -> None:
 def _column(
     column: Column,
     known: ColumnType,
-    messages: Sequence[Message],
+    messages: MessageBatch,
     documents: Sequence[Any],
     faults: dict[int, tuple[str, str]],
 ) -> list[Any]:
@@ -210,13 +213,13 @@ def _fits(raw: list[Any], known: ColumnType) -> bool:
     return True
 
 
-def _raw(column: Column, messages: Sequence[Message], documents: Sequence[Any]) -> list[Any]:
+def _raw(column: Column, messages: MessageBatch, documents: Sequence[Any]) -> list[Any]:
     if column.path is not None:
         return _at(column.path.split("."), documents)
     if column.header is not None:
-        return [_header(message, column.header) for message in messages]
+        return [_header(headers, column.header) for headers in _headers(messages)]
     if column.kafka is not None:
-        return [_of_kafka(message, column.kafka) for message in messages]
+        return _of_kafka(messages, column.kafka)
     constant = column.constant
     if column_type(column.type, column.unit).exact_numbers:
         constant = _exact(constant)
@@ -246,19 +249,32 @@ def _exact(value: Any) -> Any:
     return Decimal(repr(value)) if type(value) is float else value
 
 
-def _header(message: Message, name: str) -> Any:
-    values = [value for key, value in message.headers if key == name]
+def _headers(messages: MessageBatch) -> list[tuple[tuple[str, bytes | None], ...]]:
+    if messages.headers is None:
+        return [()] * len(messages)
+    return [messages.headers_of(row) for row in range(len(messages))]
+
+
+def _header(headers: Sequence[tuple[str, bytes | None]], name: str) -> Any:
+    values = [value for key, value in headers if key == name]
     return _decoded(values[-1]) if values else _ABSENT
 
 
-def _of_kafka(message: Message, field: str) -> Any:
-    if field == "key":
-        return _decoded(message.key)
-    if field == "headers":
-        return {key: _decoded(value) for key, value in message.headers}
-    if field == "timestamp":
-        return message.timestamp
-    return getattr(message, field)
+def _of_kafka(messages: MessageBatch, field: KafkaField) -> list[Any]:
+    count = len(messages)
+    match field:
+        case "key":
+            return [_decoded(key) for key in messages.keys.to_pylist()]
+        case "headers":
+            return [{key: _decoded(value) for key, value in each} for each in _headers(messages)]
+        case "timestamp":
+            return [None if each == NO_TIMESTAMP else each for each in messages.timestamps.tolist()]
+        case "offset":
+            return list(messages.offsets.tolist())
+        case "partition":
+            return [messages.partition] * count
+        case "topic":
+            return [messages.topic] * count
 
 
 def _decoded(value: bytes | None) -> str | None:

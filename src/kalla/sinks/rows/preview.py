@@ -80,17 +80,16 @@ def preview(messages: Sequence[Message], rules: RowRules, limit: int = 50) -> Pr
         counts["refusal_count"] += len(result.dead)
         counts["filtered_count"] += len(result.filtered)
         counts["skipped"] += len(result.skipped)
-        names = list(result.columns)
-        cells = [column.to_pylist() for column in result.columns.values()]
-        for offset, *values in list(zip(result.offsets, *cells, strict=True))[: limit - len(rows)]:
-            shown = dict(zip(names, map(_shown, values), strict=True))
+        listed = result.columns.slice(0, limit - len(rows)).to_pylist()
+        for offset, values in zip(result.offsets.tolist(), listed, strict=False):
+            shown = {name: _shown(value) for name, value in values.items()}
             rows.append(PreviewRow(partition=partition, offset=offset, values=shown))
         refusals += [
             Refusal(sample=Sample.of(each.message), reason=each.reason, field=each.field)
             for each in result.dead[: limit - len(refusals)]
         ]
         filtered += [
-            Sample.of(by_offset[each]) for each in result.filtered[: limit - len(filtered)]
+            Sample.of(by_offset[each]) for each in result.filtered[: limit - len(filtered)].tolist()
         ]
     transform.close()
     return Preview(samples=len(messages), rows=rows, refusals=refusals, filtered=filtered, **counts)

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from kalla.sinks.model import RowRules
 from kalla.sinks.rows.filters import Filter, Place
 from kalla.sinks.rows.mapping import DeadLetter, Mapper
-from kalla.sinks.servers.message_ranges import Message
+from kalla.sinks.servers.message_ranges import Integers, Message, MessageBatch
+
+_NONE: Integers = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Transformed:
     """Every message is in exactly one of: a row, `dead`, `skipped`, `filtered`."""
 
-    columns: dict[str, pa.Array]
-    offsets: list[int]  # of the rows
+    columns: pa.Table
+    offsets: Integers  # of the rows
     dead: list[DeadLetter]  # by offset
-    skipped: list[int]  # offsets of tombstones
-    filtered: list[int]  # offsets of rows that a filter left out
+    skipped: Integers  # offsets of tombstones
+    filtered: Integers  # offsets of rows that a filter left out
 
 
 class Transform:
@@ -41,55 +44,58 @@ class Transform:
         if self._filter is not None:
             self._filter.close()
 
-    def apply(self, messages: Sequence[Message]) -> Transformed:
-        """`messages` are of one partition, each offset once."""
-        skipped: list[int] = []
+    def apply(self, given: Sequence[Message]) -> Transformed:
+        """`given` are of one partition, each offset once, in their order."""
+        messages = MessageBatch.of(given)
         dead: list[DeadLetter] = []
-        valued = [message for message in messages if message.value is not None]
-        for message in messages:
-            if message.value is None:
-                if self.rules.tombstones == "dead_letter":
-                    dead.append(DeadLetter(message, "has no value (a tombstone)"))
-                else:
-                    skipped.append(message.offset)
+        skipped, valued = _NONE, messages
+        if messages.values.null_count:
+            empty = messages.values.is_null().to_numpy(zero_copy_only=False)
+            valued = messages.take(np.flatnonzero(~empty))
+            if self.rules.tombstones == "dead_letter":
+                dead = [
+                    DeadLetter(messages[row], "has no value (a tombstone)")
+                    for row in map(int, np.flatnonzero(empty))
+                ]
+            else:
+                skipped = messages.offsets[empty]
         mapped = self.mapper.map(valued)
         dead += mapped.dead
-        columns, offsets, filtered = mapped.columns, mapped.offsets, []
-        if self._filter is not None and offsets:
-            place = Place(messages[0].topic, messages[0].partition, offsets)
-            passing = self._filter.passing(columns, place)
-            kept = [row for row, passes in enumerate(passing.rows) if passes]
-            by_offset = {message.offset: message for message in valued}
-            dead += [
-                DeadLetter(by_offset[offsets[row]], reason)
-                for row, reason in passing.faults.items()
-            ]
-            filtered = [
-                offsets[row]
-                for row, passes in enumerate(passing.rows)
-                if not passes and row not in passing.faults
-            ]
-            if len(kept) < len(offsets):
-                chosen = pa.array(kept, pa.int64())
-                columns = {name: column.take(chosen) for name, column in columns.items()}
-                offsets = [offsets[row] for row in kept]
+        columns, offsets, filtered = pa.table(mapped.columns), mapped.offsets, _NONE
+        if self._filter is not None and len(offsets):
+            place = Place(messages.topic, messages.partition, offsets)
+            passing = self._filter.passing(mapped.columns, place)
+            out = ~passing.rows
+            for row, reason in passing.faults.items():
+                (letter,) = valued.between(offsets[row], offsets[row] + 1)
+                dead.append(DeadLetter(letter, reason))
+                out[row] = False
+            filtered = offsets[out]
+            if not passing.rows.all():
+                columns = columns.filter(pa.array(passing.rows))
+                offsets = offsets[passing.rows]
         dead.sort(key=lambda each: each.message.offset)
         result = Transformed(columns, offsets, dead, skipped, filtered)
         _check(messages, result)
         return result
 
+    def joined(self, parts: Sequence[Transformed]) -> Transformed:
+        """The results of one batch after another as one; of none, no rows."""
+        empty = {column.column: pa.array([], known.arrow) for column, known in self.mapper.columns}
+        return Transformed(
+            pa.concat_tables([pa.table(empty), *(part.columns for part in parts)]),
+            np.concatenate([_NONE, *(part.offsets for part in parts)]),
+            [letter for part in parts for letter in part.dead],
+            np.concatenate([_NONE, *(part.skipped for part in parts)]),
+            np.concatenate([_NONE, *(part.filtered for part in parts)]),
+        )
 
-def _check(messages: Sequence[Message], result: Transformed) -> None:
+
+def _check(messages: MessageBatch, result: Transformed) -> None:
     """One message is one result, by offset: a parser that loses or splits one is found here."""
-    found = sorted(
-        [
-            *result.offsets,
-            *(each.message.offset for each in result.dead),
-            *result.skipped,
-            *result.filtered,
-        ]
-    )
-    if found != [message.offset for message in messages]:
+    dead = np.array([each.message.offset for each in result.dead], np.int64)
+    found = np.sort(np.concatenate([result.offsets, dead, result.skipped, result.filtered]))
+    if not np.array_equal(found, messages.offsets):
         raise AssertionError(f"{len(messages)} messages became {len(found)} results, not the same")
-    if any(len(column) != len(result.offsets) for column in result.columns.values()):
-        raise AssertionError("a column has more or fewer values than there are rows")
+    if result.columns.num_rows != len(result.offsets):
+        raise AssertionError("there are more or fewer rows than offsets of rows")

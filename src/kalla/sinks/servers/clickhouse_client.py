@@ -106,7 +106,7 @@ class ClickHouse:
         rows = str(max(batch.num_rows, 1))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_table(batch)
+            writer.write_table(batch.combine_chunks())  # one record batch is one block
         settings = {
             "query": statement,
             "async_insert": "0",

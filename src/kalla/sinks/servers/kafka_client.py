@@ -3,13 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kalla.errors import InvalidInput, Problem
+from kalla.sinks.servers.message_ranges import MessageBatch
 
 Setting = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a partition's consumer had."""
+
+    messages: MessageBatch
+    log_end: int  # the end of the log, if it was reached behind these messages; else -1
+
+
+class FetchFailed(Exception):
+    """An error of Kafka's in place of messages."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class PartitionConsumer(Protocol):
+    """Fetches one partition from an offset on."""
+
+    def fetch(self, most: int, seconds: float) -> Fetched:
+        """Wait for so many, but no longer; FetchFailed if Kafka does not give them."""
+
+    def position(self) -> int:
+        """What comes next, also behind offsets without a message; negative: not known."""
+
+    def close(self) -> None: ...
 
 
 def open_consumer(settings: Mapping[str, Setting]) -> Consumer:

@@ -1,40 +1,21 @@
-"""Reads frozen ranges of offsets from Kafka; a range ends by position, never by a count."""
+"""Messages of Kafka: one by one, and as the columns of a batch."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import overload
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    TIMESTAMP_NOT_AVAILABLE,
-    KafkaError,
-    TopicPartition,
-)
-from confluent_kafka import Message as RawMessage
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from kalla.errors import Unavailable
-from kalla.sinks.servers.kafka_client import Setting, open_consumer
+Integers = npt.NDArray[np.int64]
 
-_MOST_AT_ONCE = 20_000
-_MOST_OPEN = 32
+NO_TIMESTAMP = -1
 
-# Kalla's own settings of a reader; what a pipeline says comes before them.
-READER: dict[str, Setting] = {
-    "group.id": "kalla-reader",  # never joined nor committed: assign() alone
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "auto.offset.reset": "error",
-    "isolation.level": "read_committed",
-    "fetch.wait.max.ms": 50,
-    "fetch.max.bytes": 52_428_800,
-    "max.partition.fetch.bytes": 8_388_608,
-    "queued.max.messages.kbytes": 32_768,
-    "queued.min.messages": 100_000,
-}
+_BINARY = pa.large_binary()
+_HEADERS = pa.large_list(pa.struct([("name", _BINARY), ("value", _BINARY)]))
 
 
 class OffsetsGone(Exception):
@@ -65,112 +46,118 @@ class OffsetRange:
         return f"{self.topic}/{self.partition} {self.start}..{self.end - 1}"
 
 
-class Reader:
-    """Consumers by partition, kept open so that the next range is on its way already."""
+@dataclass(frozen=True, eq=False)
+class MessageBatch(Sequence[Message]):
+    """Messages of one partition by rising offset, without a Python object for each of them."""
 
-    def __init__(self, settings: Mapping[str, Setting]) -> None:
-        self._settings: dict[str, Setting] = {**settings, **READER}
-        self._open: dict[tuple[str, int], _Partition] = {}
+    topic: str
+    partition: int
+    offsets: Integers
+    timestamps: Integers  # NO_TIMESTAMP where there is none
+    keys: pa.LargeBinaryArray
+    values: pa.LargeBinaryArray
+    headers: pa.LargeListArray | None  # None: no message has any
 
-    def read(self, wanted: OffsetRange, seconds: float) -> list[Message]:
-        """Every message of the range. Compaction and transactions leave offsets without one."""
-        key = (wanted.topic, wanted.partition)
-        partition = self._open.pop(key, None)
-        if partition is not None and partition.position != wanted.start:
-            partition.close()
-            partition = None
-        if partition is None:
-            while len(self._open) >= _MOST_OPEN:
-                self._open.pop(next(iter(self._open))).close()
-            partition = _Partition(self._settings, wanted)
-        try:
-            messages = partition.read(wanted, seconds)
-        except BaseException:
-            partition.close()
-            raise
-        self._open[key] = partition
-        return messages
-
-    def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
-
-
-class _Partition:
-    def __init__(self, settings: Mapping[str, Setting], wanted: OffsetRange) -> None:
-        self.position = wanted.start
-        self._consumer = open_consumer(settings)
-        self._consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-        self._ahead: list[RawMessage] = []
-
-    def read(self, wanted: OffsetRange, seconds: float) -> list[Message]:
-        found: list[RawMessage] = []
-        deadline = time.monotonic() + seconds
-        batch, self._ahead = self._ahead, []
-        while True:
-            for index, message in enumerate(batch):
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        # Its offset is the end of the log: all before it was seen.
-                        if (message.offset() or 0) >= wanted.end:
-                            self._ahead = batch[index + 1 :]
-                            self.position = wanted.end
-                            return _copied(found)
-                        continue
-                    _refuse(error, wanted)
-                offset = message.offset() or 0
-                if offset >= wanted.end:
-                    self._ahead = batch[index:]
-                    self.position = wanted.end
-                    return _copied(found)
-                if offset >= wanted.start:
-                    found.append(message)
-                    if offset == wanted.end - 1:
-                        self._ahead = batch[index + 1 :]
-                        self.position = wanted.end
-                        return _copied(found)
-            if time.monotonic() > deadline:
-                raise Unavailable(f"Kafka did not deliver {wanted} within {seconds:.0f} s")
-            batch = self._consumer.consume(_MOST_AT_ONCE, 0.1)
-            if not batch and self._passed(wanted):
-                self.position = wanted.end
-                return _copied(found)
-
-    def _passed(self, wanted: OffsetRange) -> bool:
-        """Whether the position is beyond the end without a message: transaction markers."""
-        (place,) = self._consumer.position([TopicPartition(wanted.topic, wanted.partition)])
-        return place.offset != OFFSET_INVALID and place.offset >= wanted.end
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
-def _refuse(error: KafkaError, wanted: OffsetRange) -> None:
-    gone = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
-    if error.code() in gone:
-        raise OffsetsGone(f"Kafka no longer has all of {wanted}: {error.str()}")
-    raise Unavailable(f"Kafka cannot be read ({wanted}): {error.str()}")
-
-
-def _copied(raw: list[RawMessage]) -> list[Message]:
-    messages = []
-    for each in raw:
-        kind, moment = each.timestamp()
-        headers = cast("list[tuple[str, bytes | None]] | None", each.headers())
-        messages.append(
-            Message(
-                each.topic() or "",
-                each.partition() or 0,
-                each.offset() or 0,
-                None if kind == TIMESTAMP_NOT_AVAILABLE else moment,
-                _bytes(each.key()),
-                _bytes(each.value()),
-                tuple((name, _bytes(value)) for name, value in headers) if headers else (),
-            )
+    @classmethod
+    def of(cls, messages: Sequence[Message]) -> MessageBatch:
+        """The same messages; a batch comes back as it is."""
+        if isinstance(messages, MessageBatch):
+            return messages
+        headers = [
+            [{"name": name.encode(), "value": value} for name, value in each.headers]
+            for each in messages
+        ]
+        times = [NO_TIMESTAMP if each.timestamp is None else each.timestamp for each in messages]
+        return cls(
+            messages[0].topic if messages else "",
+            messages[0].partition if messages else 0,
+            np.array([each.offset for each in messages], np.int64),
+            np.array(times, np.int64),
+            pa.array([each.key for each in messages], _BINARY),
+            pa.array([each.value for each in messages], _BINARY),
+            pa.array(headers, _HEADERS) if any(headers) else None,
         )
-    return messages
+
+    @property
+    def value_bytes(self) -> int:
+        ends = np.frombuffer(self.values.buffers()[1], np.int64)
+        return int(ends[self.values.offset + len(self)] - ends[self.values.offset])
+
+    def between(self, start: int, end: int) -> MessageBatch:
+        """The messages from the offset `start` up to but not including `end`."""
+        low, high = np.searchsorted(self.offsets, [start, end])
+        return self[low:high]
+
+    def take(self, rows: Integers) -> MessageBatch:
+        chosen = pa.array(rows)
+        return MessageBatch(
+            self.topic,
+            self.partition,
+            self.offsets[rows],
+            self.timestamps[rows],
+            self.keys.take(chosen),
+            self.values.take(chosen),
+            None if self.headers is None else self.headers.take(chosen),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> MessageBatch: ...
+
+    def __getitem__(self, place: int | slice) -> Message | MessageBatch:
+        if isinstance(place, slice):
+            return MessageBatch(
+                self.topic,
+                self.partition,
+                self.offsets[place],
+                self.timestamps[place],
+                self.keys[place],
+                self.values[place],
+                None if self.headers is None else self.headers[place],
+            )
+        timestamp = int(self.timestamps[place])
+        return Message(
+            self.topic,
+            self.partition,
+            int(self.offsets[place]),
+            None if timestamp == NO_TIMESTAMP else timestamp,
+            self.keys[place].as_py(),
+            self.values[place].as_py(),
+            self.headers_of(place),
+        )
+
+    def headers_of(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
+        if self.headers is None:
+            return ()
+        return tuple(
+            (each["name"].decode("utf-8", "replace"), each["value"])
+            for each in self.headers[row].as_py()
+        )
+
+    def __iter__(self) -> Iterator[Message]:
+        return (self[row] for row in range(len(self)))
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def binary_column(lengths: Integers, data: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
+    """Values that lie behind each other; a negative length is a null."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.maximum(lengths, 0), out=ends[1:])
+    present = lengths >= 0
+    known = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    buffers = [known, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(_BINARY, len(lengths), buffers)
+
+
+def header_column(
+    counts: Integers, names: pa.LargeBinaryArray, values: pa.LargeBinaryArray
+) -> pa.LargeListArray | None:
+    """The headers of messages that have so many of them each."""
+    if not len(names):
+        return None
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    pairs = pa.StructArray.from_arrays([names, values], names=["name", "value"])
+    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pairs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kalla.sinks.servers.consumer_lag import log_ends
-from kalla.sinks.servers.message_ranges import Message, OffsetRange, OffsetsGone, Reader
+from kalla.sinks.servers.message_ranges import Message, OffsetRange, OffsetsGone
+from kalla.sinks.servers.reader import Reader
 
 _SECONDS = 15.0
 
@@ -24,7 +25,9 @@ def take_samples(settings: Mapping[str, str], topic: str, limit: int) -> list[Me
             for start, end in ((low, middle), (max(middle, high - share), high)):
                 if end > start and len(found) < limit:
                     try:
-                        found += reader.read(OffsetRange(topic, partition, start, end), _SECONDS)
+                        span = OffsetRange(topic, partition, start, end)
+                        for batch in reader.read(span, _SECONDS):
+                            found += batch
                     except OffsetsGone:  # retention was quicker: other samples do
                         continue
     finally:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 from kalla.errors import Unavailable
-from kalla.sinks.kernel import Delivery, Facts, Kernel
+from kalla.sinks.kernel import Delivery, Facts, Kernel, prepare
 from kalla.sinks.records.letters import (
     Chunk,
     ChunkRequest,
@@ -127,6 +127,7 @@ def main() -> None:
         try:
             if request[0] == "open":
                 connections: Connections = request[1]
+                prepare()
                 kernel = Kernel(connections.kafka, connections.target, connections.dead_letters)
                 server = ClickHouse(connections.target)
                 letters = connections.dead_letters

@@ -13,7 +13,7 @@ from kalla import logs
 from kalla.errors import KallaError, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
-from kalla.sinks.kernel import Delivery, Facts, Kernel
+from kalla.sinks.kernel import Delivery, Facts, Kernel, prepare
 from kalla.sinks.servers.message_ranges import OffsetsGone
 from kalla.sinks.slots.child import Child, Connections
 from kalla.spark.placing import place
@@ -122,6 +122,5 @@ def deliver_in_task(connections: Connections, delivery: Delivery, deadline: floa
 
 
 def _nothing(number: int) -> int:
-    import kalla.sinks.kernel  # noqa: F401 -- what a task needs, imported before one matters
-
+    prepare()  # before an intent waits for it
     return number
