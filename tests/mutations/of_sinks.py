@@ -19,7 +19,7 @@ SINKS = (
     mutant(
         "the upper slots of a sink stay held",
         "sinks/slots/reconciling.py",
-        "            await self._keeper.trim(record.resource, record.replicas)\n",
+        "        await self._keeper.trim(record.resource, record.replicas)\n",
         "",
         GIVEN_UP,
         trap=11,
