@@ -142,9 +142,9 @@ async def test_evidence_is_sorted_turned_and_filtered(
         span = page.locator("#evidence .range")
         await expect(keys.first).to_have_text("INV-00391")  # the largest amount
         await expect(span).to_have_text("1–25 of 80 rows")
-        await page.get_by_role("link", name="record key").click()
+        await page.get_by_role("link", name="left key").click()
         await expect(keys.first).to_have_text("INV-00000")
-        await expect(page.get_by_role("columnheader", name="record key")).to_have_attribute(
+        await expect(page.get_by_role("columnheader", name="left key")).to_have_attribute(
             "aria-sort", "ascending"
         )
         await page.get_by_role("link", name="Next", exact=True).click()
@@ -158,7 +158,7 @@ async def test_evidence_is_sorted_turned_and_filtered(
         await page.get_by_label("Value").fill("200")
         await page.get_by_label("Value").press("Enter")
         await expect(rows).to_have_count(4)
-        await expect(page.locator(".chip")).to_contain_text("amount is less than 200")
+        await expect(page.locator(".chip")).to_contain_text("left amount is less than 200")
         await expect(page.get_by_label("Value")).to_have_value("")
         await page.get_by_label("Value").fill("nobody")
         await page.get_by_role("button", name="Filter").click()
@@ -176,9 +176,38 @@ async def test_evidence_is_sorted_turned_and_filtered(
         await page.locator(".chip").click()
         await expect(span).to_have_text("1–25 of 120 rows")
 
-        # Of one match in parts there are several rows.
+        # A match in parts is one item, with its parts below it.
         await page.get_by_role("link", name="Matched 280 matches").click()
-        await expect(span).to_have_text("1–25 of 320 rows of 280 matches")
+        await expect(span).to_have_text("1–25 of 280 matches")
+        await page.get_by_label("Column").select_option("cardinality")
+        await page.get_by_label("Value").fill("1:N")
+        await page.get_by_role("button", name="Filter").click()
+        await expect(span).to_have_text("1–25 of 40 matches")
+        await expect(page.locator("tr.item").first).to_contain_text("1 left to 2 right")
+        await expect(page.locator("tr.part")).to_have_count(50)
+        assert await page.evaluate("window.stillHere")
+
+
+async def test_an_exception_opens_beside_its_closest_candidate(
+    browser: Browser, site: Site, address: str, evidence: str
+) -> None:
+    run_id = await adopted(site, evidence)
+    async with visiting(browser, site, address, f"/runs/{run_id}") as page:
+        await page.evaluate("window.stillHere = true")
+        await page.get_by_role("link", name="INV-00391", exact=True).click()
+        panel = page.locator("#exception")
+        await expect(panel.get_by_role("heading")).to_have_text("left INV-00391")
+        await expect(panel).to_contain_text("tolerance(amount, amount) fails, 2837 against 2832")
+        row = panel.get_by_role("row", name="amount")
+        await expect(row).to_contain_text("fails by -5")
+        await expect(row.locator(".differs")).to_have_text("2832.00 (differs)")
+        await expect(panel.get_by_role("row", name="ref").locator(".differs")).to_have_count(0)
+        await panel.get_by_role("link", name="Close").click()
+        await expect(panel).to_have_count(0)
+        await page.locator("#evidence").get_by_role("link", name="Ambiguous").click()
+        await page.locator("#evidence tbody th a").first.click()
+        await expect(panel).to_contain_text("it may belong to")
+        await expect(panel.locator("thead th")).to_have_count(4)  # two candidates
         assert await page.evaluate("window.stillHere")
 
 
@@ -220,10 +249,10 @@ async def test_choosing_a_run_to_compare_with_keeps_the_rows_that_are_shown(
     async with visiting(browser, site, address, f"/runs/{second}?{asked}") as page:
         await page.get_by_role("link", name="Next").click()
         rows = page.locator("#evidence .range")
-        await expect(rows).to_have_text("26–50 of 240 rows")
+        await expect(rows).to_have_text("26–50 of 240 matches")
         await page.get_by_label("with run").select_option(str(first))
         await expect(page.locator("#comparison")).to_contain_text(f"From run {first} to run")
-        await expect(rows).to_have_text("26–50 of 240 rows")
+        await expect(rows).to_have_text("26–50 of 240 matches")
         await expect(page.locator(".chip")).to_have_text("rule is paid in full ×")
 
 
@@ -239,7 +268,7 @@ async def test_an_open_comparison_stays_when_the_rows_are_sorted_filtered_and_tu
             await expect(chosen).to_have_value(str(first))
             await expect(table.get_by_role("row", name="unchanged")).to_be_visible()
 
-        await page.get_by_role("link", name="record key").click()
+        await page.get_by_role("link", name="left key").click()
         await expect(keys.first).to_have_text("INV-00000")
         await stays()
         await page.get_by_role("link", name="Next", exact=True).click()
@@ -247,7 +276,7 @@ async def test_an_open_comparison_stays_when_the_rows_are_sorted_filtered_and_tu
         await stays()
         await page.get_by_label("Value").fill("INV-0000")
         await page.get_by_role("button", name="Filter").click()
-        await expect(page.locator(".chip")).to_have_text("record key contains INV-0000 ×")
+        await expect(page.locator(".chip")).to_have_text("left key contains INV-0000 ×")
         await stays()
         await page.locator(".chip").click()
         await expect(rows).to_have_text("1–25 of 80 rows")

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,19 @@ import pyarrow.parquet as pq
 from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.plan import plan
-from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.recipe.model import (
+    SIDES,
+    DateWindow,
+    Fuzzy,
+    Recipe,
+    Rule,
+    Side,
+    Tolerance,
+)
 from kalla.reconcile.session.duckdb_engine import Resources
 from tests.reference.evidence import Ambiguous, Matched, Result, Table, Type, Unmatched
 
+_TOLD = {each.name for each in fields(Unmatched)} - {"side", "attempted_rules"}
 _PLACES = 6  # of a decimal
 _ARROW: Mapping[Type, Any] = {
     "text": pa.string(),
@@ -40,7 +50,7 @@ _DUCKDB: Mapping[Type, str] = {
 def reconcile(recipe: Recipe, left: Table, right: Table, digits: int = 38) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         run(recipe, {"left": left, "right": right}, Path(folder), digits)
-        return read(Path(folder))
+        return read(Path(folder), recipe)
 
 
 def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path, digits: int = 38) -> Facts:
@@ -50,8 +60,9 @@ def run(recipe: Recipe, tables: Mapping[Side, Table], folder: Path, digits: int 
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
 
 
-def read(folder: Path) -> Result:
+def read(folder: Path, recipe: Recipe) -> Result:
     """The evidence in a folder."""
+    rules = {rule.name: rule for rule in recipe.rules}
 
     def rows(dataset: str) -> list[dict[str, Any]]:
         return [
@@ -75,7 +86,7 @@ def read(folder: Path) -> Result:
             row["rule"],
             row["status"],
             row["cardinality"],
-            tuple(json.loads(row["differences"]).values()),
+            differences(row, rules[row["rule"]]),
             row["interchangeable"],
             row["fifo"],
         )
@@ -94,10 +105,34 @@ def read(folder: Path) -> Result:
     ]
     for side in SIDES:
         for row in rows(f"unmatched_{side}"):
-            del row["amount"], row["currency"]
             attempted = tuple(row.pop("attempted_rules"))
-            found.append(Unmatched(side=side, attempted_rules=attempted, **row))
+            told = {name: value for name, value in row.items() if name in _TOLD}
+            found.append(Unmatched(side=side, attempted_rules=attempted, **told))
     return Result.of(*found)
+
+
+def differences(row: Mapping[str, Any], rule: Rule) -> tuple[str, ...]:
+    """By how much each check of its rule was missed, in their order; of a check that holds or does
+    not, nothing."""
+    seen: Counter[str] = Counter()
+    texts = []
+    for check in rule.checks:
+        label = f"difference.{getattr(check, 'op', '')}({check.left}, {check.right})"
+        if not isinstance(check, Tolerance | DateWindow | Fuzzy):
+            texts += ["0"] if row["cardinality"] == "1:1" else []
+            continue
+        seen[label] += 1
+        more = f" #{seen[label]}" if seen[label] > 1 else ""
+        found = [row.get(f"{label}{kind}{more}") for kind in ("", " time")]
+        texts += [_text(value) for value in found if value is not None]
+    return tuple(texts)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Decimal):
+        text = f"{value:f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return str(value)
 
 
 def write(table: Table, path: Path, digits: int = 38) -> plan.Input:

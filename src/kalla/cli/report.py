@@ -56,7 +56,9 @@ def print_report(report: Report, see_more: str) -> None:
         for each in report.largest_exceptions:
             amount = "" if each.amount is None else f" {money(each.amount)}"
             amount += f" {each.currency}" if each.currency else ""
-            line = f"{each.side} {shortened(each.record_key)}{amount}: {each.reason}"
+            line = (
+                f"{report.name_of(each.side)} {shortened(each.record_key)}{amount}: {each.reason}"
+            )
             console.print(f"  {visible(line)}", markup=False)
     console.print(f"\nEvidence for every row: {visible(report.evidence)}", markup=False)
     console.print(f"To see it in the pages: {visible(see_more)}", markup=False)
@@ -68,7 +70,10 @@ def _figures(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for column in ("rule", ""):
         table.add_column(column, no_wrap=True)
-    for column in ("matches", "left rows", "left sum", "right rows", "right sum", "ambiguous"):
+    sides = [
+        f"{escape(visible(report.name_of(side)))} {of}" for side in SIDES for of in ("rows", "sum")
+    ]
+    for column in ("matches", *sides, "ambiguous"):
         table.add_column(column, justify="right", no_wrap=True)
     for rule in report.rules:
         table.add_row(

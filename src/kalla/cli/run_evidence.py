@@ -58,7 +58,7 @@ def export(
             with Client(_PATIENCE_SECONDS) as client:
                 client.download(f"/api/runs/{run}/evidence/{part}", file, **query)
             return
-        orders = tuple(Order.parse(each) for each in sort.split(",") if each)
+        orders = Order.parse_all(sort)
         rows = evidence_pages.Query(tuple(map(Filter.parse, filters or [])), orders)
         write(run.rstrip("/"), part, rows, wanted, file, _storage(), bom=bom)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile import kernel
-from kalla.reconcile.evidence.writing import differences_json
+from kalla.reconcile.evidence.writing import differences
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
@@ -70,7 +70,7 @@ def test_what_was_found_by_address_can_be_spelled_row_by_row(
     kinds = ("BIGINT", "BIGINT")
     once = match_by_id(tmp_path / "once", TOLERANCES["absolute"], kinds, "left", crowded=False)
     assert once.sides["left"].states["ambiguous"].rows == 0
-    monkeypatch.setattr(differences_json, "FEW", 1)
+    monkeypatch.setattr(differences, "FEW", 1)
     by_row = match_by_id(tmp_path / "rows", TOLERANCES["absolute"], kinds, "left", crowded=False)
     assert digests(by_row) == digests(once)
 

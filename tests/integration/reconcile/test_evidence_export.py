@@ -59,11 +59,11 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, strict=True))
 
 
-def read_sheet(path: Path) -> list[list[tuple[str, str]]]:
-    """The cells of the only sheet: type and value. Says more than a reader that interprets them."""
+def read_sheet(path: Path, number: int = 1) -> list[list[tuple[str, str]]]:
+    """The cells of a sheet: type and value. Says more than a reader that interprets them."""
     space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
     with zipfile.ZipFile(path) as book:
-        root = ElementTree.fromstring(book.read("xl/worksheets/sheet1.xml"))  # noqa: S314
+        root = ElementTree.fromstring(book.read(f"xl/worksheets/sheet{number}.xml"))  # noqa: S314
     assert root.find(f".//{space}f") is None  # no formula anywhere
     return [
         [
@@ -96,7 +96,8 @@ def test_every_format_has_the_rows_of_the_pages_in_their_order(
                 assert row[name] == ("" if value is None else str(value).replace("False", "false"))
 
     head, *cells = read_sheet(exported(evidence, part, "xlsx", tmp_path))
-    assert [name.removesuffix(" (UTC)") for _, name in head] == names
+    words = list(shown.labels.texts(part, names).values())
+    assert [name.removesuffix(" (UTC)") for _, name in head] == words
     assert len(cells) == shown.total
 
 
@@ -213,18 +214,23 @@ def test_more_rows_than_a_sheet_holds_are_refused_with_a_way_out(
 
 
 @pytest.mark.parametrize("style", ["csv", "parquet", "xlsx"])
-def test_a_part_without_files_is_a_file_with_a_header(tmp_path: Path, style: Format) -> None:
-    (tmp_path / "metadata.json").write_text('{"datasets": {"ambiguous": {"files": []}}}')
+def test_a_part_without_files_is_a_file_with_a_header(
+    evidence: str, tmp_path: Path, style: Format
+) -> None:
+    document = json.loads(Path(evidence, "metadata.json").read_text())
+    document["datasets"]["ambiguous"]["files"] = []
+    (tmp_path / "metadata.json").write_text(json.dumps(document))
     path = exported(str(tmp_path), "ambiguous", style, tmp_path)
     columns = ["record_key", "side", "amount", "currency"]
-    columns += ["rule", "candidates", "candidate_count", "reason"]
+    columns += ["rule", "candidates", "candidate_count", "reason", "date"]
     if style == "parquet":
         found = pq.read_table(path)
         assert (found.column_names, found.num_rows) == (columns, 0)
     elif style == "csv":
         assert path.read_bytes() == ",".join(columns).encode() + b"\r\n"
     else:
-        assert [[text for _, text in row] for row in read_sheet(path)] == [columns]
+        words = [each.replace("_", " ") for each in columns]
+        assert [[text for _, text in row] for row in read_sheet(path)] == [words]
 
 
 @pytest.mark.parametrize("style", FORMATS)

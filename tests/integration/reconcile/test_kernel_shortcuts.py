@@ -22,7 +22,7 @@ import pytest
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel
-from kalla.reconcile.evidence.writing import datasets, differences_json
+from kalla.reconcile.evidence.writing import datasets, differences
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
@@ -38,6 +38,7 @@ from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns
 from kalla.reconcile.unmatched import nearest_candidates, nearest_in_arrays, nearest_values
 
+DIFFERENCE = "difference.tolerance(amount, amount)"
 DOCS = Path(__file__).parents[3] / "docs" / "evidence.md"
 TYPES = {"id": "BIGINT", "ref": "VARCHAR", "amount": "DECIMAL(12,2)", "currency": "VARCHAR"}
 SCHEMA = pa.schema(
@@ -261,7 +262,9 @@ def test_the_digest_of_matches_can_be_made_from_the_files_alone(
     for row in pq.read_table(tmp_path / "run" / "evidence" / "matched").to_pylist():
         who = UUID(bytes=row["match_id"]) if isinstance(row["match_id"], bytes) else row["match_id"]
         mark = "i" if row["interchangeable"] else "f" if row["fifo"] else ""
-        how = [row[name] for name in ("rule", "status", "cardinality", "differences")]
+        how = [row[name] for name in ("rule", "status", "cardinality")]
+        apart = [row[name] for name in row if name.startswith("difference.")]
+        how += ["∅" if each is None else f"{each.normalize():f}" for each in apart]
         keys = [row["left_key"] or "∅", row["right_key"] or "∅"]
         number = who.int if row["cardinality"] == "1:1" else md5(str(who), *keys)
         total += number * (md5(*how, more=mark) | 1)
@@ -278,9 +281,9 @@ def test_differences_spelled_once_or_row_by_row_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     once = match(tmp_path / "once")
-    found = pq.read_table(tmp_path / "once" / "evidence" / "matched").column("differences")
+    found = pq.read_table(tmp_path / "once" / "evidence" / "matched").column(DIFFERENCE)
     assert 1 < len(set(found.to_pylist())) < len(found)
-    monkeypatch.setattr(differences_json, "FEW", 1)
+    monkeypatch.setattr(differences, "FEW", 1)
     assert digests(match(tmp_path / "by-row")) == digests(once)
 
 

@@ -51,8 +51,10 @@ def match(
         files = sorted((folder / "evidence" / dataset).glob("*.parquet"))
         return [each for file in files for each in pq.read_table(file)[name].to_pylist()]
 
-    keys, told = column("matched", "left_key"), column("matched", "differences")
-    matched = sorted((int(key), said.split('"')[3]) for key, said in zip(keys, told, strict=True))
+    more = "" if kind == "DATE" else " time"
+    keys = column("matched", "left_key")
+    told = column("matched", f"difference.date_window(at, at){more}")
+    matched = sorted((int(key), str(said)) for key, said in zip(keys, told, strict=True))
     return matched, column("unmatched_left", "difference")
 
 

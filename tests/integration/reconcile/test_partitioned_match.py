@@ -293,7 +293,7 @@ def in_buckets(wanted: Recipe, left: Any, right: Any, folder: Path, count: int) 
         side: through_kernel.write(tables[side], folder / f"{side}.parquet") for side in SIDES
     }
     check_conservation(match(plan.make(wanted, inputs), folder, count).sides)
-    return through_kernel.read(folder)
+    return through_kernel.read(folder, wanted)
 
 
 # In the last but one a key is null, and another the text that stands for it; in the last one dates

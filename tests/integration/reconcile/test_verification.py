@@ -182,7 +182,11 @@ def test_a_changed_confidence_or_time_is_named_though_no_digest_has_it(copied: P
 
     found = rewritten(copied, "matched/rule-0.parquet", changed)
     kinds = {claim.split(" of ")[0] for claim in claims_of(found)}
-    assert kinds == {"matched.confidence", "matched.matched_at"}
+    assert kinds == {
+        "matched.confidence",
+        "matched.matched_at",
+        "datasets.matched.sha256.rule-0.parquet",
+    }
 
 
 def test_a_file_that_is_missing_or_cut_is_named(copied: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.plan import recipe_columns
 from kalla.reconcile.recipe.match_sql_checks import held_sql
 from kalla.reconcile.recipe.model import (
     SIDES,
@@ -18,7 +19,6 @@ from kalla.reconcile.recipe.model import (
     Recipe,
     Rule,
     Side,
-    Source,
     Workbook,
 )
 from kalla.reconcile.sql import column_values, row_filters
@@ -74,6 +74,8 @@ class SidePlan:
     currency: Value | None = None
     unread: tuple[tuple[str, str, str, str], ...] = ()  # the same, of rows that filters leave out
     lenient: str | None = None  # the filters, if they let pass what they cannot read
+    date: Value | None = None
+    shown: Mapping[str, str] = field(default_factory=dict)  # columns of evidence alone, and as SQL
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,13 @@ def room(memory: str) -> int:
     return int(Decimal(memory[:-2]) * units[memory[-2:]])
 
 
-def needed(recipe: Recipe, side: Side) -> tuple[str, ...] | None:
-    """The columns that a recipe names; None: any, for SQL of a user may name others."""
-    return _named(recipe, side) if recipe.match_sql is None else None
-
-
 def recipe_hash(recipe: Recipe) -> str:
     """The same for the same meaning: defaults and parameters are filled in, order is none."""
     document = recipe.model_dump(mode="json", exclude={"output", "description", "parameters"})
     for source in document["sources"].values():
+        # What evidence shows of rows, and how it calls a side, is no part of what is matched.
+        del source["date"], source["show"]
+        source["alias"] = None
         # They came later: recipes without them are still those that earlier evidence is of.
         if source["csv"]["thousands"] is None:
             del source["csv"]["thousands"]
@@ -212,9 +212,11 @@ def _side(
     side: Side, recipe: Recipe, given: Input, columns: Columns, rules: Sequence[RulePlan]
 ) -> SidePlan:
     source = recipe.sources[side]
-    amount = _amount(source, side, recipe, columns)
-    names = set(source.primary_key) | set(_columns_used(recipe, side))
+    amount = _amount(side, recipe, columns)
+    names = set(source.primary_key) | set(recipe_columns.used(recipe, side))
     names |= {name for name in (source.amount, source.currency) if name}
+    date, shown = recipe_columns.date(recipe, side), recipe_columns.shown(recipe, side)
+    names |= {*shown, *([date.column] if date else [])}
     own = () if given.filtered else source.filters
     compared = _readings(side, rules, amount)
     return SidePlan(
@@ -230,6 +232,10 @@ def _side(
         else None,
         _unreadable(side, (), [*compared, *row_filters.readings(own, columns)]) if own else (),
         row_filters.leniently(own, columns),
+        column_values.as_date(column_values.value(columns, date.column, date.derive), columns)
+        if date
+        else None,
+        {name: column_values.displayed(columns, name) for name in shown},
     )
 
 
@@ -261,12 +267,9 @@ def _unreadable(
     )
 
 
-def _amount(source: Source, side: Side, recipe: Recipe, columns: Columns) -> Value | None:
+def _amount(side: Side, recipe: Recipe, columns: Columns) -> Value | None:
     """The column whose sum is conserved: named, or the first that a tolerance compares."""
-    name = source.amount
-    if name is None:
-        tolerances = (rule.tolerance for rule in recipe.rules_in_order)
-        name = next((each.column(side) for each in tolerances if each), None)
+    name = recipe_columns.amount(recipe, side)
     return (
         None
         if name is None
@@ -371,28 +374,11 @@ def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] |
     return left, right
 
 
-def _named(recipe: Recipe, side: Side) -> tuple[str, ...]:
-    source = recipe.sources[side]
-    named = [*source.primary_key, *_columns_used(recipe, side)]
-    named += [each.column for each in source.filters]
-    named += [name for name in (source.amount, source.currency) if name]
-    return tuple(dict.fromkeys(named))
-
-
-def _columns_used(recipe: Recipe, side: Side) -> list[str]:
-    names: list[str | None] = []
-    for rule in recipe.rules:
-        names += [condition.column(side) for condition in rule.conditions]
-        names += [each.column for each in rule.filters(side)]
-        names += [rule.left_order if side == "left" else rule.right_order, rule.summed(side)]
-    return [name for name in names if name is not None]
-
-
 def _demand_columns(recipe: Recipe, inputs: Mapping[Side, Input]) -> None:
     """Every column the recipe names is there; `reading` tells this earlier and with more advice."""
     problems = []
     for side in SIDES:
-        for name in _named(recipe, side):
+        for name in recipe_columns.named(recipe, side):
             if name not in inputs[side].types:
                 there = ", ".join(inputs[side].types)
                 missing = f"there is no column {name!r}; there are {there}"

@@ -60,6 +60,10 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
             numbers = [name for name, word in known.items() if word in _NUMBERS]
             yield Finding(path, f"must be an amount, not a {known[column]}", column,
                           did_you_mean(column, numbers) or "name a column of numbers")  # fmt: skip
+        elif wanted == "date" and known[column] not in (*_TIMES, "text"):
+            times = [name for name, word in known.items() if word in _TIMES]
+            yield Finding(path, f"must be a date, not {known[column]}", column,
+                          did_you_mean(column, times) or "name a column of dates")  # fmt: skip
     for path, each in _all_filters(recipe, side):
         if (word := known.get(each.column)) is not None:
             is_amount = word == "text" and each.column == recipe.sources[side].amount
@@ -80,9 +84,16 @@ def _mentions(recipe: Recipe, side: Side) -> Iterator[tuple[Path, str, str]]:
     source, here = recipe.sources[side], ("sources", side)
     for index, column in enumerate(source.primary_key):
         yield (*here, "primary_key", index), column, ""
-    for name, wanted in (("amount", "amount"), ("currency", ""), ("partition_key", "")):
+    for name, wanted in (
+        ("amount", "amount"),
+        ("currency", ""),
+        ("date", "date"),
+        ("partition_key", ""),
+    ):
         if (column := getattr(source, name)) is not None:
             yield (*here, name), column, wanted
+    for index, column in enumerate(source.show or ()):
+        yield (*here, "show", index), column, ""
     for path, each in _all_filters(recipe, side):
         yield (*path, "column"), each.column, ""
     for index, rule in enumerate(recipe.rules):

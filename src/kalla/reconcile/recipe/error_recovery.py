@@ -19,7 +19,7 @@ _STAND_IN = "-"
 _LONGEST_COLUMN = 255
 # What is wrong with these changes nothing about how a source's columns are found.
 _BESIDE_READING = frozenset({
-    "primary_key", "alias", "amount", "currency", "filters", "read", "consistency",
+    "primary_key", "alias", "amount", "currency", "date", "show", "filters", "read", "consistency",
     "partition_key", "chunk_threshold_rows", "max_parallel_chunks",
 })  # fmt: skip
 

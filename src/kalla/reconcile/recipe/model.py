@@ -225,6 +225,15 @@ class Source(Part):
     )
     amount: Column | None = Field(None, description="the column whose sum is conserved")
     currency: Column | None = None
+    date: Column | None = Field(
+        None, description="the date of a row; by default the one that the first date_window names"
+    )
+    show: tuple[Column, ...] | None = Field(
+        None,
+        max_length=50,
+        description="what evidence shows of a row beside its key, amount, currency and date;"
+        " by default the columns that rules compare",
+    )
     filters: tuple[Filter, ...] = Field((), description="pushed into the source")
     csv: Csv = Csv()
     xlsx: Workbook = Workbook()

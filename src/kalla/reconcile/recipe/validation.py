@@ -126,6 +126,7 @@ def _source(source: Source, path: Path) -> Iterator[Finding]:
     yield from _uri(source, path)
     yield from _date_format(source.csv.date_format, (*path, "csv", "date_format"))
     yield from _repeats(list(source.primary_key), (*path, "primary_key"))
+    yield from _repeats(list(source.show or ()), (*path, "show"))
     yield from _filters(source.filters, (*path, "filters"))
     yield from csv_dialect.findings(source.csv, (*path, "csv"))
 

@@ -168,7 +168,7 @@ def asked(
     after: str | None = None,
     before: str | None = None,
 ) -> evidence_pages.Query:
-    orders = tuple(Order.parse(each) for each in sort.split(",") if each)
+    orders = Order.parse_all(sort)
     return evidence_pages.Query(
         tuple(map(Filter.parse, filters)), orders, limit, after or None, before or None
     )

@@ -4,30 +4,44 @@ it, and files to take away. Apart from `pages.py`: all of it is addresses and wo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from kalla.errors import InvalidInput, KallaError
+from kalla.errors import InvalidInput, KallaError, NotFound
 from kalla.reconcile.evidence.reading import evidence_pages
+from kalla.reconcile.evidence.reading.column_labels import Labels
 from kalla.reconcile.evidence.reading.evidence_export import FORMATS, SHEET_ROWS
-from kalla.reconcile.evidence.reading.evidence_filters import OPS, Filter
+from kalla.reconcile.evidence.reading.evidence_filters import OPS, Filter, Order
 from kalla.reconcile.evidence.reading.evidence_reader import Column
+from kalla.reconcile.evidence.reading.exception_detail import ExceptionDetail, open_exception
+from kalla.reconcile.evidence.reading.exception_figures import (
+    Bar,
+    ExceptionFigures,
+    exception_figures,
+)
 from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.runs.evidence_routes import asked, in_reader
 from kalla.reconcile.runs.store import RunDetail
 from kalla.redaction import scrub
 from kalla.storage import Storage
 from kalla.web.app_state import AppState
 
-LABELS = {
-    "matched": "Matched",
-    "unmatched_left": "Unmatched left",
-    "unmatched_right": "Unmatched right",
-    "ambiguous": "Ambiguous",
-}
+
+def part_label(part: str, names: Mapping[Side, str]) -> str:
+    """A part of the evidence in words."""
+    state, _, side = part.partition("_")
+    return (
+        f"{state.capitalize()} {names['left' if side == 'left' else 'right']}"
+        if side
+        else (state.capitalize())
+    )
+
+
 OP_WORDS = {
     "eq": "is",
     "ne": "is not",
@@ -44,22 +58,18 @@ OP_WORDS = {
 _ROWS = 25
 # The largest first, whichever sign they have.
 _USUAL_SORT = {"unmatched_left": "-|amount|", "unmatched_right": "-|amount|"}
-# What says least to a person stands last.
-_LAST = (
-    "rule",
-    "attempted_rules",
-    "interchangeable",
-    "fifo",
-    "confidence",
-    "matched_at",
-    "match_id",
-)
-_EMPTY = {
-    "matched": "Nothing is matched.",
-    "unmatched_left": "No row of the left side is unmatched.",
-    "unmatched_right": "No row of the right side is unmatched.",
-    "ambiguous": "Nothing is ambiguous.",
-}
+# What a person looks for comes first, what says least stands last; the rest is between.
+_FIRST = ("record_key", "side", "amount", "currency", "date", "left_key", "right_key",
+          "left_amount",
+          "right_amount", "difference.", "left_date", "right_date", "rejection_reason", "reason",
+          "closest_candidate", "candidate_amount", "candidate_date", "difference",
+          "candidates")  # fmt: skip
+_LAST = ("left_currency", "right_currency", "candidate_currency", "candidate_status", "rule",
+         "attempted_rules", "status", "cardinality", "failing_condition", "left_value",
+         "right_value", "interchangeable", "fifo", "confidence", "matched_at",
+         "match_id")  # fmt: skip
+# Of an item they stand in its amounts, and in how many rows it has.
+_HIDDEN = ("part", "parts", "left_sum", "right_sum")
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class Wanted:
     after: str | None = None
     before: str | None = None
     against: int | None = None  # the run that this one is compared with, below the rows
+    exception: str | None = None  # the row that is open beside its closest one: side:key
 
     @property
     def fields(self) -> list[tuple[str, str]]:
@@ -82,6 +93,7 @@ class Wanted:
         given += [("after", self.after)] if self.after else []
         given += [("before", self.before)] if self.before else []
         given += [("against", str(self.against))] if self.against else []
+        given += [("exception", self.exception)] if self.exception else []
         return given
 
 
@@ -103,6 +115,17 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A row of the table; a match of several rows is followed by its parts."""
+
+    cells: tuple[tuple[Head, Any], ...]
+    several: str = ""  # how many rows a match has, if more than a pair
+    parts: tuple[tuple[tuple[Head, Any], ...], ...] = ()
+    address: str | None = None  # where the row stands beside its closest candidate
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
 class Chip:
     words: str
     without: str
@@ -118,18 +141,15 @@ class Shelf:
     label: str
     chips: tuple[Chip, ...]
     heads: tuple[Head, ...]
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[Row, ...]
     first: int
     total: int
-    matches: int | None  # that all the rows are those of, which may be several of one
+    unit: str  # what is counted
     turns: tuple[Link, ...]
     files: tuple[Link, ...]
     empty: str
     all_rows: str
     trouble: str | None
-
-    def cells(self, row: tuple[Any, ...]) -> list[tuple[Head, Any]]:
-        return list(zip(self.heads, row, strict=True))
 
     @property
     def ops(self) -> dict[str, str]:
@@ -145,12 +165,51 @@ async def shelve(state: AppState, detail: RunDetail, wanted: Wanted) -> Shelf:
     url = detail.evidence_url or ""
     try:
         query = asked(list(wanted.filters), sort, _ROWS, wanted.after, wanted.before)
+        query = replace(query, items=part == "matched")
         page = await in_reader(partial(evidence_pages.page, url, part, query, storage))
     except KallaError as error:
         problems = error.problems if isinstance(error, InvalidInput) else ()
         trouble = scrub("; ".join(each.message for each in problems) or str(error))
         page = await _bare(url, part, storage) if problems else None
     return _shelf(detail, kept, page, trouble)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """An exception that is open beside the rows it was held against."""
+
+    detail: ExceptionDetail | None
+    trouble: str | None
+    close: str
+
+
+async def beside(state: AppState, detail: RunDetail, wanted: Wanted) -> Beside:
+    """The exception that an address asks for."""
+    close = address(detail.run_id, replace(wanted, exception=None))
+    side, _, key = (wanted.exception or "").partition(":")
+    part = "ambiguous" if wanted.part == "ambiguous" else f"unmatched_{side}"
+    try:
+        if side not in SIDES or wanted.part not in (None, part):
+            raise NotFound(f"no exception is called {wanted.exception!r}")
+        url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
+        found = await in_reader(partial(open_exception, url, part, side, key, storage))
+    except KallaError as error:
+        return Beside(None, scrub(str(error)), close)
+    return Beside(found, None, close)
+
+
+async def figures(state: AppState, detail: RunDetail) -> ExceptionFigures | None:
+    """What the exceptions come to; what is wrong with the evidence is told where its rows are."""
+    url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
+    try:
+        return await in_reader(partial(exception_figures, url, storage))
+    except KallaError:
+        return None
+
+
+def bar_address(run_id: int, bar: Bar) -> str:
+    """The rows that a bar stands for."""
+    return address(run_id, Wanted(bar.part, filters=bar.filters))
 
 
 async def _bare(url: str, part: str, storage: Storage) -> evidence_pages.Page | None:
@@ -169,38 +228,109 @@ def _shelf(
 ) -> Shelf:
     part = wanted.part or ""
     run_id = detail.run_id
-    columns = sorted(page.columns, key=_rank) if page else []
+    labels = page.labels if page else Labels.of({})
+    columns = [
+        each
+        for each in sorted(page.columns if page else (), key=_rank)
+        if each.name not in _HIDDEN and not labels.is_empty(part, each.name)
+    ]
+    texts = labels.texts(part, [each.name for each in columns])
+    heads = tuple(_head(run_id, wanted, each, texts[each.name]) for each in columns)
     counts = _counts(detail.report)
     return Shelf(
         wanted=wanted,
         run_id=run_id,
         tabs=tuple(
             Link(
-                LABELS[name],
-                _address(run_id, Wanted(name, against=wanted.against)),
+                part_label(name, labels.names),
+                address(run_id, Wanted(name, against=wanted.against)),
                 name == part,
                 counts.get(name),
                 "matches" if name == "matched" else "",
             )
             for name in DATASETS
         ),
-        label=LABELS[part],
-        chips=tuple(_chip(run_id, wanted, text) for text in wanted.filters),
-        heads=tuple(_head(run_id, wanted, each) for each in columns),
-        rows=tuple(tuple(row[each.name] for each in columns) for row in page.rows) if page else (),
+        label=part_label(part, labels.names),
+        chips=tuple(_chip(run_id, wanted, text, texts) for text in wanted.filters),
+        heads=heads,
+        rows=tuple(_row(run_id, wanted, page, heads, each) for each in page.rows) if page else (),
         first=page.first if page else 0,
         total=page.total if page else 0,
-        matches=counts.get(part) if part == "matched" and not wanted.filters else None,
+        unit="matches" if part == "matched" and _has_items(page) else "rows",
         turns=_turns(run_id, wanted, page) if page else (),
         files=_files(run_id, wanted, page.total) if page and not trouble else (),
-        empty="No row fits this filter." if wanted.filters else _EMPTY[part],
-        all_rows=_address(run_id, replace(wanted, filters=(), after=None, before=None)),
+        empty="No row fits this filter." if wanted.filters else _empty(part, labels),
+        all_rows=address(run_id, replace(wanted, filters=(), after=None, before=None)),
         trouble=trouble,
     )
 
 
-def _rank(column: Column) -> int:
-    return _LAST.index(column.name) + 1 if column.name in _LAST else 0
+def _has_items(page: evidence_pages.Page | None) -> bool:
+    """Evidence of older formats has rows alone."""
+    return page is not None and any(each.name == "parts" for each in page.columns)
+
+
+def _rank(column: Column) -> tuple[int, int]:
+    if column.name in _LAST:
+        return 2, _LAST.index(column.name)
+    name = "difference." if column.name.startswith("difference.") else column.name
+    return (0, _FIRST.index(name)) if name in _FIRST else (1, 0)
+
+
+def _empty(part: str, labels: Labels) -> str:
+    if not part.startswith("unmatched_"):
+        return f"Nothing is {part}."
+    return (
+        f"No row of {labels.names['left' if part == 'unmatched_left' else 'right']} is unmatched."
+    )
+
+
+def _row(
+    run_id: int,
+    wanted: Wanted,
+    page: evidence_pages.Page,
+    heads: Sequence[Head],
+    row: Mapping[str, Any],
+) -> Row:
+    def cells(values: Mapping[str, Any]) -> tuple[tuple[Head, Any], ...]:
+        return tuple((head, values[head.column.name]) for head in heads)
+
+    if wanted.part != "matched":
+        key = str(row["record_key"])
+        side = str(row.get("side") or (wanted.part or "").removeprefix("unmatched_"))
+        mark = f"{side}:{key}"
+        return Row(
+            cells(row),
+            address=address(run_id, replace(wanted, exception=mark), "exception"),
+            is_open=wanted.exception == mark,
+        )
+    parts = page.parts.get(str(row["match_id"]), ())
+    if not parts:
+        return Row(cells(row))
+    shape = str(row["cardinality"])
+    # The only row of a side stands with the item; the rows of the other below it.
+    many = {"1:N": "right", "N:1": "left"}.get(shape, "")
+    counts = {side: len({each[f"{side}_key"] for each in parts} - {None}) for side in SIDES}
+    more = " and more" if row["parts"] > len(parts) else ""
+    several = " to ".join(f"{counts[side]:,} {page.labels.names[side]}" for side in SIDES) + more
+    item = dict(row)
+    for side in SIDES:
+        if side == many or not many:
+            item |= {name: None for name in row if _is_of(name, side) and "amount" not in name}
+
+    def part_cells(values: Mapping[str, Any]) -> tuple[tuple[Head, Any], ...]:
+        own = [each for each in SIDES if many in ("", each)]
+        return tuple(
+            (head, values[name] if any(_is_of(name, each) for each in own) else None)
+            for head in heads
+            for name in [head.column.name]
+        )
+
+    return Row(cells(item), several, tuple(part_cells(each) for each in parts))
+
+
+def _is_of(column: str, side: str) -> bool:
+    return column.startswith((f"{side}_", f"{side}."))
 
 
 def _telling(report: Report | None) -> str:
@@ -222,36 +352,40 @@ def _counts(report: Report | None) -> dict[str, int]:
     }
 
 
-def _head(run_id: int, wanted: Wanted, column: Column) -> Head:
+def _head(run_id: int, wanted: Wanted, column: Column, label: str) -> Head:
     """One click sorts, the next one turns the order round. Amounts begin with the largest."""
-    first = wanted.sort.split(",")[0].replace("|", "") if wanted.sort else ""
-    state = {column.name: "ascending", f"-{column.name}": "descending"}.get(first, "none")
+    orders = Order.parse_all(wanted.sort or "")
+    first = orders[0] if orders and orders[0].column == column.name else None
+    state = "none" if first is None else "descending" if first.descending else "ascending"
     downwards = state == "ascending" or (state == "none" and column.kind in ("number", "time"))
-    sort = f"-{column.name}" if downwards else column.name
-    address = _address(run_id, replace(wanted, sort=sort, after=None, before=None))
-    return Head(column, column.name.replace("_", " "), address, state)
+    sort = Order(column.name, downwards).quoted
+    return Head(
+        column, label, address(run_id, replace(wanted, sort=sort, after=None, before=None)), state
+    )
 
 
-def _chip(run_id: int, wanted: Wanted, text: str) -> Chip:
+def _chip(run_id: int, wanted: Wanted, text: str, labels: Mapping[str, str]) -> Chip:
     rest = list(wanted.filters)
     rest.remove(text)
     try:
         each = Filter.parse(text)
-        words = f"{each.column.replace('_', ' ')} {OP_WORDS[each.op]} {each.value}".strip()
+        label = labels.get(each.named) or each.named.replace("_", " ")
+        label = f"size of {label}" if each.by_size else label
+        words = f"{label} {OP_WORDS[each.op]} {each.value}".strip()
     except InvalidInput:
         words = text
     without = replace(wanted, filters=tuple(rest), after=None, before=None)
-    return Chip(words, _address(run_id, without))
+    return Chip(words, address(run_id, without))
 
 
 def _turns(run_id: int, wanted: Wanted, page: evidence_pages.Page) -> tuple[Link, ...]:
     found = []
     if page.previous:
-        found.append(Link("First", _address(run_id, replace(wanted, after=None, before=None))))
+        found.append(Link("First", address(run_id, replace(wanted, after=None, before=None))))
         back = replace(wanted, after=None, before=page.previous)
-        found.append(Link("Previous", _address(run_id, back)))
+        found.append(Link("Previous", address(run_id, back)))
     if page.next:
-        found.append(Link("Next", _address(run_id, replace(wanted, after=page.next, before=None))))
+        found.append(Link("Next", address(run_id, replace(wanted, after=page.next, before=None))))
     return tuple(found)
 
 
@@ -271,5 +405,5 @@ def _files(run_id: int, wanted: Wanted, total: int) -> tuple[Link, ...]:
     )
 
 
-def _address(run_id: int, wanted: Wanted) -> str:
-    return f"/runs/{run_id}?{urlencode(wanted.fields)}#evidence"
+def address(run_id: int, wanted: Wanted, place: str = "evidence") -> str:
+    return f"/runs/{run_id}?{urlencode(wanted.fields)}#{place}"

@@ -28,10 +28,11 @@ from kalla.reconcile.evidence.writing.leftovers import METADATA, work_place
 from kalla.reconcile.kernel import Facts, SideFacts, Tally, total
 from kalla.reconcile.partitioned import partitioned_match
 from kalla.reconcile.partitioned.partitioned_match import Found, Places, Task
-from kalla.reconcile.plan import plan
+from kalla.reconcile.plan import plan, shown_columns
 from kalla.reconcile.plan.plan import Input, Plan
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
+from kalla.reconcile.recipe.source_names import source_names
 from kalla.reconcile.session import match_progress
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.side_loading import Loaded
@@ -50,7 +51,7 @@ from kalla.storage import LOCAL, Storage, is_s3, join
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-EVIDENCE_FORMAT = 2  # docs/evidence-format.md says what each was
+EVIDENCE_FORMAT = 3  # docs/evidence-format.md says what each was
 _PLACES = 2**33  # that Spark has for the rows of a partition, when it numbers them
 
 Progress = Callable[[str, int, int], None]
@@ -334,7 +335,7 @@ def check_evidence(facts: Facts, storage: Storage = LOCAL) -> None:
 def _metadata(
     run: Run, recipe: Recipe, began: datetime, marks: Mapping[Side, Marks]
 ) -> dict[str, Any]:
-    facts = run.facts
+    facts, names = run.facts, source_names(recipe.sources)
     return {
         "format": EVIDENCE_FORMAT,
         "kalla": metadata.version("kalla"),
@@ -346,6 +347,8 @@ def _metadata(
         "stages": facts.seconds,
         "sources": {
             side: {
+                "name": names[side],
+                "columns": shown_columns.described(run.plan.sides[side]),
                 "format": run.plan.sides[side].input.format,
                 "rows": facts.sides[side].loaded.rows,
                 "rows_with_doubled_or_null_keys": facts.sides[side].loaded.doubled_keys,
@@ -369,6 +372,9 @@ def _metadata(
             name: {
                 "rows": sum(each.rows for each in facts.written if each.dataset == name),
                 "files": [each.name for each in facts.written if each.dataset == name],
+                "sha256": {
+                    each.name: each.sha256 for each in facts.written if each.dataset == name
+                },
                 "digest": combined([each.digest for each in facts.written if each.dataset == name]),
             }
             for name in DATASETS

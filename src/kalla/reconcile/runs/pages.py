@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -22,7 +23,7 @@ from kalla.reconcile.kernel import STATES
 from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.evidence_routes import Part, RunId, difference
-from kalla.reconcile.runs.evidence_table import Wanted, shelve
+from kalla.reconcile.runs.evidence_table import Wanted, bar_address, beside, figures, shelve
 from kalla.reconcile.runs.store import RunDetail, RunSummary
 from kalla.redaction import scrub
 from kalla.web.access import Asking, GuardedRoute
@@ -73,6 +74,7 @@ async def run(
     after: OptionalText = None,
     before: OptionalText = None,
     against: OptionalId = None,
+    exception: OptionalText = None,
 ) -> Response:
     view = RunView(run_id, caller.may("operator"), state)
     if "text/event-stream" in request.headers.get("accept", ""):
@@ -81,13 +83,16 @@ async def run(
         detail = await store.get(connection, run_id)
         others = await _others(connection, detail)
     added = [f"{column}:{op}" + (f":{value or ''}" if op not in _ALONE else "")] if column else []
-    wanted = Wanted(part, sort, (*(filters or ()), *added), after, before, against)
+    wanted = Wanted(part, sort, (*(filters or ()), *added), after, before, against, exception)
     shelf = await shelve(state, detail, wanted) if detail.evidence_url else None
     return await live_page(
         request,
         view,
         "run.html",
         shelf=shelf,
+        figures=await figures(state, detail) if shelf else None,
+        figures_address=partial(bar_address, run_id),
+        beside=await beside(state, detail, wanted) if shelf and exception else None,
         comparison=await Comparison.of(request, state, detail, against) if shelf else None,
         others=others,
     )

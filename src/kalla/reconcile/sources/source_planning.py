@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, NotFound, Problem
-from kalla.reconcile.plan import plan
+from kalla.reconcile.plan import recipe_columns
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import DATABASES, Recipe, Side, Source
 from kalla.reconcile.sources import native_files
@@ -155,7 +155,7 @@ def columns_to_read(
     Rows that share a key are numbered in the order of all their columns: only where the database
     itself rules that out are the others left out.
     """
-    wanted = plan.needed(recipe, side)
+    wanted = recipe_columns.needed(recipe, side)
     known = {column.name: column for column in connector.schema()}
     with native_files.problems_at(f"sources.{side}", "table"):
         demand_names(list(known), connector.table)

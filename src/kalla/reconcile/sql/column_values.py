@@ -287,6 +287,16 @@ def shown(given: Value, sql: str | None = None) -> str:
     return f"CAST({sql} AS VARCHAR)"
 
 
+def displayed(columns: Columns, name: str) -> str:
+    """A column as evidence shows it: as it is, points in time at UTC, and what no file has as
+    text."""
+    sql, kind = held(name), columns.types[name].upper()
+    if kind in _NAIVE or kind.startswith("TIMESTAMP"):
+        return _raw(columns, name).sql
+    as_it_is = {*_WHOLE, "VARCHAR", "FLOAT", "DOUBLE", "DATE", "BOOLEAN"}
+    return sql if kind in as_it_is or kind.startswith("DECIMAL") else f"CAST({sql} AS VARCHAR)"
+
+
 def has_order(type_: str) -> bool:
     """Whether a column's values are in an order that is not that of their text."""
     whole = type_.upper() in _WHOLE | _UNWRITABLE | _NAIVE

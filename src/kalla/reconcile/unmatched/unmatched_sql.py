@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kalla.reconcile.matching import sum_mismatches
+from kalla.reconcile.plan import shown_columns
 from kalla.reconcile.plan.plan import Plan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.match_session import MatchSession
@@ -27,8 +28,11 @@ def by_sql(session: MatchSession, side: Side) -> str:
     key, join = session.keyed(side, "t", "t.row_id")
     gone = session.settled_rows(other, f"SELECT other FROM {side}_found")
     names, unmet = attempted(session.plan, side)
+    candidate = shown_columns.of_row(session.plan.sides[other], "candidate_")
+    row_ids = session.column(f"SELECT other FROM {side}_found")
+    near = session.rows_at(other, session.row_status[other].distinct(row_ids), f"{side}_candidates")
     ambiguous, unmatched = (f"{literal(each)}::{enum(STATUSES)}" for each in OPEN)
-    of_row = [f"{sql} AS {name}" for name, sql in worth(session.plan, side).items()]
+    of_row = shown_columns.of_row(session.plan.sides[side], "")
     said, sums = {name: f"n.{name}" for name in explanations.SAID}, ""
     if sum_mismatches.are_kept(session.plan):
         sum_mismatches.lay_out(session, side)
@@ -39,13 +43,16 @@ def by_sql(session: MatchSession, side: Side) -> str:
             " AND n.failing IS NULL AND g.row_id IS NULL AND a.row_id IS NULL"
         )
     return (
-        f"SELECT {key} AS record_key, {', '.join(of_row)}, {names} AS attempted_rules,"
+        f"SELECT {key} AS record_key, {shown_columns.listed(of_row)},"
+        f" {shown_columns.named(candidate)}, {names} AS attempted_rules,"
         f" {unmet} AS unmet, n.candidate,"
         f" CASE WHEN g.status IS NOT NULL THEN g.status WHEN a.row_id IS NOT NULL THEN {ambiguous}"
         f" WHEN n.other IS NOT NULL THEN {unmatched} END AS status,"
         f" n.rule, {', '.join(f'{sql} AS {name}' for name, sql in said.items())}"
         f" FROM {side}_unmatched u JOIN {session.open_rows(side)} t USING (row_id) {join}"
         f" LEFT JOIN {side}_near n ON n.row_id = u.row_id"
+        f" LEFT JOIN (SELECT row_id, {shown_columns.listed(candidate)} FROM {near}) c"
+        " ON c.row_id = n.other"
         f" LEFT JOIN {gone} g ON g.row_id = n.other"
         f" LEFT JOIN {other}_ambiguous a ON a.row_id = n.other{sums}"
     )
@@ -58,6 +65,14 @@ def worth(plan: Plan, side: Side) -> dict[str, str]:
         "amount": amount.sql if amount else "NULL::INTEGER",
         "currency": currency.sql if currency else "NULL::VARCHAR",
     }
+
+
+def shown(plan: Plan, side: Side) -> tuple[str, ...]:
+    """What is shown of a row and of its closest candidate, beside what was decided."""
+    own = shown_columns.of_row(plan.sides[side], "")
+    candidate = shown_columns.of_row(plan.sides[opposite(side)], "candidate_")
+    # The row itself first, whichever side it is of.
+    return tuple(name for name in (*own, *candidate) if name not in ("amount", "currency"))
 
 
 def attempted(plan: Plan, side: Side) -> tuple[str, str]:

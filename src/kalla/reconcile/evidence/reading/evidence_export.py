@@ -6,9 +6,11 @@ Written to disk in passing: millions of rows take no more memory than thousands.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from decimal import Decimal, localcontext
 from io import FileIO
 from pathlib import Path
@@ -18,17 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import duckdb
 
 from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.reconcile.evidence.reading import export_summary
+from kalla.reconcile.evidence.reading.column_labels import Labels
 from kalla.reconcile.evidence.reading.evidence_filters import Term, condition, sortable, total_order
 from kalla.reconcile.evidence.reading.evidence_pages import Query, as_json
 from kalla.reconcile.evidence.reading.evidence_reader import (
-    Column,
     Dataset,
     Reader,
     column,
     reading,
+    understood,
     unwrapped,
 )
-from kalla.reconcile.sql.column_values import literal
+from kalla.reconcile.evidence.reading.export_summary import Facts
+from kalla.reconcile.sql.column_values import literal, quote
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
@@ -46,6 +51,7 @@ MEDIA_TYPES: dict[Format, str] = {
 
 SHEET_ROWS = 1_048_575  # below the header
 _SHEET_TEXT = 32_767
+_FIRST_YEAR = 1900  # that a spreadsheet has dates of
 _EXACT_DIGITS = 15  # of a spreadsheet's numbers
 _BATCH = 5_000
 _BOM = "\ufeff"
@@ -82,7 +88,7 @@ def export(
         rest = Term(f"FROM {kept} WHERE {where.sql} ORDER BY {order}", where.values)
         with writing(path):
             if style == "csv":
-                _csv(reader, dataset, rest, path, bom)
+                _csv(reader, dataset, reader.labels(url), rest, path, bom)
             elif style == "parquet":
                 reader.execute(
                     f"COPY (SELECT * {rest.sql}) TO {literal(str(path))}"
@@ -90,7 +96,13 @@ def export(
                     rest.values,
                 )
             else:
-                _xlsx(reader, dataset, where, rest, path)
+                book = _Book(
+                    dataset,
+                    reader.labels(url),
+                    understood(url, Facts, reader.metadata(url)),
+                    tuple(map(str, query.filters)),
+                )
+                _xlsx(reader, book, where, rest, path)
 
 
 @contextmanager
@@ -108,9 +120,22 @@ def writing(path: Path) -> Iterator[None]:
         raise Unavailable(f"the export cannot be written: {reason}") from error
 
 
-def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) -> None:
+@dataclass(frozen=True)
+class _Book:
+    """What a workbook is of."""
+
+    dataset: Dataset
+    labels: Labels
+    facts: Facts
+    filters: tuple[str, ...]
+
+
+def _csv(
+    reader: Reader, dataset: Dataset, labels: Labels, rest: Term, path: Path, bom: bool
+) -> None:
     """RFC 4180. Text that a spreadsheet would take for a formula gets an apostrophe in front."""
     columns = []
+    names: set[str] = set()
     for number, each in enumerate(dataset.columns):
         value = each.sql
         if each.kind == "list":
@@ -123,8 +148,11 @@ def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) ->
             )
         elif each.type.startswith("DECIMAL"):
             value = f"regexp_replace(CAST({each.sql} AS VARCHAR), {literal(_ZEROS)}, '\\1')"
-        name = Column((_BOM if bom and not number else "") + each.name, each.type)
-        columns.append(f"{value} AS {name.sql}")
+        head = labels.heading(each.name)
+        head = each.name if head.casefold() in names else head
+        names.add(head.casefold())
+        head = f"'{head}" if re.match(_FORMULA, head) else head
+        columns.append(f"{value} AS {quote((_BOM if bom and not number else '') + head)}")
     reader.execute(
         f"COPY (SELECT {', '.join(columns)} {rest.sql}) TO {literal(str(path))}"
         " (FORMAT csv, HEADER true, NEW_LINE '\\r\\n')",
@@ -132,9 +160,9 @@ def _csv(reader: Reader, dataset: Dataset, rest: Term, path: Path, bom: bool) ->
     )
 
 
-def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path) -> None:
+def _xlsx(reader: Reader, book: _Book, where: Term, rest: Term, path: Path) -> None:
     ((rows,),) = reader.rows(
-        f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}", where.values
+        f"SELECT count(*) FROM {book.dataset.relation} WHERE {where.sql}", where.values
     )
     if rows > SHEET_ROWS:
         raise InvalidInput(
@@ -146,15 +174,15 @@ def _xlsx(reader: Reader, dataset: Dataset, where: Term, rest: Term, path: Path)
         )
     # What a book is made of lies in a folder that is removed however this ends.
     with TemporaryDirectory(prefix="kalla-sheet-") as parts:
-        _make_book(reader, dataset, rest, path, parts)
+        _make_book(reader, book, rows, rest, path, parts)
 
 
-def _make_book(reader: Reader, dataset: Dataset, rest: Term, path: Path, parts: str) -> None:
+def _make_book(reader: Reader, book: _Book, rows: int, rest: Term, path: Path, parts: str) -> None:
     import xlsxwriter  # here: the API would start later for it
 
     with _Target(path, "w") as target:
-        book = xlsxwriter.Workbook(target, {"constant_memory": True, "tmpdir": parts})
-        _fill(book, reader, dataset, rest)
+        made = xlsxwriter.Workbook(target, {"constant_memory": True, "tmpdir": parts})
+        _fill(made, reader, book, rows, rest)
         if target.failure is not None:
             raise target.failure
 
@@ -185,25 +213,36 @@ class _Target(FileIO):
         """Nothing is kept back."""
 
 
-def _fill(book: Workbook, reader: Reader, dataset: Dataset, rest: Term) -> None:
+def _fill(book: Workbook, reader: Reader, of: _Book, rows: int, rest: Term) -> None:
     from xlsxwriter.exceptions import FileCreateError
 
+    dataset = of.dataset
+    texts = of.labels.texts(dataset.part, [each.name for each in dataset.columns])
     try:
-        sheet = book.add_worksheet(dataset.part)
         bold = book.add_format({"bold": True})
-        when = book.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"})
+        formats = _Formats(
+            book.add_format({"num_format": "yyyy-mm-dd hh:mm:ss"}),
+            book.add_format({"num_format": "yyyy-mm-dd"}),
+        )
+        sheet = book.add_worksheet(dataset.part)
         sheet.freeze_panes(1, 0)
         sheet.set_column(0, len(dataset.columns) - 1, 18)
         for place, each in enumerate(dataset.columns):
-            zone = " (UTC)" if each.kind == "time" else ""
-            sheet.write_string(0, place, each.name + zone, bold)
+            zone = " (UTC)" if each.type.startswith("TIMESTAMP") else ""
+            sheet.write_string(0, place, _text(texts[each.name] + zone), bold)
         found = reader.execute(f"SELECT * {rest.sql}", rest.values)
         number = 0
         while batch := found.fetchmany(_BATCH):
             reader.check()
             for row in batch:
                 number += 1
-                _write(sheet, number, row, when)
+                _write(sheet, number, row, formats)
+        # Behind the rows, which programs look for on the first sheet.
+        summary = book.add_worksheet("Summary")
+        summary.set_column(0, 6, 22)
+        lines = export_summary.lines(of.facts, of.labels, dataset.part, of.filters, rows)
+        for number, line in enumerate(lines):
+            _write(summary, number, line, formats)
     finally:
         try:
             book.close()
@@ -211,7 +250,13 @@ def _fill(book: Workbook, reader: Reader, dataset: Dataset, rest: Term) -> None:
             raise OSError(*error.args[0].args) from error
 
 
-def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None:
+@dataclass(frozen=True)
+class _Formats:
+    time: Any
+    day: Any
+
+
+def _write(sheet: Worksheet, number: int, row: Sequence[Any], formats: _Formats) -> None:
     for place, value in enumerate(row):
         if value is None:
             continue
@@ -224,7 +269,9 @@ def _write(sheet: Worksheet, number: int, row: Sequence[Any], when: Any) -> None
                 sheet.write_string(number, place, str(as_json(value)))
         elif isinstance(value, datetime):
             moment = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-            sheet.write_datetime(number, place, moment, when)
+            sheet.write_datetime(number, place, moment, formats.time)
+        elif isinstance(value, date) and value.year >= _FIRST_YEAR:
+            sheet.write_datetime(number, place, value, formats.day)
         else:
             sheet.write_string(number, place, _text(as_json(value)))
 

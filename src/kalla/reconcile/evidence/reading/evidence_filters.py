@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ Op = Literal[
 ]
 OPS: tuple[Op, ...] = get_args(Op)
 
+_WRITTEN = re.compile(rf"(.*?):({'|'.join(OPS)})(?:(:)(.*))?\Z", re.DOTALL)
 _ALONE = ("is_null", "not_null")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _DIGITS = 38  # of DuckDB's widest decimal
@@ -30,11 +32,21 @@ class Filter:
     op: Op
     value: str = ""
 
+    @property
+    def by_size(self) -> bool:
+        """Whether a number is compared without its sign."""
+        return len(self.column) > len("||") and self.column[0] == self.column[-1] == "|"
+
+    @property
+    def named(self) -> str:
+        return self.column[1:-1] if self.by_size else self.column
+
     @classmethod
     def parse(cls, text: str) -> Filter:
         """`column:op:value`; `is_null` and `not_null` have no value."""
-        name, _, rest = text.partition(":")
-        op, colon, value = rest.partition(":")
+        # The name of a source's column may hold a colon.
+        found = _WRITTEN.match(text)
+        name, op, colon, value = found.groups("") if found else ("", "", "", "")
         if op not in OPS or bool(colon) == (op in _ALONE):
             raise InvalidInput(
                 Problem("filter", f"{text!r} is not column:op:value with one of {', '.join(OPS)}")
@@ -54,6 +66,18 @@ class Order:
     column: str
     descending: bool = False
     by_size: bool = False
+
+    @classmethod
+    def parse_all(cls, text: str) -> tuple[Order, ...]:
+        """Separated by commas; a name that has a comma itself stands in quotes, as in a CSV."""
+        lines = csv.reader(StringIO(text, newline=""))
+        return tuple(cls.parse(each) for line in lines for each in line if each)
+
+    @property
+    def quoted(self) -> str:
+        """As one of several."""
+        text = str(self).replace('"', '""')
+        return f'"{text}"' if set(text) & set(',"\r\n') else text
 
     @classmethod
     def parse(cls, text: str) -> Order:
@@ -78,7 +102,7 @@ def condition(dataset: Dataset, filters: Sequence[Filter]) -> Term:
     """All filters at once."""
     if len(filters) > _MOST_FILTERS:
         raise InvalidInput(Problem("filter", f"there may be at most {_MOST_FILTERS}"))
-    terms = [_term(column(dataset.columns, each.column, "filter"), each) for each in filters]
+    terms = [_term(column(dataset.columns, each.named, "filter"), each) for each in filters]
     return Term(
         " AND ".join(f"({term.sql})" for term in terms) or "true",
         tuple(value for term in terms for value in term.values),
@@ -111,6 +135,8 @@ def _measured(place: str) -> str:
 
 
 def _term(where: Column, wanted: Filter) -> Term:
+    if wanted.by_size and where.kind != "number":
+        raise InvalidInput(Problem("filter", f"{where.name} is not a number, which has a size"))
     if wanted.op == "is_null":
         return Term(f"{where.sql} IS NULL")
     if wanted.op == "not_null":
@@ -161,6 +187,7 @@ def _of_number(where: Column, wanted: Filter) -> Term:
     scale = int(where.sorted_as.partition(",")[2].strip(" )") or 0)
     wide = f"DECIMAL({_DIGITS}, {scale})"
     place = _measured(where.sql) if where.is_measure else where.sql
+    place = f"abs({place})" if wanted.by_size else place
     number, given = f"CAST({place} AS {wide})", f"CAST(? AS {wide})"
     if wanted.op == "in":
         found = [_rounded(where, text, scale) for text in _values(wanted)]

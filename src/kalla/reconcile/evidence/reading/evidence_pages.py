@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
@@ -16,6 +16,7 @@ from uuid import UUID
 import duckdb
 
 from kalla.errors import InvalidInput, Problem
+from kalla.reconcile.evidence.reading.column_labels import Labels
 from kalla.reconcile.evidence.reading.evidence_filters import (
     Filter,
     Order,
@@ -24,11 +25,18 @@ from kalla.reconcile.evidence.reading.evidence_filters import (
     sortable,
     total_order,
 )
-from kalla.reconcile.evidence.reading.evidence_reader import Column, Dataset, column, reading
+from kalla.reconcile.evidence.reading.evidence_reader import (
+    Column,
+    Dataset,
+    Reader,
+    column,
+    reading,
+)
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
 MOST_ROWS = 1000
+MOST_PARTS = 100  # of one match that are shown beside it
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class Query:
     limit: int = 100
     after: str | None = None
     before: str | None = None
+    items: bool = False  # a match of several rows is one item, with its parts
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class Page:
     total: int  # of the filter
     next: str | None
     previous: str | None
+    labels: Labels
+    parts: Mapping[str, tuple[dict[str, Any], ...]]  # rows of items that have several, by match_id
 
 
 def page(
@@ -72,9 +83,10 @@ def page(
         where = condition(dataset, query.filters)
         orders = total_order(dataset, query.orders)
         turn = _Turn.of(query, dataset, orders)
-        ((total,),) = reader.rows(
-            f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}", where.values
-        )
+        rows = Term(f"{dataset.relation} WHERE {where.sql}", where.values)
+        if query.items and any(each.name == "parts" for each in dataset.columns):
+            rows = _items(dataset, where)
+        ((total,),) = reader.rows(f"SELECT count(*) FROM {rows.sql}", rows.values)
         marks = ", ".join(
             f"CAST({sortable(each, wanted)} AS VARCHAR)"
             for each, wanted in zip(turn.columns, orders, strict=True)
@@ -82,14 +94,43 @@ def page(
         try:
             # One row more than asked for tells whether there is a next page.
             found = reader.rows(
-                f"SELECT *, [{marks}] FROM {dataset.relation}"
-                f" WHERE ({where.sql}) AND ({turn.beyond.sql})"
+                f"SELECT *, [{marks}] FROM (FROM {rows.sql}) WHERE {turn.beyond.sql}"
                 f" ORDER BY {turn.order} LIMIT {query.limit + 1}",
-                (*where.values, *turn.beyond.values),
+                (*rows.values, *turn.beyond.values),
             )
         except duckdb.ConversionException:
             raise _foreign_cursor() from None
-    return _page(dataset, query, turn, found, total)
+        made = _page(dataset, query, turn, found, total, reader.labels(url))
+        several = [row["match_id"] for row in made.rows if query.items and row.get("parts", 1) > 1]
+        return replace(made, parts=_parts(reader, dataset, several)) if several else made
+
+
+def _items(dataset: Dataset, where: Term) -> Term:
+    """The first row of each match of which any row is in the filter, with its sums for amounts."""
+    sums = ", ".join(
+        f"coalesce({side}_sum, {side}_amount) AS {side}_amount" for side in ("left", "right")
+    )
+    several = f"SELECT match_id FROM {dataset.relation} WHERE parts > 1 AND ({where.sql})"
+    return Term(
+        f"(SELECT * REPLACE ({sums}) FROM {dataset.relation}"
+        f" WHERE part = 1 AND (({where.sql}) OR (parts > 1 AND match_id IN ({several}))))",
+        (*where.values, *where.values),
+    )
+
+
+def _parts(
+    reader: Reader, dataset: Dataset, match_ids: Sequence[str]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    found: dict[str, list[dict[str, Any]]] = {each: [] for each in match_ids}
+    for row in reader.rows(
+        f"SELECT * FROM {dataset.relation} WHERE parts > 1"
+        " AND list_contains(?::UUID[], match_id) ORDER BY match_id, part",
+        (list(match_ids),),
+    ):
+        values = {each.name: as_json(v) for each, v in zip(dataset.columns, row, strict=True)}
+        if len(found[values["match_id"]]) < MOST_PARTS:
+            found[values["match_id"]].append(values)
+    return {match_id: tuple(rows) for match_id, rows in found.items()}
 
 
 def as_json(value: Any) -> Any:
@@ -99,6 +140,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, datetime):
         moment = value.astimezone(UTC) if value.tzinfo else value
         return moment.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, list):
@@ -141,7 +184,12 @@ class _Turn:
 
 
 def _page(
-    dataset: Dataset, query: Query, turn: _Turn, found: list[tuple[Any, ...]], total: int
+    dataset: Dataset,
+    query: Query,
+    turn: _Turn,
+    found: list[tuple[Any, ...]],
+    total: int,
+    labels: Labels,
 ) -> Page:
     more, found = len(found) > query.limit, found[: query.limit]
     if turn.backwards:
@@ -165,6 +213,8 @@ def _page(
         total=total,
         next=cursor(-1) if ahead else None,
         previous=cursor(0) if behind else None,
+        labels=labels,
+        parts={},
     )
 
 

@@ -18,6 +18,7 @@ import duckdb
 from pydantic import BaseModel, ValidationError
 
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem, Unavailable
+from kalla.reconcile.evidence.reading.column_labels import Labels
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.sources.scanning.scan_sql import parquet
 from kalla.reconcile.sql.column_values import quote
@@ -35,20 +36,25 @@ _UNMATCHED = {
     "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT, "attempted_rules": _LIST,
     "closest_candidate": _TEXT, "candidate_status": _TEXT, "rule": _TEXT,
     "failing_condition": _TEXT, "left_value": _TEXT, "right_value": _TEXT, "difference": _TEXT,
-    "rejection_reason": _TEXT,
+    "rejection_reason": _TEXT, "date": "DATE", "candidate_amount": "DECIMAL(38, 2)",
+    "candidate_currency": _TEXT, "candidate_date": "DATE",
 }  # fmt: skip
 # What a dataset without a file would hold.
 _COLUMNS = {
     "matched": {
         "match_id": "UUID", "left_key": _TEXT, "right_key": _TEXT, "rule": _TEXT, "status": _TEXT,
-        "cardinality": _TEXT, "differences": _TEXT, "interchangeable": "BOOLEAN",
-        "fifo": "BOOLEAN", "confidence": "DECIMAL(3, 2)", "matched_at": "TIMESTAMPTZ",
+        "cardinality": _TEXT, "left_amount": "DECIMAL(38, 2)", "right_amount": "DECIMAL(38, 2)",
+        "left_currency": _TEXT, "right_currency": _TEXT, "left_date": "DATE", "right_date": "DATE",
+        "part": "INTEGER", "parts": "INTEGER", "left_sum": "DECIMAL(38, 2)",
+        "right_sum": "DECIMAL(38, 2)", "interchangeable": "BOOLEAN", "fifo": "BOOLEAN",
+        "confidence": "DECIMAL(3, 2)", "matched_at": "TIMESTAMPTZ",
     },
     "unmatched_left": _UNMATCHED,
     "unmatched_right": _UNMATCHED,
     "ambiguous": {
         "record_key": _TEXT, "side": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT,
         "rule": _TEXT, "candidates": _LIST, "candidate_count": "BIGINT", "reason": _TEXT,
+        "date": "DATE",
     },
 }  # fmt: skip
 # What tells each row of a dataset from every other.
@@ -161,6 +167,13 @@ class Reader:
         if missing := set(_KEYS[part]) - {each.name for each in columns}:
             raise damaged(url, f"{part} has no column {min(missing)}")
         return Dataset(part, relation, columns, _KEYS[part])
+
+    def labels(self, url: str) -> Labels:
+        """What the columns of this evidence are called where a person reads them."""
+        try:
+            return Labels.of(self.metadata(url))
+        except (ValidationError, AttributeError):
+            raise damaged(url, "its metadata.json does not say what its sources are") from None
 
     def files(self, url: str, part: str) -> list[str]:
         """The files of a part, which the metadata name: what else lies there is not of this run."""

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from kalla.reconcile.evidence.reading import source_warnings
+from kalla.reconcile.evidence.reading.column_labels import Labels
 from kalla.reconcile.evidence.reading.evidence_reader import (
     Dataset,
     Reader,
@@ -116,6 +117,7 @@ class Report(Part):
     recipe: str
     recipe_hash: str
     sources: dict[Side, str]
+    names: dict[Side, str] = {}  # what the sides are called; reports of older releases do not say
     started_at: datetime
     finished_at: datetime
     seconds: float
@@ -126,6 +128,9 @@ class Report(Part):
     largest_exceptions: list[Exceptional]
     troubles: list[str]
     evidence: str
+
+    def name_of(self, side: Side) -> str:
+        return self.names.get(side, side)
 
 
 def percent(rate: float) -> str:
@@ -141,7 +146,8 @@ def place(uri: str, table: str | None) -> str:
 
 def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
     """The report on the evidence in a folder."""
-    facts = _with_several_currencies(understood(folder, _Facts, metadata(folder, storage)))
+    document = metadata(folder, storage)
+    facts = _with_several_currencies(understood(folder, _Facts, document))
     recipe, sides = facts.recipe, facts.sources
     accepted = {"matched", "suggested"} if recipe.accept_suggested else {"matched"}
     taking_part, matched = (
@@ -162,6 +168,7 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         sources={
             side: place(recipe.sources[side].uri, recipe.sources[side].table) for side in SIDES
         },
+        names=dict(Labels.of(document).names),
         started_at=facts.started_at,
         finished_at=facts.started_at + timedelta(seconds=facts.seconds),
         seconds=facts.seconds,
@@ -349,7 +356,7 @@ def _unmatched(dataset: Dataset, side: Side, reader: Reader) -> list[Exceptional
             amount=amount,
             currency=currency,
             closest_candidate=candidate,
-            reason=_why_unmatched(candidate, *rest),
+            reason=why_unmatched(candidate, *rest),
         )
         for amount, currency, key, candidate, *rest in _first_rows(dataset, columns, reader)
     ]
@@ -364,8 +371,7 @@ def _ambiguous(dataset: Dataset, reader: Reader) -> list[Exceptional]:
             amount=amount,
             currency=currency,
             closest_candidate=candidates[0] if candidates else None,
-            reason=f"ambiguous under {rule!r} ({reason.replace('_', ' ')}): it may belong to"
-            f" {_some(candidates, count)}",
+            reason=why_ambiguous(rule, reason, candidates, count),
         )
         for amount, currency, key, side, rule, candidates, count, reason in _first_rows(
             dataset, columns, reader
@@ -385,7 +391,14 @@ def _first_rows(dataset: Dataset, columns: str, reader: Reader) -> list[tuple[An
     )
 
 
-def _why_unmatched(
+def why_ambiguous(rule: str, reason: str, candidates: Sequence[str], count: int) -> str:
+    return (
+        f"ambiguous under {rule!r} ({reason.replace('_', ' ')}): it may belong to"
+        f" {_some(candidates, count)}"
+    )
+
+
+def why_unmatched(
     candidate: str | None,
     status: str | None,
     condition: str | None,

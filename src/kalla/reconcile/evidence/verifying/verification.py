@@ -25,17 +25,22 @@ from kalla.errors import InvalidInput, NotFound
 from kalla.reconcile.evidence.verifying import recomputed_ids as ids
 from kalla.storage import Storage, join
 
-FORMAT = 2  # the newest that is known here; evidence that names none is of format 1
+FORMAT = 3  # the newest that is known here; evidence that names none is of format 1
 
 _SIDES = ("left", "right")
 _DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 _CONFIDENCE = {"confirmed": Decimal("1.00"), "suggested": Decimal("0.50")}
 _FIRST_IN_FIRST_OUT = Decimal("0.75")
 _NOT_HELD = (
-    "Sums of matched and filtered rows are compared among the claims alone: the evidence does not"
-    " hold these rows' amounts."
+    "Sums of filtered rows are compared among the claims alone: the evidence does not hold these"
+    " rows' amounts."
 )
+_NOT_HELD_BEFORE = _NOT_HELD.replace("filtered", "matched and filtered", 1)
+# What was decided of a row, which its hash is made of; what is shown of it comes behind.
+_DECIDED = {"ambiguous": 8, "unmatched_left": 12, "unmatched_right": 12}
+_DIFFERENCE = "difference."
 _ROWS = 50_000  # that are read at once
+_BLOCK = 1 << 20  # bytes
 _EXAMPLES = 3
 
 
@@ -124,6 +129,7 @@ class _Verifier:
         self._ambiguous: Counter[tuple[str, str]] = Counter()  # by side and rule
         self._settled: Counter[tuple[str, str, str]] = Counter()  # by side, rule and status
         self._matches: Counter[str] = Counter()  # by rule
+        self._amounts: dict[tuple[str, str], _Sum] = defaultdict(_Sum)  # of matches, by side
         recipe = document["recipe"]
         self._recipe = str(recipe.get("recipe_id") or recipe["name"])
 
@@ -150,7 +156,7 @@ class _Verifier:
             self._rows,
             self._claims,
             tuple(self._mismatches),
-            (_NOT_HELD,),
+            (_NOT_HELD if self._format >= 3 else _NOT_HELD_BEFORE,),
         )
 
     def _check(self, claim: str, claimed: object, found: object, shown: str | None = None) -> None:
@@ -164,6 +170,8 @@ class _Verifier:
         claim = self._document["datasets"][name]
         digest = rows = 0
         for file in claim["files"]:
+            if self._format >= 3:
+                self._checksum(name, str(file), claim["sha256"][file])
             for batch in self._batches(name, str(file)):
                 rows += len(batch)
                 digest += (
@@ -172,6 +180,17 @@ class _Verifier:
         self._rows += rows
         self._check(f"datasets.{name}.rows", claim["rows"], rows)
         self._check(f"datasets.{name}.digest", claim["digest"], f"{digest % 2**128:032x}")
+
+    def _checksum(self, dataset: str, file: str, claimed: str) -> None:
+        """Of every byte, so also of what is shown of rows, which no digest is made of."""
+        try:
+            with self._storage.open(join(self._url, dataset, file)) as opened:
+                digest = hashlib.sha256()
+                while block := opened.read(_BLOCK):
+                    digest.update(block)
+        except NotFound:  # told where its rows are read
+            return
+        self._check(f"datasets.{dataset}.sha256.{file}", claimed, digest.hexdigest())
 
     def _batches(self, dataset: str, file: str) -> Iterator[list[dict[str, Any]]]:
         """The rows of a file. One that is missing or cannot be read is a mismatch of its own."""
@@ -194,6 +213,17 @@ class _Verifier:
         found = self._scratch.sql(f"SELECT {listed} FROM batch").to_arrow_table()
         self._scratch.unregister("batch")
         rows: list[dict[str, Any]] = found.to_pylist()
+        amounts = [
+            field.name
+            for field in batch.schema
+            if field.name.startswith(_DIFFERENCE)
+            and pa.types.is_decimal(field.type)
+            and field.type.scale
+        ]
+        for row in rows:
+            for name in amounts:
+                if row[name] is not None:
+                    row[name] = row[name].rstrip("0").rstrip(".")
         return rows
 
     # Rows
@@ -204,7 +234,9 @@ class _Verifier:
         grouped: list[dict[str, Any]] = []
         started = str(self._document["started_at"])
         for row in rows:
-            digest += _hash_of_match(row)
+            digest += _hash_of_match(row, self._format)
+            if self._format >= 3:
+                self._add_amounts(row)
             confidence = (
                 _FIRST_IN_FIRST_OUT if row["fifo"] == "true" else _CONFIDENCE[row["status"]]
             )
@@ -226,12 +258,24 @@ class _Verifier:
         self._keep("grouped", [tuple(row[each] for each in columns) for row in grouped], columns)
         return digest
 
+    def _add_amounts(self, row: Mapping[str, str | None]) -> None:
+        """Of a row of several, that of a side's only row counts once."""
+        state = "matched" if row["status"] == "confirmed" else "suggested"
+        for side, alone in zip(_SIDES, ("1:N", "N:1"), strict=True):
+            counts = row["cardinality"] != alone or row["part"] == "1"
+            if counts and row[f"{side}_key"] is not None:
+                amount = row[f"{side}_amount"]
+                self._amounts[side, state].add(
+                    None if amount is None else Decimal(amount), row[f"{side}_currency"]
+                )
+
     def _unsettled(self, rows: list[dict[str, Any]], dataset: str) -> int:
         """Rows that are unmatched or ambiguous."""
         digest = 0
         keys: list[tuple[str, str]] = []
         for row in rows:
-            digest += _hash_of_row(row)
+            decided = list(row.values())[: _DECIDED[dataset] if self._format >= 3 else None]
+            digest += _hash_of_row(decided)
             side = row["side"] if dataset == "ambiguous" else dataset.removeprefix("unmatched_")
             status = dataset.partition("_")[0]
             keys.append((side, row["record_key"]))
@@ -334,6 +378,9 @@ class _Verifier:
             self._check(f"{place}.states.{state}.amount", _decimal(claim["amount"]), found.amount)
             sums = {name: Decimal(each) for name, each in claim.get("currencies", {}).items()}
             self._check(f"{place}.states.{state}.currencies", sums, found.currencies)
+        for state in ("matched", "suggested") if self._format >= 3 else ():
+            found, claim = self._amounts[side, state], states[state]
+            self._check(f"{place}.states.{state}.amount", _decimal(claim["amount"]), found.amount)
         # What goes in comes out: `rows` are those that filters let through.
         placed = sum(states[each]["rows"] for each in states if each != "filtered")
         self._check(f"{place}.rows", claims["rows"], placed)
@@ -342,16 +389,19 @@ class _Verifier:
         self._check(f"{place}.states.matched.amount", _total(by_state), _total(by_rule))
 
 
-def _hash_of_row(row: Mapping[str, str | None]) -> int:
-    return _md5("\x1f".join("∅" if each is None else each for each in row.values()))
+def _hash_of_row(decided: Sequence[str | None]) -> int:
+    return _md5("\x1f".join("∅" if each is None else each for each in decided))
 
 
-def _hash_of_match(row: Mapping[str, str]) -> int:
+def _hash_of_match(row: Mapping[str, str], version: int) -> int:
     who = UUID(row["match_id"]).int
     if row["cardinality"] != "1:1":
         keys = [row[each] or "∅" for each in ("left_key", "right_key")]
         who = _md5("\x1f".join([row["match_id"], *keys]))
-    how = "\x1f".join(row[each] for each in ("rule", "status", "cardinality", "differences"))
+    columns = [name for name in row if name.startswith(_DIFFERENCE)]
+    apart = columns if version >= 3 else ["differences"]
+    named = ("rule", "status", "cardinality", *apart)
+    how = "\x1f".join("∅" if row[each] is None else row[each] for each in named)
     how += "i" if row["interchangeable"] == "true" else "f" if row["fifo"] == "true" else ""
     return who * (_md5(how) | 1)
 

@@ -10,19 +10,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 
-from kalla.reconcile.evidence.writing import differences_json, digests, match_ids, parquet_writer
+from kalla.reconcile.evidence.writing import (
+    differences,
+    digests,
+    match_ids,
+    parquet_writer,
+)
 from kalla.reconcile.evidence.writing.match_ids import SEPARATOR
-from kalla.reconcile.evidence.writing.matched_pairs import Said
+from kalla.reconcile.evidence.writing.matched_pairs import Said, columns_of
 from kalla.reconcile.evidence.writing.matched_pairs import write as write_pairs
+from kalla.reconcile.plan import shown_columns
 from kalla.reconcile.plan.plan import Plan, RulePlan
-from kalla.reconcile.recipe.model import SIDES, Side
+from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.duckdb_engine import streamed
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.sources.scanning import scan_sql
-from kalla.reconcile.sql.column_values import enum, literal
+from kalla.reconcile.sql.column_values import enum, literal, quote
 from kalla.reconcile.unmatched import unmatched_sql
 from kalla.storage import join
 
@@ -36,9 +43,6 @@ _STATUSES = "ENUM ('confirmed', 'suggested')"
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
 _PARQUET = "FORMAT parquet, COMPRESSION snappy, DICTIONARY_SIZE_LIMIT 5000"
-_CONFIDENCE = (
-    "CASE WHEN status = 'suggested' THEN 0.5 WHEN fifo THEN 0.75 ELSE 1.0 END::DECIMAL(3, 2)"
-)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Written:
     digest: int
     left: int  # rows of the left side that it tells of
     right: int
+    sha256: str
 
     @property
     def name(self) -> str:
@@ -80,8 +85,8 @@ class Evidence:
 
     def pairs(self, rule: RulePlan, pairs: pa.Table) -> None:
         """As many files as can be written at once."""
-        coded, texts = differences_json.once(self._session, rule, pairs)
-        said = Said(rule, datetime.fromisoformat(self._matched_at), texts)
+        coded, ways = differences.once(self._session, rule, pairs)
+        said = Said(rule, datetime.fromisoformat(self._matched_at), ways)
         count = max(1, min(self._session.threads, len(pairs) // _LARGE))
         size = -(-len(pairs) // count)
         names = [
@@ -102,58 +107,98 @@ class Evidence:
         url, rows = self._url("matched", name), len(pairs)
         with session.storage.writing(url) as path:
             digest = write_pairs(session, said, pairs, path)
-            size = path.stat().st_size
-        return Written("matched", url, rows, size, digest, rows, rows)
+            file = _File.of(path)
+        return Written("matched", url, rows, file.bytes, digest, rows, rows, file.sha256)
 
     def groups(self, rule: RulePlan, groups: str) -> None:
-        differences = differences_json.spelled(
-            (
-                rule.checks[place].label,
-                rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
-                if place == rule.sum_check and rule.sum_bound
-                else rule.checks[place].difference,
-            )
-            for place in rule.pair_checks
-        )
-        told = f"SELECT gid, {differences} AS differences FROM {groups}_pairs"
-        if rule.sum_check is not None and rule.sum_bound:  # of several rows: what their sums do
-            of_sums = rule.sum_bound.difference("left_amount", "right_amount", rule.sum_scale)
-            summed = differences_json.spelled([(rule.checks[rule.sum_check].label, of_sums)])
-            told += f" UNION ALL SELECT gid, {summed} FROM {groups}_sums WHERE cardinality <> '1:1'"
+        """Matches of a rule that may have several rows: the single row of a side stands in every
+        row of its match; in M:N each row names one key."""
         for side in SIDES:
-            where = f"SELECT row_id FROM {groups} WHERE side = '{side}'"
-            self._session.keys_table(side, where, f"{side}_keys")
-        keyed = " UNION ALL ".join(
-            f"SELECT g.*, k.key FROM {groups} g JOIN {side}_keys k USING (row_id)"
-            f" WHERE side = '{side}'"
-            for side in SIDES
+            self._members(side, groups)
+        self._grouped(rule, groups)
+        sides = {side: shown_columns.of_row(self._session.plan.sides[side], f"{side}_")
+                 for side in SIDES}  # fmt: skip
+        names = {side: [f"{side}_key", *columns] for side, columns in sides.items()}
+        both = shown_columns.named([*names["left"], *names["right"]])
+        written = (
+            f"SELECT g.*, {both} FROM grouped g JOIN left_members USING (gid)"
+            " JOIN right_members USING (gid) WHERE cardinality <> 'M:N'"
         )
+        for side in SIDES:
+            other = opposite(side)
+            # Of the types that they have there.
+            none = ", ".join(
+                f"(SELECT {quote(name)} FROM {other}_members LIMIT 0) AS {quote(name)}"
+                for name in names[other]
+            )
+            written += (
+                f" UNION ALL BY NAME SELECT g.*, {shown_columns.named(names[side])}, {none}"
+                f" FROM grouped g JOIN {side}_members USING (gid) WHERE cardinality = 'M:N'"
+            )
+        columns = dict.fromkeys(columns_of(self._session.plan))
+        casts = {
+            # What has few values is written as an enum: its dictionary is there already.
+            "rule": f"{literal(rule.name)}::ENUM ({literal(rule.name)})",
+            "status": f"status::{_STATUSES}",
+            "cardinality": f"cardinality::{_CARDINALITIES}",
+            "part": "row_number() OVER (PARTITION BY gid"
+            " ORDER BY left_key NULLS LAST, right_key)::INTEGER",
+            "parts": "parts::INTEGER",
+            "interchangeable": "false",
+            "fifo": "false",
+            "confidence": "CASE WHEN status = 'suggested' THEN 0.5 ELSE 1.0 END::DECIMAL(3, 2)",
+            "matched_at": f"TIMESTAMPTZ {literal(self._matched_at)}",
+        }
+        listed = {name: casts.get(name, quote(name)) for name in columns}
+        self._write(
+            "matched",
+            f"rule-{rule.number}",
+            f"SELECT {shown_columns.listed(listed)} FROM ({written})",
+        )
+
+    def _members(self, side: Side, groups: str) -> None:
+        """`{side}_members`: the rows of a side that are in groups, with what is shown of them."""
+        key, join = self._session.keyed(side, "t", "t.row_id")
+        shown = shown_columns.of_row(self._session.plan.sides[side], f"{side}_")
         self._session.run(
-            f"CREATE OR REPLACE TEMP TABLE grouped AS"
-            f" SELECT gid, any_value(status) AS status, any_value(cardinality) AS cardinality,"
-            " list_sort(list(key) FILTER (side = 'left')) AS lefts,"
-            " list_sort(list(key) FILTER (side = 'right')) AS rights,"
-            f" coalesce(any_value(d.differences), '{{}}') AS differences FROM ({keyed}) g"
-            f" LEFT JOIN ({told}) d USING (gid) GROUP BY gid"
+            f"CREATE OR REPLACE TEMP TABLE {side}_members AS"
+            f" SELECT g.gid, {key} AS {side}_key, {shown_columns.listed(shown)}"
+            f" FROM (SELECT gid, row_id AS rid FROM {groups} WHERE side = '{side}') g"
+            f" JOIN {self._session.all_rows(side)} t ON t.row_id = g.rid {join}"
         )
+
+    def _grouped(self, rule: RulePlan, groups: str) -> None:
+        """`grouped`: each match, its id, what its sides sum up to and differ by."""
+        rules = self._session.plan.rules
         keys = [f"array_to_string({side}s, {SEPARATOR})" for side in SIDES]
-        one_right = "cardinality IN ('1:1', 'N:1')"
-        one_left = "cardinality IN ('1:1', '1:N')"
         match_id = match_ids.of_keys(self._session.plan.recipe, rule.name, *keys) + "::UUID"
-        rest = "status, cardinality, differences, false AS interchangeable, false AS fifo"
-        # The single row of a side stands in every row of its match; in M:N each row names one key.
-        shapes = (
-            ("unnest(lefts)", "rights[1]", one_right),
-            ("lefts[1]", "unnest(rights)", f"{one_left} AND NOT ({one_right})"),
-            ("unnest(lefts)", "NULL", "cardinality = 'M:N'"),
-            ("NULL", "unnest(rights)", "cardinality = 'M:N'"),
+        apart = _differences(rules, rule, groups)
+        named = "".join(f", a.{quote(each.name)}" for each in differences.columns(rules))
+        sums = {
+            side: f"SELECT gid, list_sort(list({side}_key)) AS {side}s,"
+            f" CASE WHEN count(DISTINCT {side}_currency) <= 1"
+            f" THEN sum({side}_amount) END::{shown_columns.sum_type(plan)} AS total"
+            f" FROM {side}_members GROUP BY gid"
+            for side, plan in self._session.plan.sides.items()
+        }
+        self._session.run(
+            f"""
+            CREATE OR REPLACE TEMP TABLE grouped AS
+            WITH matches AS (
+                SELECT gid, any_value(status) AS status, any_value(cardinality) AS cardinality
+                FROM {groups} GROUP BY gid),
+            lefts AS ({sums["left"]}),
+            rights AS ({sums["right"]}),
+            apart AS ({apart})
+            SELECT m.*, {match_id} AS match_id, len(lefts) AS left_rows, len(rights) AS right_rows,
+                   CASE WHEN cardinality <> '1:1' THEN l.total END AS left_sum,
+                   CASE WHEN cardinality <> '1:1' THEN r.total END AS right_sum,
+                   CASE WHEN cardinality = 'M:N' THEN len(lefts) + len(rights)
+                        ELSE len(lefts) * len(rights) END AS parts{named}
+            FROM matches m JOIN lefts l USING (gid) JOIN rights r USING (gid)
+            LEFT JOIN apart a ON a.gid = m.gid
+            """
         )
-        written = " UNION ALL ".join(
-            f"SELECT {match_id} AS match_id, {left} AS left_key, {right} AS right_key, {rest}"
-            f" FROM grouped WHERE {which}"
-            for left, right, which in shapes
-        )
-        self._matched(rule, written)
 
     def ambiguous(self) -> None:
         names = _names(self._session.plan)
@@ -168,10 +213,18 @@ class Evidence:
                 "candidate_count": "candidate_count",
                 "reason": "reason",
             }
+            shown = {"date": shown_columns.of_row(self._session.plan.sides[side], "")["date"]}
+            for each in SIDES:
+                plan = self._session.plan.sides[each]
+                for name, sql in plan.shown.items():
+                    # A row of the other side has nothing there, of the same type.
+                    none = f"(SELECT {sql} FROM {self._session.open_rows(each)} LIMIT 0)"
+                    column = shown_columns.source_column(each, name)
+                    shown[column] = sql if each == side else none
             rows = (
                 f"{side}_ambiguous a JOIN {self._session.open_rows(side)} t USING (row_id) {join}"
             )
-            self._write_whole("ambiguous", side, columns, rows)
+            self._write_whole("ambiguous", side, columns, shown, rows)
 
     def unmatched(self, side: Side) -> None:
         """From what the search for the nearest candidates has left in tables."""
@@ -200,43 +253,45 @@ class Evidence:
             f" WHEN {untaken} THEN {sum_failed}"
             f" WHEN failing IS NULL THEN {taken} ELSE {failed} END",
         }
+        shown = {name: quote(name) for name in unmatched_sql.shown(self._session.plan, side)}
         rows = unmatched_sql.by_sql(self._session, side)
-        self._write_whole(f"unmatched_{side}", "rows", columns, f"({rows})")
+        self._write_whole(f"unmatched_{side}", "rows", columns, shown, f"({rows})")
 
-    def _matched(self, rule: RulePlan, rows: str) -> None:
-        # What has few values is written as an enum: its dictionary is there already.
-        full = (
-            f"SELECT match_id, left_key, right_key,"
-            f" {literal(rule.name)}::ENUM ({literal(rule.name)}) AS rule,"
-            f" status::{_STATUSES} AS status, cardinality::{_CARDINALITIES} AS cardinality,"
-            f" differences, interchangeable, fifo, {_CONFIDENCE} AS confidence,"
-            f" TIMESTAMPTZ {literal(self._matched_at)} AS matched_at FROM ({rows})"
-        )
-        self._write("matched", f"rule-{rule.number}", full)
-
-    def _write_whole(self, dataset: str, name: str, columns: Mapping[str, str], rows: str) -> None:
-        """Rows of which every column counts: written and hashed as they come, and never held."""
-        listed = ", ".join(f"{sql} AS {each}" for each, sql in columns.items())
+    def _write_whole(
+        self,
+        dataset: str,
+        name: str,
+        columns: Mapping[str, str],
+        shown: Mapping[str, str],
+        rows: str,
+    ) -> None:
+        """Written and hashed as they come, and never held: `columns` are what was decided of a row,
+        which its hash is made of, and `shown` is what is shown of it."""
+        every = {**columns, **shown}
         hashed = digests.hash_of_row(columns)
         found = self._session.connection.sql(
-            f"SELECT {', '.join(columns)}, {digests.halves('h')}"
-            f" FROM (SELECT *, {hashed} AS h FROM (SELECT {listed} FROM {rows}))"
+            f"SELECT {shown_columns.named(every)}, {digests.halves('h')} FROM"
+            f" (SELECT *, {hashed} AS h FROM (SELECT {shown_columns.listed(every)} FROM {rows}))"
         ).to_arrow_reader(_ROWS)
-        schema = pa.schema([found.schema.field(each) for each in columns])
+        schema = pa.schema([found.schema.field(each) for each in every])
         url = self._url(dataset, name)
         coded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
         coded.append("attempted_rules.list.element")
         count = digest = 0
         with self._session.storage.writing(url) as path:
-            with parquet_writer.writer(path, schema, coded=coded, plain=_KEYS, rows=_ROWS) as file:
+            with parquet_writer.writer(
+                path, schema, coded=coded, plain=_KEYS, rows=_ROWS
+            ) as written:
                 for block in streamed(found):
                     digest += digests.sum_of_hashes(block)
                     count += len(block)
-                    file.write_batch(block.select(schema.names), _ROWS)
-            size = path.stat().st_size
+                    written.write_batch(block.select(schema.names), _ROWS)
+            file = _File.of(path)
         told = (name, dataset.removeprefix("unmatched_"))
         left, right = (count if side in told else 0 for side in SIDES)
-        self.written.append(Written(dataset, url, count, size, digest, left, right))
+        self.written.append(
+            Written(dataset, url, count, file.bytes, digest, left, right, file.sha256)
+        )
 
     def _write(self, dataset: str, name: str, rows: str) -> None:
         url = self._url(dataset, name)
@@ -247,17 +302,51 @@ class Evidence:
                 self._session,
                 f"(SELECT *, {digests.halves(digests.who_was_matched())}"
                 f" FROM {scan_sql.parquet([str(path)])})",
+                {each.name: each.text for each in differences.columns(self._session.plan.rules)},
             )
-            size = path.stat().st_size
+            file = _File.of(path)
         left, right = self._session.row(
-            "SELECT coalesce(sum(len(lefts)), 0)::BIGINT, coalesce(sum(len(rights)), 0)::BIGINT"
+            "SELECT coalesce(sum(left_rows), 0)::BIGINT, coalesce(sum(right_rows), 0)::BIGINT"
             " FROM grouped"
         )
-        self.written.append(Written(dataset, url, count, size, digest, left, right))
+        self.written.append(
+            Written(dataset, url, count, file.bytes, digest, left, right, file.sha256)
+        )
 
     def _url(self, dataset: str, name: str) -> str:
         ending = f"-{self._task}" if self._task else ""
         return join(self._place, dataset, f"{name}{ending}.parquet")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file as it was written, before it is sent to its place."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> _File:
+        return cls(path.stat().st_size, digests.of_file(path))
+
+
+def _differences(rules: Sequence[RulePlan], rule: RulePlan, groups: str) -> str:
+    """A query of gid and all differences: of a group that is a pair, and of what several sum up
+    to."""
+    sums, deltas = {}, {}
+    if rule.sum_check is not None and rule.sum_bound:
+        signed = rule.sum_bound.signed("left_amount", "right_amount")
+        sums = {rule.sum_check: rule.sum_bound.apart(*signed)}
+    for place in differences.of_rule(rule).values():
+        delta = rule.checks[place].delta
+        if delta is not None:
+            deltas[place] = delta
+    of_pairs = differences.of_deltas(rules, rule, deltas | sums)
+    found = f"SELECT {shown_columns.listed({'gid': 'gid'} | of_pairs)} FROM {groups}_pairs"
+    if sums:
+        summed = shown_columns.listed({"gid": "gid"} | differences.of_deltas(rules, rule, sums))
+        found += f" UNION ALL SELECT {summed} FROM {groups}_sums WHERE cardinality <> '1:1'"
+    return found
 
 
 def _names(plan: Plan) -> str:

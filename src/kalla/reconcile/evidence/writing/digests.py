@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +16,11 @@ import pyarrow as pa
 from kalla.reconcile.evidence.writing.match_ids import SEPARATOR
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.row_status import numbers
+from kalla.reconcile.sql.column_values import quote
 
 _WORD = 2**64 - 1
 _HALF, _BITS = np.uint64(2**32 - 1), np.uint64(32)
-_HOW = "rule, status, cardinality, differences, interchangeable, fifo"
+_HOW = "rule, status, cardinality, interchangeable, fifo"
 
 Words = npt.NDArray[np.uint64]
 
@@ -43,19 +46,27 @@ def sum_of_hashes(block: pa.RecordBatch) -> int:
     return (high << 64) + low
 
 
-def of_matches(session: MatchSession, rows: str) -> int:
-    """Of rows of `matched` with `high` and `low`, the words of who was matched.
+def of_file(path: Path) -> str:
+    """The SHA-256 of a file, which covers what no digest does: what is shown of rows."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def of_matches(session: MatchSession, rows: str, differences: Mapping[str, str]) -> int:
+    """Of rows of `matched` with `high` and `low`, the words of who was matched; with the columns
+    of their differences, and each as text.
 
     A row's hash is a product: of who was matched, and of how. Of the latter there are few, so what
     is hashed row by row is hashed already: the match_id.
     """
     how = (
-        f"concat_ws({SEPARATOR}, rule, status, cardinality, differences)"
+        f"concat_ws({', '.join([SEPARATOR, 'rule, status, cardinality', *differences.values()])})"
         " || CASE WHEN interchangeable THEN 'i' WHEN fifo THEN 'f' ELSE '' END"
     )
+    alike = ", ".join([_HOW, *map(quote, differences)])
     summed = (
         f"SELECT md5_number({how}) AS how, sum(high) AS high, sum(low) AS low FROM {rows}"
-        f" GROUP BY {_HOW}"
+        f" GROUP BY {alike}"
     )
     batches = session.batches(
         f"SELECT ((high + (low >> 64)) & {_WORD})::UBIGINT, (low & {_WORD})::UBIGINT,"

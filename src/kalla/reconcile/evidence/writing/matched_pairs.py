@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -11,79 +12,197 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kalla.reconcile.evidence.writing import differences_json, digests, match_ids, parquet_writer
-from kalla.reconcile.evidence.writing.digests import Words
-from kalla.reconcile.plan.plan import RulePlan
-from kalla.reconcile.recipe.model import SIDES
+from kalla.reconcile.evidence.writing import (
+    differences,
+    digests,
+    match_ids,
+    parquet_writer,
+)
+from kalla.reconcile.evidence.writing.differences import Ways
+from kalla.reconcile.plan import shown_columns
+from kalla.reconcile.plan.plan import Plan, RulePlan
+from kalla.reconcile.recipe.model import SIDES, Side
+from kalla.reconcile.session.column_arrays import Column
+from kalla.reconcile.session.duckdb_engine import streamed
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.row_status import numbers
+from kalla.reconcile.sql.column_values import held, quote
 
 # Rows of a row group, which are made at once.
 _ROWS = 1 << 18
 
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 _CONFIDENCE, _POINT_IN_TIME = pa.decimal32(3, 2), pa.timestamp("us", "UTC")
-# Only keys are null somewhere in a dataset: in matches of many rows.
-_SCHEMA = pa.schema(
-    [
-        pa.field("match_id", pa.uuid(), nullable=False),
-        pa.field("left_key", pa.string()),
-        pa.field("right_key", pa.string()),
-        pa.field("rule", _NAMES, nullable=False),
-        pa.field("status", _NAMES, nullable=False),
-        pa.field("cardinality", _NAMES, nullable=False),
-        pa.field("differences", _NAMES, nullable=False),
-        pa.field("interchangeable", pa.bool_(), nullable=False),
-        pa.field("fifo", pa.bool_(), nullable=False),
-        pa.field("confidence", _CONFIDENCE, nullable=False),
-        pa.field("matched_at", _POINT_IN_TIME, nullable=False),
-    ]
-)
+# The same of every pair of a rule, or of nearly all. Of keys some are null in matches of many rows.
+_KNOWN = {
+    "match_id": pa.uuid(),
+    "rule": _NAMES,
+    "status": _NAMES,
+    "cardinality": _NAMES,
+    "part": pa.int32(),
+    "parts": pa.int32(),
+    "interchangeable": pa.bool_(),
+    "fifo": pa.bool_(),
+    "confidence": _CONFIDENCE,
+    "matched_at": _POINT_IN_TIME,
+}
 # Texts of which there are few. Numbers that are alike are as small once they are compressed, which
 # takes less time; ids and keys gain little by it, and flags are small.
-_CODED = ["rule", "status", "cardinality", "differences"]
+_CODED = ["rule", "status", "cardinality", "left_currency", "right_currency"]
 _PLAIN = {"match_id", "left_key", "right_key", "interchangeable", "fifo"}
 _CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], _CONFIDENCE)
 _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 
 
+_HOW = ("rule", "status", "cardinality")
+_FLAGS = ("interchangeable", "fifo", "confidence", "matched_at")
+_GROUP = ("part", "parts", "left_sum", "right_sum")
+
+
 @dataclass(frozen=True)
 class Said:
-    """What is said of all pairs of a rule; the texts of their differences, where they are few."""
+    """What is said of all pairs of a rule; the ways in which they differ, where these are few."""
 
     rule: RulePlan
     matched_at: datetime
-    texts: list[str] | None
+    ways: Ways | None
+
+
+def columns_of(plan: Plan) -> tuple[str, ...]:
+    """The columns of `matched`, in order."""
+    keys = ("match_id", "left_key", "right_key")
+    sides = [plan.sides[side] for side in SIDES]
+    values = tuple(f"{each.side}_{name}" for name in shown_columns.VALUES for each in sides)
+    shown = tuple(
+        shown_columns.source_column(each.side, name) for each in sides for name in each.shown
+    )
+    apart = tuple(each.name for each in differences.columns(plan.rules))
+    return (*keys, *_HOW, *values, *apart, *_GROUP, *_FLAGS, *shown)
 
 
 def write(session: MatchSession, said: Said, pairs: pa.Table, path: Path) -> int:
     """A file of pairs. Returns its digest."""
-    schema = _SCHEMA
-    if said.texts is None:
-        schema = schema.set(
-            schema.get_field_index("differences"),
-            pa.field("differences", pa.string(), nullable=False),
-        )
-    alike = _alike(said, min(_ROWS, len(pairs)))
-    total = 0
-    with parquet_writer.writer(path, schema, coded=_CODED, plain=_PLAIN, rows=_ROWS) as file:
-        for first in range(0, len(pairs), _ROWS):
-            block = _block(session, said, pairs.slice(first, _ROWS).combine_chunks())
-            table = _table(said, block, alike, schema)
-            file.write_table(table, _ROWS)
-            total += _digest(session, block, table)
+    total, schema = 0, None
+    alike = _alike(session, said, max(1, min(_ROWS, len(pairs))))
+    with ExitStack() as stack:
+        for found in _blocks(session, said, pairs):
+            block = _Block.of(found)
+            columns = _columns(said, block, alike)
+            names = columns_of(session.plan)
+            if schema is None:
+                schema = pa.schema(
+                    [pa.field(each, columns[each].type, each not in _KNOWN) for each in names]
+                )
+                file = stack.enter_context(
+                    parquet_writer.writer(path, schema, coded=_CODED, plain=_PLAIN, rows=_ROWS)
+                )
+            table = pa.table([columns[each] for each in names], schema=schema)
+            if len(table):
+                file.write_table(table, _ROWS)
+                total += _digest(session, said, block, table)
     return total
 
 
 @dataclass(frozen=True)
 class _Block:
-    high: Words
-    low: Words
-    keys: Sequence[pa.Array]  # left, right
-    rows: pa.Table  # way or differences, interchangeable, fifo
+    """Some pairs: who was matched, and what DuckDB has made of them."""
+
+    high: digests.Words
+    low: digests.Words
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Block:
+        found = rows.combine_chunks()
+        high, low = (_words(found.column(name)) for name in ("high", "low"))
+        return cls(high, low, found.drop(["high", "low"]))
 
 
-def _block(session: MatchSession, said: Said, rows: pa.Table) -> _Block:
+def _words(column: pa.ChunkedArray) -> digests.Words:
+    return np.concatenate([np.empty(0, np.uint64), *map(numbers, column.chunks)])
+
+
+def _blocks(session: MatchSession, said: Said, pairs: pa.Table) -> Iterator[pa.Table]:
+    """Pairs with all that is shown of them, some at a time; at least one block, for its types."""
+    plans = [session.plan.sides[side] for side in SIDES]
+    found = {each.side: _in_hand(session, each.side) for each in plans}
+    if all(each is not None for each in found.values()):
+        for first in range(0, max(1, len(pairs)), _ROWS):
+            block = pairs.slice(first, _ROWS).combine_chunks()
+            session.connection.register("block", _with_columns(block, found))
+            made = session.arrow(_sql(session, said, pairs.column_names, "block"))
+            session.connection.unregister("block")
+            yield made
+        return
+    reading = session.fork()  # it is asked other things while its pairs are read
+    try:
+        reading.connection.register("block", pairs)
+        rows = _joined(reading, pairs.column_names)
+        sql = _sql(reading, said, pairs.column_names, rows)
+        batches = reading.connection.sql(sql).to_arrow_reader(_ROWS)
+        if not len(pairs):
+            yield batches.schema.empty_table()
+        for batch in streamed(batches):
+            yield pa.Table.from_batches([batch])
+    finally:
+        reading.close()
+
+
+def _in_hand(session: MatchSession, side: Side) -> Mapping[str, Column] | None:
+    """What is shown of a side's rows, if all of it is in arrays."""
+    found = session.column_arrays(side)
+    if found is None:
+        return None
+    names = shown_columns.needed(session.plan.sides[side])
+    columns = {shown_columns.in_pair(side, name): found.column(held(name)) for name in names}
+    known = {name: column for name, column in columns.items() if column is not None}
+    return known if len(known) == len(columns) else None
+
+
+def _with_columns(block: pa.Table, columns: Mapping[Side, Mapping[str, Column] | None]) -> pa.Table:
+    for side, named in columns.items():
+        row_ids = np.concatenate(
+            [np.empty(0, np.int64), *map(numbers, block.column(f"{side}_row_id").chunks)]
+        )
+        for name, column in (named or {}).items():
+            block = block.append_column(name, column.at(row_ids))
+    return block
+
+
+def _joined(session: MatchSession, names: Sequence[str]) -> str:
+    """The same from the tables of the sides, by one join of each."""
+    joins, columns = [], [f"b.{quote(name)}" for name in names]
+    for side in SIDES:
+        needed = shown_columns.needed(session.plan.sides[side])
+        if not needed:
+            continue
+        named = {shown_columns.in_pair(side, name): held(name) for name in needed}
+        columns += [f"{side}_shown.{quote(name)}" for name in named]
+        joins.append(
+            f"JOIN (SELECT row_id, {shown_columns.listed(named)} FROM {session.all_rows(side)})"
+            f" {side}_shown ON {side}_shown.row_id = b.{side}_row_id"
+        )
+    return f"(SELECT {', '.join(columns)} FROM block b {' '.join(joins)})"
+
+
+def _sql(session: MatchSession, said: Said, names: Sequence[str], pairs: str) -> str:
+    """What evidence has of pairs that bring the needed columns of both sides."""
+    plans = [session.plan.sides[side] for side in SIDES]
+    kept = [*names]
+    waiting = [
+        shown_columns.in_pair(p.side, name) for p in plans for name in shown_columns.needed(p)
+    ]
+    for plan in plans:
+        own = {shown_columns.in_pair(plan.side, name) for name in shown_columns.needed(plan)}
+        waiting = [name for name in waiting if name not in own]
+        columns = shown_columns.of_row(plan, f"{plan.side}_")
+        beside = shown_columns.named([*kept, *waiting])
+        renamed = ", ".join(filter(None, [beside, shown_columns.as_held(plan)]))
+        pairs = (
+            f"(SELECT {beside}, {shown_columns.listed(columns)}"
+            f" FROM (SELECT {renamed} FROM {pairs}))"
+        )
+        kept += columns
     (left, left_join), (right, right_join) = (
         session.keyed(side, letter, f"{side}_row_id")
         for side, letter in zip(SIDES, "lr", strict=True)
@@ -94,79 +213,83 @@ def _block(session: MatchSession, said: Said, rows: pa.Table) -> _Block:
         for parts in [range(len(session.plan.sides[side].primary_key))]
         for listed in [", ".join(f"p{part} := {letter}p{part}" for part in parts)]
     )
-    differences = (
-        "way"
-        if said.texts is not None
-        else f"{differences_json.of_pairs(said.rule)} AS differences"
+    apart = (
+        {"way": "way"}
+        if said.ways is not None
+        else differences.of_pairs(session.plan.rules, said.rule)
     )
+    made = [name for name in kept if name not in names]
     hashed = match_ids.of_keys(session.plan.recipe, said.rule.name, "left_key", "right_key")
-    session.connection.register("block", rows)
-    found = (
-        session.connection.sql(
-            f"""
+    return f"""
         WITH keyed AS (
             SELECT *, {left} AS left_key, {right} AS right_key
-            FROM (SELECT *, {structs} FROM block) {left_join} {right_join})
-        SELECT left_key, right_key, {differences}, interchangeable, fifo, {digests.halves("h")}
+            FROM (SELECT *, {structs} FROM {pairs}) {left_join} {right_join})
+        SELECT left_key, right_key, {shown_columns.listed(apart | {"fifo": "fifo"})},
+               interchangeable, {shown_columns.named(made)}, {digests.halves("h")}
         FROM (SELECT *, {hashed} AS h FROM keyed)
         """
-        )
-        .to_arrow_table()
-        .combine_chunks()
-    )
-    session.connection.unregister("block")
-    high, low = (numbers(found.column(name).chunk(0)) for name in ("high", "low"))
-    keys = [found.column(name).chunk(0).cast(pa.string()) for name in ("left_key", "right_key")]
-    return _Block(high, low, keys, found)
 
 
-def _alike(said: Said, rows: int) -> dict[str, pa.Array]:
+def _alike(session: MatchSession, said: Said, rows: int) -> dict[str, pa.Array]:
     """What is the same for all pairs of a rule, or for nearly all."""
     first = pa.array(np.zeros(rows, np.int32))
     names = {"rule": said.rule.name, "status": _CONFIRMED, "cardinality": _ONE_TO_ONE}
+    sums = ", ".join(
+        f"NULL::{shown_columns.sum_type(session.plan.sides[side])} AS {side}_sum" for side in SIDES
+    )
+    none = session.arrow(f"SELECT {sums}").schema
     return {
         **{
             column: pa.DictionaryArray.from_arrays(first, [text], safe=False)
             for column, text in names.items()
         },
+        **{field.name: pa.nulls(rows, field.type) for field in none},
+        "part": pa.array(np.ones(rows, np.int32)),
+        "parts": pa.array(np.ones(rows, np.int32)),
         "confidence": pa.repeat(_CONFIDENCES[0], rows),
         "matched_at": pa.repeat(pa.scalar(said.matched_at, _POINT_IN_TIME), rows),
     }
 
 
-def _table(said: Said, block: _Block, alike: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
+def _columns(
+    said: Said, block: _Block, alike: Mapping[str, pa.Array]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
     rows = len(block.high)
     ids = np.empty((rows, 2), ">u8")
     ids[:, 0], ids[:, 1] = block.high, block.low
     stored = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(ids)])
-    if said.texts is None:
-        differences = block.rows.column("differences")
-    else:
-        differences = pa.DictionaryArray.from_arrays(
-            block.rows.column("way").chunk(0), pa.array(said.texts, pa.string()), safe=False
-        )
     columns = {
         **{name: column.slice(0, rows) for name, column in alike.items()},
+        **{name: block.rows.column(name) for name in block.rows.column_names},
         "match_id": pa.ExtensionArray.from_storage(pa.uuid(), stored),
-        "left_key": block.keys[0],
-        "right_key": block.keys[1],
-        "differences": differences,
-        "interchangeable": block.rows.column("interchangeable"),
-        "fifo": block.rows.column("fifo"),
     }
-    if _any(block, "fifo"):
+    if said.ways is not None:
+        way = columns.pop("way")
+        columns |= {
+            name: said.ways.columns.column(name).take(way)
+            for name in said.ways.columns.column_names
+        }
+    if any(chunk.true_count for chunk in block.rows.column("fifo").chunks):
         columns["confidence"] = _CONFIDENCES.take(columns["fifo"].cast(pa.int8()))
-    return pa.table([columns[name] for name in schema.names], schema=schema)
+    return columns
 
 
-def _any(block: _Block, flag: str) -> bool:
-    return any(chunk.true_count for chunk in block.rows.column(flag).chunks)
-
-
-def _digest(session: MatchSession, block: _Block, table: pa.Table) -> int:
-    named = ["rule", "status", "cardinality", "differences", "interchangeable", "fifo"]
-    rows = table.select(named).append_column("high", pa.array(block.high))
+def _digest(session: MatchSession, said: Said, block: _Block, table: pa.Table) -> int:
+    known = differences.columns(session.plan.rules)
+    rows = table.select(["rule", "status", "cardinality", "interchangeable", "fifo"])
+    if said.ways is None:
+        as_text = {each.name: each.text for each in known}
+        for name in as_text:
+            rows = rows.append_column(name, table.column(name))
+    else:
+        as_text = {each.name: quote(each.name) for each in known}
+        way = block.rows.column("way").combine_chunks()
+        for name in as_text:
+            texts = said.ways.texts.column(name).combine_chunks()
+            coded = pa.DictionaryArray.from_arrays(way, texts.cast(pa.string()), safe=False)
+            rows = rows.append_column(name, coded)
+    rows = rows.append_column("high", pa.array(block.high))
     session.connection.register("block", rows.append_column("low", pa.array(block.low)))
-    found = digests.of_matches(session, "block")
+    found = digests.of_matches(session, "block", as_text)
     session.connection.unregister("block")
     return found
