@@ -45,7 +45,7 @@ def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(kind.strip() for kind in text.split(","))
     if unknown := set(kinds) - WEIGHTS.keys():
         raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))}: known are {', '.join(WEIGHTS)}"
+            f"{', '.join(sorted(unknown))}; known: {', '.join(WEIGHTS)}"
         )
     return kinds
 

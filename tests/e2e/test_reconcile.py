@@ -218,7 +218,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
                 pa.table({"id": ["R1"], "ref": ["a"], "amount": [date(2026, 5, 31)]}),
                 folder / "right.parquet",
             ),
-            "rules[0].conditions[1].right: is a column of type date, which is no amount",
+            "rules[0].conditions[1].right: is a column of type date, which is not an amount",
         ),
         (
             lambda folder: (folder / "recipe.yaml").write_text(

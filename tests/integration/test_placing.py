@@ -109,8 +109,8 @@ def test_any_other_error_fails_the_call(session: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "told"),
     [
-        ("/dev/full", Unavailable, "there is no room left where a task of Spark writes (OSError: "),
-        ("/proc/no", KallaError, "a task of Spark failed: FileNotFoundError: "),
+        ("/dev/full", Unavailable, "no disk space is left where a Spark task writes (OSError: "),
+        ("/proc/no", KallaError, "a Spark task failed: FileNotFoundError: "),
     ],
 )
 def test_what_a_task_cannot_write_is_told_in_a_sentence(
@@ -146,4 +146,4 @@ def test_what_a_task_raises_is_told_in_a_sentence(
 
     with pytest.raises(KallaError) as caught, task_failures.told():
         place(session, kernel, [0])
-    assert str(caught.value) == f"a task of Spark failed: {said}"
+    assert str(caught.value) == f"a Spark task failed: {said}"

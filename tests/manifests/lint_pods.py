@@ -269,7 +269,7 @@ def _nats_routes(manifests: Manifests) -> Iterator[Finding]:
 
 
 def _settings(manifests: Manifests) -> Iterator[Finding]:
-    """A name that is no setting is ignored; a wrong value keeps a pod from starting."""
+    """A name that is not a setting is ignored; a wrong value keeps a pod from starting."""
     try:
         effective = settings.load(environment=manifests.settings())
     except KallaError as error:

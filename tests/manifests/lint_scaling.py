@@ -58,7 +58,7 @@ def _demand_triggers(manifests: Manifests) -> Iterator[Finding]:
     """Demand is waiting and running work. Depth alone ended eight busy workers of eight."""
     settings = manifests.settings()
     for each, role in _worker_scalers(manifests):
-        # A pipeline's slot is no job, and a worker carries more of them.
+        # A pipeline's slot is not a job, and a worker carries more of them.
         places = "SINKS_REPLICAS_PER_WORKER" if role == "sinks" else "WORKER_CONCURRENCY"
         target = round(int(settings[f"KALLA_{places}"]) * _UTILISATION, 9)
         demand = [t for t in each["spec"]["triggers"] if t["type"] == "metrics-api"]

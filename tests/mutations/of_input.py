@@ -59,8 +59,8 @@ INPUT = (
     mutant(
         "no suggestion is made",
         JOB_TYPES,
-        "if near else f\"known are: {', '.join(self.types)}\"",
-        "if not self else f\"known are: {', '.join(self.types)}\"",
+        "if near else f\"known: {', '.join(self.types)}\"",
+        "if not self else f\"known: {', '.join(self.types)}\"",
         FIELD,
     ),
     mutant(

@@ -263,7 +263,7 @@ CASES = [
             ("R3", "b", "-10", "USD"),
         ),
         expect(
-            # Not above: R1 (-10 when turned), 20 away; above: R2 (12), 2 away. R3 is no euro.
+            # Not above: R1 (-10 when turned), 20 away; above: R2 (12), 2 away. R3 is not euro.
             missed("left", "L1", "R2", "unmatched", "eq(ref, rref)", ("a", "b"), None),
             missed("right", "R1", "L1", "unmatched", "eq(ref, rref)", ("a", "b"), None),
             missed("right", "R2", "L1", "unmatched", "eq(ref, rref)", ("a", "b"), None),

@@ -157,7 +157,7 @@ def _moment(value: Value, writing: Writing) -> date | datetime | None:
             return (value if value.tzinfo else value.replace(tzinfo=writing.zone)).astimezone(UTC)
         case date():
             return value
-    raise TypeError(f"{value!r} is no date")
+    raise TypeError(f"{value!r} is not a date")
 
 
 def _parsed(text: str, csv: Csv) -> date | datetime | None:
@@ -296,7 +296,7 @@ def holds(condition: Condition, left: Seen, right: Seen, writings: tuple[Writing
             if isinstance(left, str) and isinstance(right, str) and condition.op != "ne":
                 left, right = alike(left, right, writings)
             return compares(condition.op, *of_one_kind(left, right, zone))
-    raise TypeError(f"{condition!r} is no condition")
+    raise TypeError(f"{condition!r} is not a condition")
 
 
 def compares(op: str, left: Seen, right: Seen) -> bool:
@@ -317,7 +317,7 @@ def compares(op: str, left: Seen, right: Seen) -> bool:
             return not smaller and left != right
         case "gte":
             return not smaller
-    raise ValueError(f"{op} is no comparison")
+    raise ValueError(f"{op} is not a comparison")
 
 
 def within(tolerance: Tolerance, left: Fraction, right: Fraction) -> bool:

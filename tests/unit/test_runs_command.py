@@ -114,7 +114,7 @@ def test_no_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert "\x1b" not in said
     assert "a\\x1b]0;b\\x07" in said
-    assert "[red]" in said, "a name is no markup"
+    assert "[red]" in said, "a name is not markup"
 
 
 def test_no_recipe_and_no_source_commands_the_terminal(tmp_path: Path) -> None:

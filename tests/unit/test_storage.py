@@ -87,7 +87,7 @@ def test_a_pattern_names_the_same_files_where_nothing_but_a_listing_can_be_had(
         found = [each.url for each in LOCAL.files("/".join(pattern))]
     except NotFound:
         found = []
-    if not (tree / "/".join(parts)).exists():  # a plain name is no pattern
+    if not (tree / "/".join(parts)).exists():  # a plain name is not a pattern
         assert found == sorted(listed)
 
 
@@ -177,7 +177,7 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["", "*.csv"])
 def test_a_name_that_is_no_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path, url: str) -> None:
     Path(os.fsdecode(bytes(tmp_path / "caf") + b"\xe9.csv")).touch()
-    with pytest.raises(InvalidInput, match=r"caf.\.csv is not written in UTF-8: rename"):
+    with pytest.raises(InvalidInput, match=r"caf.\.csv is not UTF-8: rename"):
         Storage().files(str(tmp_path / url))
     (tmp_path / "b.txt").touch()
     assert len(Storage().files(str(tmp_path / "*.txt"))) == 1

@@ -50,7 +50,7 @@ def job_types(settings: Settings, spark: SparkSessions) -> JobTypes:
     if unknown := sorted(settings.jobs.keys() - {"default", *known.types}):
         raise InvalidSettings(
             *(
-                Problem(f"jobs.{name}", f"there is no such job type; known are: {known.types}")
+                Problem(f"jobs.{name}", f"there is no such job type; known: {known.types}")
                 for name in unknown
             )
         )

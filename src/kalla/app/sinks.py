@@ -31,7 +31,7 @@ def routers() -> list[APIRouter]:
         return []
     from kalla.sinks import pages, record_routes, routes, sample_routes
 
-    # Samples first: /api/pipelines/infer is no pipeline's name.
+    # Samples first: /api/pipelines/infer is not a pipeline's name.
     return [sample_routes.router, routes.router, record_routes.router, pages.router]
 
 

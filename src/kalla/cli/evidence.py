@@ -9,6 +9,7 @@ import typer
 
 from kalla import settings
 from kalla.cli.client import Style, print_json
+from kalla.plurals import counted
 from kalla.reconcile.evidence.verifying import verification
 from kalla.storage import Storage
 from kalla.web.text_format import visible
@@ -33,7 +34,11 @@ def verify(
     else:
         for mismatch in found.mismatches:
             typer.echo(visible(str(mismatch)))
-        summary = "holds" if found.holds else f"fails: {len(found.mismatches)} mismatches"
+        summary = (
+            "holds"
+            if found.holds
+            else f"fails: {counted(len(found.mismatches), 'mismatch', 'mismatches')}"
+        )
         typer.echo(
             f"The evidence {summary}. Checked {found.claims:,} claims over {found.rows:,} rows in"
             f" {found.files:,} files (format {found.format})."

@@ -69,14 +69,14 @@ def main() -> None:
             raise
         where = f" for {error.filename}" if error.filename else ""
         typer.echo(
-            f"There is no room{where}: {error.strerror}; free some, and try again.", err=True
+            f"No disk space is left{where}: {error.strerror}. Free some and try again.", err=True
         )
         _give_up_stdout()
         sys.exit(2)
 
 
 def _give_up_stdout() -> None:
-    """What it still keeps back may be what found no room; as it ends, Python would try again."""
+    """Drop what is still buffered: when the process ends, Python would try to write it again."""
     try:
         sys.stdout.flush()
     except OSError:

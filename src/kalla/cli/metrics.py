@@ -15,6 +15,7 @@ import typer
 from kalla.cli import progress
 from kalla.cli.client import Client, Style, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
+from kalla.plurals import counted
 
 if TYPE_CHECKING:
     from kalla.query.store.ingest.file_import import WriteBody
@@ -67,7 +68,7 @@ def import_files(
             show(0)
             _import_one(client, file, tally, show)
             done += file.stat().st_size
-    names = files[0].name if len(files) == 1 else f"{len(files)} files"
+    names = files[0].name if len(files) == 1 else counted(len(files), "file")
     typer.echo(f"Imported {tally.written:,} samples from {names}.")
     if left := tally.sent - tally.written:
         typer.echo(f"{left:,} samples were refused:", err=True)

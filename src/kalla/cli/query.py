@@ -124,7 +124,7 @@ def kill_query(query_id: str) -> None:
 
 
 def _text(argument: str) -> str:
-    """What was typed; bytes that are no text become the character for that."""
+    """What was typed; bytes that are not text become the character for that."""
     return argument.encode(errors="surrogateescape").decode(errors="replace")
 
 

@@ -15,6 +15,7 @@ from kalla import settings
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
 from kalla.cli.propose import propose
 from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.plurals import counted
 from kalla.reconcile.recipe import parsing, yaml_values
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.recipe.recipe_problems import RecipeProblem, shown
@@ -221,7 +222,7 @@ def _print_problems(file: Path, error: InvalidInput, notes: list[str], style: st
         facts = {"valid": False, "problems": [each.facts() for each in problems], "notes": notes}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
         return
-    say(f"{file} has {len(problems)} problem{'s' if len(problems) > 1 else ''}:")
+    say(f"{file} has {counted(len(problems), 'problem')}:")
     for each in problems:
         value = f" = {shown(each.value)}" if each.value is not None else ""
         head = f"{each.field}{value}: " if each.field else ""

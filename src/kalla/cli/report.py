@@ -43,7 +43,7 @@ def print_report(report: Report, see_more: str) -> None:
     """The report, and below it the command that shows the evidence."""
     console = Console(highlight=False, soft_wrap=True)
     figures = _figures(report)
-    # A figure cut short is no figure: what a terminal is too narrow for, it folds.
+    # A figure cut short is not a figure: what a terminal is too narrow for, it folds.
     room = console.options.update_width(_WIDEST)
     console.width = max(console.width, console.measure(figures, options=room).maximum)
     name, rate = escape(visible(report.name)), percent(report.match_rate)

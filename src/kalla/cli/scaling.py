@@ -136,7 +136,7 @@ def simulate_policies(
         )
     if trace not in SHAPES and not Path(trace).is_file():
         raise InvalidInput(
-            Problem("--trace", f"{trace} is no file and none of {', '.join(SHAPES)}")
+            Problem("--trace", f"{trace} is not a file and none of {', '.join(SHAPES)}")
         )
     if trace in SHAPES:
         jobs = SHAPES[trace]() if seed is None else SHAPES[trace](seed)

@@ -54,7 +54,7 @@ def run(messages: int) -> None:
         client.patch(address("pipelines", name, "state"), {"desired": "started"})
         broken = _produce(broker, name, messages)
         typer.echo(
-            f"{messages:,} messages are in the topic {name}; {broken:,} of them are no orders."
+            f"{messages:,} messages are in the topic {name}; {broken:,} of them are not orders."
         )
         _follow(client, name, messages)
         found = client.post(address("pipelines", name, "audit"))

@@ -169,7 +169,7 @@ def preview(
 
 def _send(name: str, path: str | None, replace: bool) -> None:
     if path is None or not Path(path).is_file():
-        raise InvalidInput(Problem("URI", f"{path} is no file here: --upload sends one file"))
+        raise InvalidInput(Problem("URI", f"{path} is not a file here: --upload sends one file"))
     with Client(seconds=600) as client:
         sent = client.send_file("/api/uploads", Path(path))
         saved = {"name": name, "replace": replace}

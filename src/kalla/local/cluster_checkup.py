@@ -21,6 +21,7 @@ from kalla import database, release
 from kalla.database import Database
 from kalla.errors import KallaError, VersionSkew
 from kalla.local.checkup import TIMEOUT, Finding, sentence
+from kalla.plurals import counted
 from kalla.settings import ROLES, Settings
 from kalla.storage import Storage, is_s3, join
 from kalla.work import presence
@@ -101,7 +102,9 @@ async def _versions(connection: database.Connection) -> Finding:
     if others:
         reason = f"workers of Kalla {', '.join(others)} run beside {release.version()}"
         return Finding("versions", release.version(), state="away", reason=reason)
-    return Finding("versions", release.version(), reason=f"{len(workers)} workers of this series")
+    return Finding(
+        "versions", release.version(), reason=f"{counted(len(workers), 'worker')} of this series"
+    )
 
 
 async def _stream(settings: Settings) -> list[Finding]:
@@ -125,7 +128,7 @@ async def _stream(settings: Settings) -> list[Finding]:
     if missing:
         reason = f"no consumer {', '.join(sorted(missing))}"
         return [Finding("stream", address=STREAM, state="away", reason=reason)]
-    return [Finding("stream", address=STREAM, reason=f"{len(infos)} consumers")]
+    return [Finding("stream", address=STREAM, reason=counted(len(infos), "consumer"))]
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def _of_executors(
 ) -> list[Finding]:
     executors = {report.executor: report for report in reports}
     pythons = sorted({report.python for report in reports})
-    number = f"{len(executors)} executor{'s' if len(executors) != 1 else ''} answered"
+    number = f"{counted(len(executors), 'executor')} answered"
     found = [Finding("executors", ", ".join({r.version for r in reports}), reason=number)]
     if pythons != [platform.python_version()]:
         reason = f"Python {', '.join(pythons)} there, {platform.python_version()} here"

@@ -177,7 +177,7 @@ async def _queue(state: AppState, command: Command, queue: str) -> Queue:
             return Queue.of(record)
     names = [record.queue for record in found]
     near = difflib.get_close_matches(queue, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(names)}"
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
     raise NotFound(f"there is no queue {queue!r}; {hint}")
 
 

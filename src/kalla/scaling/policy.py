@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from kalla.plurals import counted
+
 # What kept a decision from following the demand at once.
 Limit = Literal["minimum", "maximum", "stabilisation", "busy", "step", "paused", "brief"]
 
@@ -150,21 +152,19 @@ def _is_brief(inputs: Inputs, policy: Policy, needed: int) -> bool:
 def _reason(
     inputs: Inputs, policy: Policy, needed: int, recent: int, wanted: int, limit: Limit | None
 ) -> str:
-    demand = f"{inputs.waiting} waiting and {inputs.running} running need {_workers(needed)}"
+    demand = (
+        f"{inputs.waiting} waiting and {inputs.running} running need {counted(needed, 'worker')}"
+    )
     if limit is None:
         return demand
     why = {
         "minimum": f"the least is {policy.min_workers}",
         "maximum": f"the most is {policy.max_workers}",
-        "stabilisation": f"{_workers(recent)} {'was' if recent == 1 else 'were'} needed within "
-        f"the last {policy.scale_down_after_seconds:g} s",
-        "busy": f"{_workers(wanted)} {'is' if wanted == 1 else 'are'} still busy",
+        "stabilisation": f"{counted(recent, 'worker')} {'was' if recent == 1 else 'were'} needed"
+        f" within the last {policy.scale_down_after_seconds:g} s",
+        "busy": f"{counted(wanted, 'worker')} {'is' if wanted == 1 else 'are'} still busy",
         "step": f"at most {policy.scale_down_step} are removed at once",
         "brief": f"no job has waited for {policy.small_rise_wait_seconds:g} s",
         "paused": "the queue is paused, so waiting jobs do not count",
     }[limit]
     return f"{demand}; {'not scaled because ' if wanted == inputs.current else ''}{why}"
-
-
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number} workers"

@@ -332,7 +332,7 @@ class Log(Section):
 
 
 def _worker_count(value: object) -> int | Literal["auto"]:
-    """A union of its own would report two errors, each under a name that is no setting."""
+    """A union of its own would report two errors, each under a name that is not a setting."""
     if value == "auto":
         return "auto"
     try:

@@ -49,7 +49,7 @@ def stage(connector: Connector, part: Slice, columns: Sequence[str] | None, path
 def stage_to(
     storage: Storage, connector: Connector, part: Slice, columns: Sequence[str] | None, url: str
 ) -> Staged:
-    """The same to any URL: where that is no folder, the file is made here and then sent."""
+    """The same to any URL: where that is not a folder, the file is made here and then sent."""
     if not is_s3(url):
         return stage(connector, part, columns, Path(url))
     with storage.writing(url) as path:

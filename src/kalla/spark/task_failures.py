@@ -24,10 +24,10 @@ def told() -> Iterator[None]:
             raise
         if any(reason in raised for reason in NO_ROOM):
             raise Unavailable(
-                f"there is no room left where a task of Spark writes ({raised}): free some, or"
-                " let the evidence go elsewhere"
+                f"no disk space is left where a Spark task writes ({raised}): free some, or"
+                " write the evidence elsewhere"
             ) from error
-        raise KallaError(f"a task of Spark failed: {raised}") from error
+        raise KallaError(f"a Spark task failed: {raised}") from error
 
 
 def _raised(error: Exception) -> str | None:

@@ -172,7 +172,7 @@ def _demand_name(path: str) -> None:
     """A name of other bytes than UTF-8, as some archives leave them, cannot be told to anybody."""
     told = os.fsencode(path).decode(errors="replace")
     if told != path:
-        raise InvalidInput(Problem("", f"the name {told} is not written in UTF-8: rename the file"))
+        raise InvalidInput(Problem("", f"the name {told} is not UTF-8: rename the file"))
 
 
 def _status(path: str) -> os.stat_result | None:

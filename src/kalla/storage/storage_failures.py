@@ -49,7 +49,7 @@ def meaning(url: str, error: Exception) -> KallaError:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room, on the disk or for this user."""
+    """Whether the disk or the quota of this user is full."""
     return error.errno in _FULL
 
 

@@ -68,7 +68,7 @@ async def recognise(request: Request) -> None:
 
 
 def _of_content_type(request: Request, error: Exception) -> Exception:
-    """FastAPI takes a body of another type for a text, and would say that it is no object."""
+    """FastAPI takes a body of another type for a text, and would say that it is not an object."""
     if not isinstance(error, RequestValidationError) or not isinstance(error.body, str | bytes):
         return error
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

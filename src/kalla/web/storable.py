@@ -19,7 +19,7 @@ def _storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("contains half of a surrogate pair, which is no character") from None
+        raise ValueError("contains half of a surrogate pair, which is not a character") from None
     return text
 
 

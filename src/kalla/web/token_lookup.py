@@ -1,4 +1,4 @@
-"""Who stands at the door: those who come together with the same token are looked up together."""
+"""Looks up tokens: requests that arrive together with the same token share one look-up."""
 
 from __future__ import annotations
 

@@ -110,12 +110,10 @@ class JobTypes:
         kind = self._job_types.get(job.type)
         if kind is None:
             near = difflib.get_close_matches(job.type, self._job_types, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(self.types)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self.types)}"
             yield Problem("type", f"there is no job type {job.type!r}; {hint}")
         if job.queue is not None and job.queue not in ROLES:
-            yield Problem(
-                "queue", f"there is no queue {job.queue!r}; known are: {', '.join(ROLES)}"
-            )
+            yield Problem("queue", f"there is no queue {job.queue!r}; known: {', '.join(ROLES)}")
         if not -32768 <= job.priority <= 32767:
             yield Problem("priority", f"must be between -32768 and 32767, got {job.priority}")
         if not 0 <= job.delay_seconds <= _LONGEST_SECONDS:

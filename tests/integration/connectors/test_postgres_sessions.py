@@ -281,7 +281,7 @@ def test_what_a_database_knows_of_itself_is_not_read(shelf: PostgresShelf) -> No
         "kalla.secrets",
         "secrets",
     ):
-        with pytest.raises(InvalidInput, match="which is no source of rows"):
+        with pytest.raises(InvalidInput, match="which is not a source of rows"):
             shelf.connector(name).schema()
 
 

@@ -1,4 +1,4 @@
-"""How a CSV is written is found with the reason, and what is no CSV is refused in a sentence."""
+"""How a CSV is written is found with the reason, and what is not CSV is refused in a sentence."""
 
 from __future__ import annotations
 

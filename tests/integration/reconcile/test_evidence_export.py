@@ -281,6 +281,6 @@ def test_rows_that_find_no_room_to_be_put_aside_are_no_fault_of_the_evidence() -
             reader.execute("COPY (SELECT 1 FROM range(100000)) TO '/dev/full' (FORMAT csv)")
 
     with pytest.raises(
-        Unavailable, match=r"^there is no room to read the evidence with: Could not"
+        Unavailable, match=r"^no disk space is left to read the evidence with: Could not"
     ):
         fail()

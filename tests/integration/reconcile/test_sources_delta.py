@@ -99,7 +99,7 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     assert seen.notes == ("version 3 of the Delta table",)
     assert seen.marks[0] == {"table": uri, "version": 3}
     assert source_columns.columns_of(source(uri), storage=storage)["amount"] == "decimal"
-    with pytest.raises(InvalidInput, match="say format: delta"):
+    with pytest.raises(InvalidInput, match="set format: delta"):
         source_planning.look(source(uri, format="parquet"), "left", storage=storage)
 
 
@@ -168,7 +168,7 @@ def test_a_delta_table_is_one_whatever_signs_are_in_its_name(place: Place) -> No
         seen = source_planning.look(source(each), "left", storage=storage)
         assert (seen.format, seen.rows) == ("delta", 1)
         assert [row[0] for row in read(seen, storage)] == [9]
-    with pytest.raises(InvalidInput, match="say format: delta"):
+    with pytest.raises(InvalidInput, match="set format: delta"):
         source_planning.look(source(uri, format="parquet"), "left", storage=storage)
 
 

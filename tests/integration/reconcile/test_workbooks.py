@@ -1,4 +1,4 @@
-"""XLSX files are read with their cells' types, bank exports without lines that are no rows."""
+"""XLSX files are read with their cells' types, bank exports without lines that are not rows."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def wide(path: Path) -> None:
         (locked, "is protected by a password: save a copy without one"),
         (wide, "has 3,000 columns"),
         (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_bytes(b"id,amount\n1,2\n"), "is no XLSX file"),
+        (lambda path: path.write_bytes(b"id,amount\n1,2\n"), "is not an XLSX file"),
         (lambda path: path.write_bytes(b"\xd0\xcf\x11\xe0"), "is an Excel file of before 2007"),
         (lambda path: book(path, lambda *_: None), "no sheet holds a value"),
     ],

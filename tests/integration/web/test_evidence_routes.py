@@ -118,7 +118,7 @@ async def test_damaged_evidence_is_told_by_a_sentence(
     async with site.client("viewer") as client:
         page = await client.get(f"/runs/{spoiled}", headers={"accept": "text/html"})
     assert page.status_code == 200
-    assert "is damaged: its metadata.json is no object" in page.text
+    assert "is damaged: its metadata.json is not an object" in page.text
     async with site.client("admin") as client:
         answer = await client.post("/api/runs/import", json={"folder": str(folder)})
     assert answer.status_code == 409

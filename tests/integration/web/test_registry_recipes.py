@@ -182,7 +182,7 @@ NO_RECIPES = (
     (b"name: 'x\n", "", "not valid YAML"),
     (b'{"name": ', "", "not valid"),
     (b'{"recipe": ', "", "not valid"),
-    (b"{" * 50_000, "", "has a name that is no text"),
+    (b"{" * 50_000, "", "has a name that is not text"),
     (b"[" * 50_000, "[0][0][0][0]", "is nested more than 32 levels deep"),
     (b"a:\n" + b" - - - - -\n" * 2000, "a", "is not a field of a recipe"),
     (BOMB, "b[0]", "is an alias"),

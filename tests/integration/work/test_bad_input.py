@@ -36,7 +36,7 @@ def nested(depth: int) -> dict[str, Any]:
     ("job", "field", "message"),
     [
         (NewJob("taks"), "type", "there is no job type 'taks'; did you mean 'task'?"),
-        (NewJob("zzz"), "type", "known are: chunk, flaky, match, plan, refresh, task"),
+        (NewJob("zzz"), "type", "known: chunk, flaky, match, plan, refresh, task"),
         (NewJob("task", queue="express"), "queue", "there is no queue 'express'"),
         (NewJob("task", queue="exec\n"), "queue", "there is no queue"),
         (NewJob("task", priority=40_000), "priority", "between -32768 and 32767, got 40000"),

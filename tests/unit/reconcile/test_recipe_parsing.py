@@ -203,7 +203,7 @@ def test_json_names_given_twice_are_told_with_their_lines() -> None:
         ('{"a": 1,\n "b":\n}}', "Expecting value (line 2, column 6)"),
         ('{"a": 1,\n "b": nope]', "Expecting value (line 2, column 7)"),
         ("name: a\n---\nname: b", "holds a second document from line 2 on"),
-        ("? [a]\n: b", "has a name that is no text, in line 1"),
+        ("? [a]\n: b", "has a name that is not text, in line 1"),
         ("name: \x07", "U+0007"),
         ("name: \udcff", "is not UTF-8 (line 1, column 7)"),
         ('{"\\ud800": 1}', "has a name that is not Unicode text"),

@@ -23,7 +23,7 @@ def test_a_sensible_recipe_has_no_problem() -> None:
 @pytest.mark.parametrize("uri", ["postgresql://[::1/db", "s3://bu[ck/x.csv", "postgres://a]/db"])
 def test_an_address_whose_host_cannot_be_read_is_told(uri: str) -> None:
     given = with_source(uri=uri)
-    assert told(given) == {"sources.left.uri": "is no address: its host cannot be read"}
+    assert told(given) == {"sources.left.uri": "is not an address: its host cannot be read"}
     assert source_planning.is_staged(given.sources.left) == uri.startswith("postgres")
 
 

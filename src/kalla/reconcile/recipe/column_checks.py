@@ -176,9 +176,9 @@ def _derived(raw: str, last: object) -> str:
 def _misfit(condition: Condition, word: str) -> tuple[str, str] | None:
     """Why a condition cannot compare what it is given, and one that can."""
     if isinstance(condition, Tolerance) and word in (*_TIMES, "boolean"):
-        return "which is no amount", "use eq" if word == "boolean" else "use date_window"
+        return "which is not an amount", "use eq" if word == "boolean" else "use date_window"
     if isinstance(condition, DateWindow) and word in (*_NUMBERS, "boolean"):
-        return "which is no date", "use eq" if word == "boolean" else "use tolerance"
+        return "which is not a date", "use eq" if word == "boolean" else "use tolerance"
     if isinstance(condition, Comparison) and condition.op != "ne" and word == "boolean":
         return "which has no order", "use eq or ne"
     return None

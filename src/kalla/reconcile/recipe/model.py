@@ -26,7 +26,7 @@ ENDINGS: Mapping[str, Native] = {
     ".json": "json", ".jsonl": "json", ".ndjson": "json", ".xlsx": "xlsx", ".xlsm": "xlsx",
 }  # fmt: skip
 COMPRESSIONS: Mapping[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
-DATABASES = ("postgresql", "postgres")  # the schemes of sources that are no files
+DATABASES = ("postgresql", "postgres")  # the schemes of sources that are not files
 
 # Of a tolerance.
 BOUNDS = ("absolute", "percent", "below", "above", "below_percent", "above_percent")
@@ -195,7 +195,7 @@ class Csv(Part):
     header: bool = True
     encoding: Literal["utf-8", "latin-1", "utf-16", "windows-1252"] = "utf-8"
     skip: int = Field(0, ge=0, le=1000, description="lines before the header")
-    footer: int = Field(0, ge=0, le=1000, description="lines at the end that are no rows")
+    footer: int = Field(0, ge=0, le=1000, description="lines at the end that are not rows")
     decimal: Literal[".", ","] = Field(".", description="the decimal sign of amounts")
     thousands: Literal[".", ",", "'", " "] | None = Field(
         None, description="the sign between groups of three digits of amounts"

@@ -145,7 +145,7 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
                       "store it as a secret and write password: secret://name")  # fmt: skip
         return
     if scheme is not None and not _is_address(uri):
-        yield Finding(place, "is no address: its host cannot be read", uri,
+        yield Finding(place, "is not an address: its host cannot be read", uri,
                       "brackets stand around an IPv6 address alone, as in [::1]")  # fmt: skip
         return
     database = source.format == "postgres" or scheme in DATABASES
@@ -165,7 +165,7 @@ def _uri(source: Source, path: Path) -> Iterator[Finding]:
 def _date_format(given: str | None, path: Path) -> Iterator[Finding]:
     if given is not None and (reason := duckdb_checks.date_format_fault(given)):
         meant = duckdb_checks.meant_date_format(given)
-        yield Finding(path, f"is no format of dates: {reason}", given,
+        yield Finding(path, f"is not a date format: {reason}", given,
                       f"did you mean {meant}?" if meant else "such as %d.%m.%Y")  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _filters(filters: tuple[Filter, ...], path: Path) -> Iterator[Finding]:
                           f'put it in quotes: "{value}"')  # fmt: skip
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, int | Decimal) and (excess := _excess(Decimal(item), _MOST_DIGITS)):
-                yield Finding(place, excess, item, "put it in quotes if it is no amount")
+                yield Finding(place, excess, item, "put it in quotes if it is not an amount")
                 break
 
 

@@ -258,7 +258,7 @@ def _take(event: Event, opened: list[_Open], findings: list[Finding]) -> None:
 
 def _take_key(event: Event, here: _Open, line: int, findings: list[Finding]) -> None:
     if not isinstance(event, ScalarEvent):
-        raise _refused(f"has a name that is no text, in line {line}", "names are plain words")
+        raise _refused(f"has a name that is not text, in line {line}", "names are plain words")
     here.key = event.value
     if (first := here.lines.setdefault(event.value, line)) != line or event.value in here.value:
         findings.append(

@@ -306,7 +306,7 @@ def _table_problems(source: Source, where: str) -> Iterator[Problem]:
     schema, dot, _ = (source.table or "").replace('"', "").partition(".")
     schema = schema.strip().lower()
     if dot and is_reserved(schema):
-        yield Problem(f"{where}.table", f"is in the schema {schema}, which is no source of rows",
+        yield Problem(f"{where}.table", f"is in the schema {schema}, which is not a source of rows",
                       source.table, "name a table of your own")  # fmt: skip
 
 

@@ -206,7 +206,7 @@ def slug(name: str) -> str:
 
 
 def _holds_secret(text: str) -> bool:
-    """In the text, comments too, or in its values: what JSON escapes is no secret as a text."""
+    """In the text, comments too, or in its values: what JSON escapes is not a secret as a text."""
     values = (leaf for _, leaf in leaves(yaml_values.parse(text).value))
     return any(next(secrets_in(each), None) is not None for each in (text, *values))
 

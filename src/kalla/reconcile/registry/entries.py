@@ -335,7 +335,7 @@ def _near(name: str, known: list[str], command: str) -> str:
     if found := get_close_matches(name, known, n=1):
         return f"did you mean {found[0]}?"
     some = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-    return f"known are: {some}" if known else f"there are none yet: `{command}` makes one"
+    return f"known: {some}" if known else f"there are none yet: `{command}` makes one"
 
 
 async def _one(connection: Connection, statement: bytes, **values: Any) -> dict[str, Any] | None:

@@ -59,8 +59,8 @@ class Compared:
 
 
 def compared(rule: RulePlan, arrays: Mapping[Side, ColumnArrays | None]) -> Compared | None:
-    """None if some of it is not in hand, the key is not one whole number, or a check is no window
-    for the difference of two words."""
+    """The rule's columns as arrays; None if one of them is not loaded as an array, the key is not
+    one whole number, or a check is not a window for the difference of two numbers."""
     if len(rule.key) != 1 or rule.currency:
         return None
     key: Mapping[Side, Column] = {}

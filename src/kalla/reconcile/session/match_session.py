@@ -355,7 +355,7 @@ class MatchSession(Engine):
         if column:
             return self.row_status[side].count_all(column.held)
         exact = amount.sql if amount else "0"
-        if not scale:  # whole numbers are no decimals yet
+        if not scale:  # whole numbers are not decimals yet
             exact = f"CAST({exact} AS {column_values.amount_type(0)})"
         batches = self.batches(f"SELECT row_id, coalesce({exact}, 0) FROM {self.all_rows(side)}")
         return self.row_status[side].count(

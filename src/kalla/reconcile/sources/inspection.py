@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.plurals import counted
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, Source
 from kalla.reconcile.recipe.validation import word_of
@@ -148,9 +149,11 @@ def reach(
     try:
         if is_staged(source):
             columns = _schema(_table(source, resolve, bounds))
-            return Reach(True, f"{source.table} can be read: it has {len(columns)} columns")
+            return Reach(
+                True, f"{source.table} can be read: it has {counted(len(columns), 'column')}"
+            )
         seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
-        files = f"{len(seen.files)} files" if len(seen.files) != 1 else "one file"
+        files = counted(len(seen.files), "file") if len(seen.files) != 1 else "one file"
         return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:
         return Reach(False, str(error))

@@ -56,7 +56,7 @@ def look(
             if source.format == "parquet":
                 raise _wrong(
                     f"{source.uri} is a Delta table: its folder also holds files that "
-                    "are no part of it; say format: delta"
+                    "are not part of it; set format: delta"
                 )
             return delta_source.look(source.uri, storage, bounds)
         if source.format == "delta":
@@ -159,7 +159,7 @@ def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], 
             examples = [next(each.url for each in found if kinds[each] == kind) for kind in known]
             raise _wrong(
                 f"{source.uri} holds files of several formats ({', '.join(examples)}): "
-                "say format, or name the files by a pattern"
+                "set format, or name the files by a pattern"
             )
     elif source.format not in ("csv", "parquet", "json", "xlsx"):
         raise _wrong(f"files of the format {source.format} cannot be read")

@@ -138,13 +138,13 @@ def as_number(given: Value, columns: Columns) -> Value:
     if given.kind == "number":
         return given
     if given.kind != "text":
-        raise InvalidInput(Problem("", f"a {given.kind} is no amount"))
+        raise InvalidInput(Problem("", f"a {given.kind} is not an amount"))
     text = _signed(_trimmed(given.sql))
     if columns.csv.thousands:
         text = _ungrouped(text, columns.csv.decimal, _BETWEEN[columns.csv.thousands])
     elif columns.csv.decimal == ",":
         text = f"CASE WHEN {text} NOT LIKE '%.%' THEN replace({text}, ',', '.') END"
-    # Zeros in front and at the end are no digits that matter.
+    # Zeros in front and at the end are not digits that matter.
     shape = literal(rf"[+-]?(0*\d{{1,{_DIGITS}}}(\.\d{{0,{PLACES}}}0*)?|\.\d{{1,{PLACES}}}0*)")
     sql = f"CASE WHEN regexp_full_match({text}, {shape}) THEN CAST({text} AS {amount_type()}) END"
     return Value(f"({sql})", "number", PLACES, given.sql, given.column)
@@ -156,7 +156,7 @@ def as_date(given: Value, columns: Columns) -> Value:
     if given.kind == "timestamp":
         return replace(given, sql=date_times.day_of(given.sql, columns.time_zone), kind="date")
     if given.kind != "text":
-        raise InvalidInput(Problem("", f"a {given.kind} is no date"))
+        raise InvalidInput(Problem("", f"a {given.kind} is not a date"))
     plain = date_times.plain_date(given.sql, columns)
     moment = date_times.day_of(date_times.instant(given.sql, columns), columns.time_zone)
     if columns.csv.date_format:
@@ -170,7 +170,7 @@ def as_timestamp(given: Value, columns: Columns) -> Value:
     if given.kind == "timestamp":
         return given
     if given.kind != "text":
-        raise InvalidInput(Problem("", f"a {given.kind} is no point in time"))
+        raise InvalidInput(Problem("", f"a {given.kind} is not a point in time"))
     return Value(date_times.instant(given.sql, columns), "timestamp", 0, given.sql, given.column)
 
 

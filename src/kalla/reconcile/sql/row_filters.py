@@ -94,7 +94,7 @@ def _against(column: Value, given: Scalar, columns: Columns) -> tuple[Value, str
     if isinstance(given, date):
         return column_values.as_date(column, columns), f"DATE {literal(str(given))}"
     if column.kind != "text":
-        raise InvalidInput(Problem("filters", f"{given!r} is no date"))
+        raise InvalidInput(Problem("filters", f"{given!r} is not a date"))
     return column, literal(given)
 
 

@@ -101,7 +101,7 @@ class PostgresConnector:
             yield snapshot
         except SnapshotEnded as error:
             raise Unavailable(f"{error}; all of it must be read anew") from None
-        finally:  # what fails meanwhile elsewhere is no failure of this line
+        finally:  # what fails meanwhile elsewhere is not a failure of this line
             held.close()
 
     def mark(self) -> Mark:

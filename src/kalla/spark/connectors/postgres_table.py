@@ -105,7 +105,7 @@ class Table:
     def _named_key(self, name: str) -> Key:
         column = self.by_name.get(name)
         if column is None or not _cuttable(column):
-            has = f"has the type {column.declared}" if column else "is no column"
+            has = f"has the type {column.declared}" if column else "is not a column"
             raise InvalidInput(
                 Problem(
                     "partition_key",
@@ -166,7 +166,7 @@ def look_up(connection: psycopg.Connection[DictRow], name: str, place: str) -> T
     if is_reserved(found["schema"]):  # where a name without schema can lead too
         raise InvalidInput(
             Problem(
-                "table", f"{name} is in the schema {found['schema']}, which is no source of rows"
+                "table", f"{name} is in the schema {found['schema']}, which is not a source of rows"
             )
         )
     columns = connection.execute(sql.columns, {"oid": found["oid"]}).fetchall()

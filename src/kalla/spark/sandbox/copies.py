@@ -157,7 +157,7 @@ def _read(node: exp.Column, scopes: _Scopes) -> int:
         for scope in reversed(scopes):
             if (source := scope.get(folded(node.table))) is not None:
                 return source.in_all if node.is_star else source.column(folded(node.name))
-    # What is no table's alias may be a column with fields.
+    # What is not a table's alias may be a column with fields.
     names = {folded(part.name) for part in node.parts}
     every = (source for scope in scopes for source in scope.values())
     return max((source.column(name) for source in every for name in names), default=1)

@@ -201,7 +201,7 @@ def _parse(sql: str, tokens: list[Token], report: Report) -> exp.Expr:
     except RecursionError:
         raise
     except Exception:
-        # The parser is made for SQL, not for attacks: whatever else it trips over is no SQL.
+        # The parser is made for SQL, not for attacks: whatever else it trips over is not SQL.
         report.refuse("this is not valid SQL", suggestion=_BEGINNING)
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Query):

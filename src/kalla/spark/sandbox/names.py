@@ -249,7 +249,7 @@ class _Names:
                              value=".".join(parts),
                              suggestion="read columns of the sources alone")  # fmt: skip
             return
-        # What is no table's alias may be a column with fields.
+        # What is not a table's alias may be a column with fields.
         if not (seen := _all_known(scopes)) or names[0] in seen:
             return
         aliases = {name for scope in scopes for name in scope.sources if name}

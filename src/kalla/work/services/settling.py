@@ -67,7 +67,7 @@ class Settling(Service):
             if held.lost is not None:
                 self._spawn(self._confirm_stopped(held))
             elif held.returning and isinstance(ending, BaseException):
-                held.cut_short = True  # it is handed back, and that is no failure
+                held.cut_short = True  # it is handed back, and that is not a failure
                 self._slots.changed()
             elif isinstance(ending, BaseException):
                 self._spawn(self._fail(held, ending))

@@ -236,7 +236,7 @@ def _moment(where: Column, text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
-            Problem("filter", f"{where.name}: {text!r} is no time such as 2026-05-31T12:00:00Z")
+            Problem("filter", f"{where.name}: {text!r} is not a time such as 2026-05-31T12:00:00Z")
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

@@ -269,7 +269,7 @@ def _unpack(cursor: str, fingerprint: str, columns: int) -> tuple[int, list[str 
 
 def _foreign_cursor() -> InvalidInput:
     return InvalidInput(
-        Problem("after", "is no cursor of this filter and order: begin at the first page")
+        Problem("after", "is not a cursor of this filter and order: begin at the first page")
     )
 
 

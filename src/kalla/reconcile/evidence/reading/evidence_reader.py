@@ -200,9 +200,9 @@ def metadata(url: str, storage: Storage) -> dict[str, Any]:
     except NotFound:
         raise NotFound(f"there is no evidence at {url}: it has no metadata.json") from None
     except (ValueError, RecursionError):
-        raise damaged(url, "its metadata.json is no JSON") from None
+        raise damaged(url, "its metadata.json is not JSON") from None
     if not isinstance(found, dict):
-        raise damaged(url, "its metadata.json is no object")
+        raise damaged(url, "its metadata.json is not an object")
     return found
 
 
@@ -250,7 +250,9 @@ def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  #
     except (duckdb.IOException, duckdb.HTTPException) as error:
         reason = unwrapped(error)
         if reason.startswith("Could not write"):
-            raise Unavailable(f"there is no room to read the evidence with: {reason}") from error
+            raise Unavailable(
+                f"no disk space is left to read the evidence with: {reason}"
+            ) from error
         raise Unavailable(f"the evidence cannot be read: {reason}") from error
     except duckdb.Error as error:
         named = [url for url in urls if url in str(error)]

@@ -203,7 +203,7 @@ class _Verifier:
                     yield self._texts(batch)
         except NotFound:
             self._mismatches.append(Mismatch(place, "a file", "none"))
-        except InvalidInput as error:  # what storage makes of a file that is no Parquet
+        except InvalidInput as error:  # what storage makes of a file that is not Parquet
             self._mismatches.append(Mismatch(place, "a Parquet file", str(error)))
 
     def _texts(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 """Files that are converted once before they are read: workbooks to Parquet, and CSV files that have
-lines that are no rows, or are in Windows-1252, to plain UTF-8.
+lines that are not rows, or are in Windows-1252, to plain UTF-8.
 
 The copies are a cache in the temporary folder, named by what the file was and how it is read.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from kalla.errors import InvalidInput, Problem
+from kalla.plurals import counted
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv, Workbook
 from kalla.reconcile.sources.formats import workbooks
@@ -114,13 +115,15 @@ def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]
                     given -= bool(first.strip())
                     written.write(first)
         except UnicodeError as error:
-            wrong = f"{url} is not written in {csv.encoding} ({error}): name its encoding"
+            wrong = f"{url} is not {csv.encoding} ({error}). Set csv.encoding"
             raise InvalidInput(Problem("", wrong)) from None
     name = url.rpartition("/")[2]
     notes = []
     for where, left_out in (("above the header", above), ("below the rows", below)):
         if lines := [line.strip() for line in left_out if line.strip()]:
-            notes.append(f"left out: {len(lines)} lines of {name} {where}: {_shown(lines)}")
+            notes.append(
+                f"left out: {counted(len(lines), 'line')} of {name} {where}: {_shown(lines)}"
+            )
     return notes
 
 

@@ -119,7 +119,7 @@ def _chosen(book: CalamineWorkbook, file: str, options: Workbook) -> tuple[Calam
     shape = find_shape(head, None if calamine.total_height < _HEAD_ROWS else [])
     if options.header_row is not None:
         if options.header_row > len(head):
-            raise _wrong(f"{file}: row {options.header_row} of {name!r} is no header")
+            raise _wrong(f"{file}: row {options.header_row} of {name!r} is not a header")
         shape = Shape(options.header_row - 1, "as said", shape.width, shape.footer)
     reason = "as said" if options.sheet else "the only sheet with values"
     if len(filled) > 1:
@@ -272,7 +272,7 @@ def _demand_harmless(content: bytes, file: str) -> None:
             unpacked = sum(each.file_size for each in packed.infolist())
             names = set(packed.namelist())
     except (zipfile.BadZipFile, ValueError):
-        raise _wrong(f"{file} is no XLSX file, whatever its name says") from None
+        raise _wrong(f"{file} is not an XLSX file, whatever its name says") from None
     if unpacked > LARGEST_UNPACKED:
         raise _wrong(
             f"{file} would unpack to {unpacked:,} bytes, more than {LARGEST_UNPACKED:,}: save it as"

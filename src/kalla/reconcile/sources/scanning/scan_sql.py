@@ -30,7 +30,7 @@ def listed(files: Iterable[str]) -> str:
 
 
 def parquet(files: Iterable[str]) -> str:
-    """Parquet files of ours: a folder named `a=b` above them is no column."""
+    """Parquet files of ours: a folder named `a=b` above them is not a column."""
     return f"read_parquet({listed(files)}, union_by_name=true, hive_partitioning=false)"
 
 
