@@ -49,6 +49,10 @@ class InvalidSettings(InvalidInput):
     title = "The settings are not valid"
 
 
+class MissingSource(InvalidInput):
+    """A source does not exist where it was looked for; elsewhere, or later, it may."""
+
+
 class NotFound(KallaError):
     status = 404
     title = "Not found"

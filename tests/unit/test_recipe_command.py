@@ -34,6 +34,29 @@ def test_the_command_sums_up_a_good_recipe() -> None:
     assert "Note: the right source's columns were not checked: Postgres at 127.0.0.1:1" in output
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rows.xlsx", b"id,amount\n1,2.00\n", "rows.xlsx is not an XLSX file"),
+        ("rows.csv", "id,Währung\n1,2\n".encode("cp1252"), "it looks like Windows-1252"),
+    ],
+)
+def test_a_source_that_a_run_could_not_read_is_a_problem(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    source = {"uri": str(tmp_path / name), "primary_key": ["id"]}
+    gone = {"uri": str(tmp_path / "gone.csv"), "primary_key": ["id"]}
+    rule = {"name": "same", "conditions": [{"left": "id", "op": "eq", "right": "id"}]}
+    recipe = {"name": "t", "sources": {"left": source, "right": gone}, "rules": [rule]}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    code, output = run("check", str(tmp_path / "recipe.json"))
+    assert code == 2
+    assert "sources.left.uri: " in output
+    assert message in output
+    assert "Note: the right source's columns were not checked" in output
+
+
 def test_the_command_tells_every_problem_and_exits_with_2() -> None:
     code, output = run("check", str(RECIPES / "broken.yaml"))
     assert code == 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ import typer
 from kalla import settings
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
 from kalla.cli.propose import propose
-from kalla.errors import InvalidInput, KallaError, Problem
+from kalla.errors import InvalidInput, KallaError, MissingSource, Problem
 from kalla.plurals import counted
 from kalla.reconcile.recipe import parsing, yaml_values
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
@@ -130,7 +131,8 @@ def _all(client: Client) -> list[dict[str, Any]]:
 
 
 class Look:
-    """The columns of both sources; one that cannot be reached is a note, not a problem.
+    """The columns of both sources. One that cannot be reached is a note; one that can, but that a
+    run could not read, is a problem.
 
     What runs here can read no registered source; a recipe that is checked may be meant for the API.
     """
@@ -148,12 +150,23 @@ class Look:
         loaded = settings.load().settings
         storage, resolve = Storage.of(loaded.storage), Vault(loaded).resolve
         found: dict[Side, Mapping[str, str]] = {}
+        problems: list[Problem] = []
         for side in sides:
             source = recipe.sources[side]
             try:
                 found[side] = inspection.columns(source, storage=storage, resolve=resolve)
+            except MissingSource as error:
+                reason = "; ".join(each.message for each in error.problems)
+                self.notes.append(f"the {side} source's columns were not checked: {reason}")
+            except InvalidInput as error:
+                problems += (
+                    replace(each, field=f"sources.{side}.{each.field or 'uri'}")
+                    for each in error.problems
+                )
             except KallaError as error:
                 self.notes.append(f"the {side} source's columns were not checked: {error}")
+        if problems:
+            raise InvalidInput(*problems)
         return found
 
 

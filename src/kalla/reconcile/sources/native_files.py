@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 
-from kalla.errors import InvalidInput, NotFound, Problem, Unavailable
+from kalla.errors import InvalidInput, MissingSource, NotFound, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
 from kalla.reconcile.sources.formats import converted_files, csv_quotes, delta_source
@@ -348,7 +348,7 @@ def problems_at(where: str, field: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        raise InvalidInput(Problem(f"{prefix}{field}", str(error))) from None
+        raise MissingSource(Problem(f"{prefix}{field}", str(error))) from None
     except InvalidInput as error:
         raise InvalidInput(
             *(replace(each, field=each.field or f"{prefix}{field}") for each in error.problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kalla.errors import InvalidInput, Unavailable
+from kalla.errors import Unavailable
 from kalla.reconcile.recipe.column_checks import Unread
 from kalla.reconcile.recipe.model import DATABASES, Source
 from kalla.reconcile.recipe.validation import scheme_of, word_of
@@ -17,7 +17,8 @@ def columns_of(
     storage: Storage = LOCAL,
     bounds: Bounds | None = None,
 ) -> dict[str, str]:
-    """The columns of a source's files with their types; Unavailable says why there are none.
+    """The columns of a source's files with their types. Unavailable or NotFound where it cannot be
+    looked at now; InvalidInput where a run could not read it either.
 
     CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
     line is looked at.
@@ -27,9 +28,6 @@ def columns_of(
             f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
             " /api/recipes/validate"
         )
-    try:
-        seen = native_files.look(source, storage=storage, bounds=bounds)
-    except InvalidInput as error:
-        raise Unavailable("; ".join(each.message for each in error.problems)) from None
+    seen = native_files.look(source, storage=storage, bounds=bounds)
     words = {name: word_of(type_) for name, type_ in seen.types.items()}
     return words | {name: Unread(reason) for name, reason in seen.unread.items()}
