@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli.recipe import Look, app
+from kalla.cli.reconcile.recipe import Look, app
 from kalla.errors import InvalidInput
 from kalla.reconcile.recipe import parsing
 

@@ -11,7 +11,7 @@ import pytest
 
 PRINTS = """
 import typer
-from kalla.cli.report import printing
+from kalla.cli.reconcile.report import printing
 
 def command() -> None:
     with printing():

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli import reconcile, run_evidence, runs
 from kalla.cli.client import print_table
 from kalla.cli.main import application
-from kalla.cli.report import print_report
+from kalla.cli.reconcile import reconcile, run_evidence, runs
+from kalla.cli.reconcile.report import print_report
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.evidence.reading.run_report import Exceptional, Figures, Report, RuleFigures
 from kalla.reconcile.recipe.model import Recipe

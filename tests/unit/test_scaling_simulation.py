@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli.scaling import app
+from kalla.cli.operate.scaling import app
 from kalla.errors import InvalidInput
 from kalla.scaling.simulation.controller import Behaviour, HorizontalAutoscaler
 from kalla.scaling.simulation.plot import svg

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli.sources import app
+from kalla.cli.reconcile.sources import app
 from kalla.errors import InvalidInput
 
 

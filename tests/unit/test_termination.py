@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from kalla.cli.termination import clearing_up
+from kalla.cli.reconcile.termination import clearing_up
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

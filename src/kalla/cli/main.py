@@ -19,31 +19,31 @@ from kalla.errors import InvalidInput, KallaError, StartFailed
 from kalla.web.text_format import visible_lines
 
 COMMANDS = {
-    "up": ("kalla.cli.up", "Start the whole system on this machine; Ctrl-C stops it."),
-    "doctor": ("kalla.cli.doctor", "Name every part with its version, address and state."),
-    "config": ("kalla.cli.config", "Show the settings in force and where each came from."),
-    "migrate": ("kalla.cli.migrate", "Bring the database's tables up to date."),
-    "api": ("kalla.cli.api", "Serve the REST API and the pages."),
-    "worker": ("kalla.cli.worker", "Claim jobs and run them."),
-    "query-worker": ("kalla.cli.query_worker", "Execute parts of queries for the API."),
-    "autoscale": ("kalla.cli.autoscale", "Keep as many workers here as the demand needs."),
-    "scaling": ("kalla.cli.scaling", "Show what each role needs, and the decisions so far."),
-    "jobs": ("kalla.cli.jobs", "Submit, list, show, cancel and retry jobs."),
-    "queues": ("kalla.cli.queues", "Show queues, pause and resume them."),
-    "workers": ("kalla.cli.workers", "Show the workers."),
-    "reconcile": ("kalla.cli.reconcile", "Match two sources by a recipe, alone, on this machine."),
-    "runs": ("kalla.cli.runs", "Submit, list, show, watch, cancel, export and compare runs."),
-    "evidence": ("kalla.cli.evidence", "Verify a run's evidence against what it claims."),
-    "demo": ("kalla.cli.demo", "Reconcile made-up invoices and payments, and show the report."),
-    "recipe": ("kalla.cli.recipe", "Check recipes, save them, list and show what is saved."),
-    "sources": ("kalla.cli.sources", "Register sources, test them and look into them."),
-    "destinations": ("kalla.cli.destinations", "Register the addresses that callbacks may go to."),
-    "sinks": ("kalla.cli.sinks", "Deliver Kafka topics into ClickHouse tables, exactly once."),
-    "tables": ("kalla.cli.tables", "Keep the results of queries as fresh as they say."),
-    "query": ("kalla.cli.query", "Ask a PromQL expression of the stored metrics."),
-    "metrics": ("kalla.cli.metrics", "Import samples from files."),
-    "secret": ("kalla.cli.secret", "Store, list and remove secrets, encrypted."),
-    "token": ("kalla.cli.tokens", "Create, list and revoke tokens."),
+    "up": ("processes.up", "Start the whole system on this machine; Ctrl-C stops it."),
+    "doctor": ("processes.doctor", "Name every part with its version, address and state."),
+    "config": ("processes.config", "Show the settings in force and where each came from."),
+    "migrate": ("processes.migrate", "Bring the database's tables up to date."),
+    "api": ("processes.api", "Serve the REST API and the pages."),
+    "worker": ("processes.worker", "Claim jobs and run them."),
+    "query-worker": ("processes.query_worker", "Execute parts of queries for the API."),
+    "autoscale": ("processes.autoscale", "Keep as many workers here as the demand needs."),
+    "scaling": ("operate.scaling", "Show what each role needs, and the decisions so far."),
+    "jobs": ("operate.jobs", "Submit, list, show, cancel and retry jobs."),
+    "queues": ("operate.queues", "Show queues, pause and resume them."),
+    "workers": ("operate.workers", "Show the workers."),
+    "reconcile": ("reconcile.reconcile", "Match two sources by a recipe, alone, on this machine."),
+    "runs": ("reconcile.runs", "Submit, list, show, watch, cancel, export and compare runs."),
+    "evidence": ("reconcile.evidence", "Verify a run's evidence against what it claims."),
+    "demo": ("reconcile.demo", "Reconcile made-up invoices and payments, and show the report."),
+    "recipe": ("reconcile.recipe", "Check recipes, save them, list and show what is saved."),
+    "sources": ("reconcile.sources", "Register sources, test them and look into them."),
+    "destinations": ("reconcile.destinations", "Register the addresses that callbacks may go to."),
+    "sinks": ("sinks.sinks", "Deliver Kafka topics into ClickHouse tables, exactly once."),
+    "tables": ("tables", "Keep the results of queries as fresh as they say."),
+    "query": ("query", "Ask a PromQL expression of the stored metrics."),
+    "metrics": ("metrics", "Import samples from files."),
+    "secret": ("operate.secret", "Store, list and remove secrets, encrypted."),
+    "token": ("operate.tokens", "Create, list and revoke tokens."),
 }
 
 
@@ -99,7 +99,7 @@ def application(arguments: list[str]) -> typer.Typer:
         if name != wanted:
             app.command(name, help=summary)(_placeholder)
             continue
-        module = import_module(module_name)
+        module = import_module(f"kalla.cli.{module_name}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=summary, epilog=epilog(name))
         else:

@@ -19,7 +19,7 @@ from deltalake import write_deltalake
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from kalla.cli.recipe import app
+from kalla.cli.reconcile.recipe import app
 from kalla.errors import InvalidInput, NotFound
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import inspection

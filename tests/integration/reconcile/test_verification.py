@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from kalla.cli.evidence import app
+from kalla.cli.reconcile.evidence import app
 from kalla.errors import NotFound
 from kalla.reconcile.evidence.verifying.verification import Verification, verify
 from kalla.storage import LOCAL, join

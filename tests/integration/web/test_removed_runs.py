@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kalla.cli.runs import beginning
+from kalla.cli.reconcile.runs import beginning
 from tests.web_kit import Site
 
 

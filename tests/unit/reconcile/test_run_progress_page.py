@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from kalla.cli.runs import progress_line
+from kalla.cli.reconcile.runs import progress_line
 from kalla.reconcile.kernel import STATES
 from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.runs import store

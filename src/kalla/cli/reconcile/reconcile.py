@@ -24,9 +24,9 @@ from pydantic import SecretStr
 
 from kalla.cli.client import Style, say
 from kalla.cli.progress import bar
-from kalla.cli.recipe import Look, given_values, recipe_text
-from kalla.cli.report import print_report, printing
-from kalla.cli.termination import asked_to_end, clearing_up, deferring
+from kalla.cli.reconcile.recipe import Look, given_values, recipe_text
+from kalla.cli.reconcile.report import print_report, printing
+from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.spark import Spark

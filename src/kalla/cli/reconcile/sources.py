@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
-from kalla.cli.propose import profile
-from kalla.cli.recipe import recipe_text
+from kalla.cli.reconcile.propose import profile
+from kalla.cli.reconcile.recipe import recipe_text
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe import yaml_values
 from kalla.reconcile.registry import uri_coverage

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from kalla.cli import sinks_dead_letters, sinks_samples
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table
+from kalla.cli.sinks import dead_letters as sinks_dead_letters
+from kalla.cli.sinks import samples as sinks_samples
 from kalla.errors import InvalidInput, Problem
 
 app = typer.Typer(no_args_is_help=True)
@@ -33,7 +34,7 @@ def demo(
     messages: Annotated[int, typer.Option(min=1000, max=10_000_000)] = 200_000,
 ) -> None:
     """Deliver a made-up topic, kill a worker meanwhile, and compare the counts to the row."""
-    from kalla.cli import sinks_demo
+    from kalla.cli.sinks import demo as sinks_demo
 
     sinks_demo.run(messages)
 

@@ -11,9 +11,9 @@ import psycopg
 import typer
 from rich.console import Console
 
-from kalla.cli import reconcile
-from kalla.cli.report import print_report
-from kalla.cli.termination import asked_to_end, clearing_up, deferring
+from kalla.cli.reconcile import reconcile
+from kalla.cli.reconcile.report import print_report
+from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.local import ports
 from kalla.local.postgres import Postgres
 from kalla.reconcile.demo_data import invoices, payments, recipe

@@ -14,7 +14,7 @@ import typer
 
 from kalla import settings
 from kalla.cli.client import Client, Style, address, ago, print_json, print_table, say
-from kalla.cli.propose import propose
+from kalla.cli.reconcile.propose import propose
 from kalla.errors import InvalidInput, KallaError, MissingSource, Problem
 from kalla.plurals import counted
 from kalla.reconcile.recipe import parsing, yaml_values

@@ -11,10 +11,11 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress, TaskID
 
-from kalla.cli import progress, run_evidence
+from kalla.cli import progress
 from kalla.cli.client import Client, Style, ago, print_json, print_table, say
-from kalla.cli.recipe import given_values, recipe_text
-from kalla.cli.report import print_report, printing
+from kalla.cli.reconcile import run_evidence
+from kalla.cli.reconcile.recipe import given_values, recipe_text
+from kalla.cli.reconcile.report import print_report, printing
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.evidence.reading.run_report import Report, percent
 from kalla.storage import is_s3

@@ -1,0 +1,1 @@
+"""Commands for operators: work, workers, secrets, tokens."""

@@ -1,0 +1,1 @@
+"""Commands that start a process of Kalla, or look at its parts."""

@@ -1,0 +1,1 @@
+"""Commands around reconciliation: runs, recipes, sources, evidence."""
