@@ -42,8 +42,8 @@ GENERATED_FROM := src/kalla/query/protocol/control.proto $(addprefix $(ASSETS)/,
 .venv/.dev: .venv/.ready lock/dev.lock
 	@echo "  tools         lock/dev.lock"
 	@$(INSTALL) -r lock/dev.lock
-	@echo "  jars          src/kalla/local/kafka.jars"
-	@$(BIN)/python -c 'from kalla.local import jars; jars.fetch("kafka.jars")'
+	@echo "  jars          src/kalla/local/servers/kafka.jars"
+	@$(BIN)/python -c 'from kalla.local.servers import jars; jars.fetch("kafka.jars")'
 	@rm -rf .venv/.cache
 	@touch $@
 

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 
 from kalla import logs
 from kalla.database import Database, migrate
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import ROLES, Settings
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Log as LogSettings

@@ -20,8 +20,8 @@ from pathlib import Path
 from bench.contenders import Contender, contenders
 from kalla import logs
 from kalla.local import ports
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
 
 BATCH = 1000
 PEER = "procrastinate"

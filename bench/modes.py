@@ -25,7 +25,7 @@ from bench.reconcile_data import Pair
 from bench.reconcile_peers import Apart, Contender, Kalla, OnSpark, Seen, with_duckdb
 from kalla import logs
 from kalla.local import ports
-from kalla.local.spark import Spark
+from kalla.local.servers.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from tests.cluster import standalone

@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.query.labels.label_sets import Labels, labels_of
 from tests.prometheus_server import Prometheus, write_request
 

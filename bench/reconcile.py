@@ -39,8 +39,8 @@ from bench.reconcile_peers import (
 )
 from kalla import logs
 from kalla.local import ports
-from kalla.local.postgres import Postgres
-from kalla.local.spark import Spark
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 

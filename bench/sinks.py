@@ -29,10 +29,10 @@ from pydantic import SecretStr
 from kalla import database, logs
 from kalla.database import Database
 from kalla.local import ports
-from kalla.local.clickhouse import ClickHouse as ClickHouseServer
-from kalla.local.kafka import Kafka
-from kalla.local.postgres import Postgres
-from kalla.local.spark import Spark
+from kalla.local.servers.clickhouse import ClickHouse as ClickHouseServer
+from kalla.local.servers.kafka import Kafka
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.spark import Spark
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings, Sinks
 from kalla.settings import Spark as SparkSettings

@@ -25,7 +25,7 @@ from pydantic import SecretStr
 
 from kalla import logs
 from kalla.local import ports
-from kalla.local.spark import Spark
+from kalla.local.servers.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
 from kalla.tables.delta.commit import Committed

@@ -23,7 +23,7 @@ from kalla import database, logs
 from kalla.app.job_types import job_types
 from kalla.database import Database
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings, Wake
 from kalla.settings import Spark as SparkSettings

@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from kalla import database
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from tests.metrics_kit import metrics_settings
 from tests.query_cluster_kit import FAULTS, KALLA, QUERY, Cluster, Seen, carry_out, open_cluster

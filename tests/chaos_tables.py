@@ -28,8 +28,8 @@ from pydantic import SecretStr
 
 from kalla import database
 from kalla.local import ports
-from kalla.local.postgres import Postgres
-from kalla.local.spark import Spark
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.spark import Spark
 from kalla.settings import Database as DatabaseSettings
 from kalla.spark.session import SparkSessions
 from tests.runs_kit import open_runs, spark_settings

@@ -19,9 +19,10 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from kalla.local import java, ports
+from kalla.local import ports
 from kalla.local.process import Server
-from kalla.local.spark import Spark
+from kalla.local.servers import java
+from kalla.local.servers.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from tests import isolation
 from tests.servers import started

@@ -25,11 +25,11 @@ from pydantic import SecretStr
 from kalla import database
 from kalla.errors import NotInstalled
 from kalla.local import ports
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
 from kalla.local.process import Server
-from kalla.local.s3 import S3
-from kalla.local.spark import Spark
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.s3 import S3
+from kalla.local.servers.spark import Spark
 from kalla.settings import Database
 from kalla.settings import Storage as StorageSettings
 from kalla.storage import Storage

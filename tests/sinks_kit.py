@@ -24,8 +24,8 @@ from pydantic import SecretStr
 from kalla.database import Database
 from kalla.errors import NotInstalled
 from kalla.local import ports
-from kalla.local.clickhouse import ClickHouse as ClickHouseServer
-from kalla.local.kafka import Kafka
+from kalla.local.servers.clickhouse import ClickHouse as ClickHouseServer
+from kalla.local.servers.kafka import Kafka
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.settings import Sinks as SinkSettings

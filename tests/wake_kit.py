@@ -14,8 +14,8 @@ from nats.js.errors import NotFoundError
 from pydantic import SecretStr
 
 from kalla.database import Connection
-from kalla.local.nats import Nats
 from kalla.local.process import Server
+from kalla.local.servers.nats import Nats
 from kalla.settings import Wake as WakeSettings
 from kalla.work import jobs, queues
 from kalla.work.job import NewJob

@@ -32,7 +32,7 @@ from kalla import logs
 from kalla.app.job_types import job_types
 from kalla.database import Database, migrate
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions

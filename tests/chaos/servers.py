@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kalla.local import ports
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
 from kalla.local.process import Server
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
 
 _OUTSIDE_EPHEMERAL = range(20_000, 30_000)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
 from tests.chaos.faults import WEIGHTS
 from tests.chaos.fleet import REPOSITORY
 from tests.servers import required

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kalla.local import postgres
+from kalla.local.servers import postgres
 from tests.chaos.autoscale import carry_out
 from tests.servers import required
 

@@ -15,9 +15,9 @@ from pydantic import SecretStr
 from kalla import database
 from kalla.database import AWAY
 from kalla.local import ports
-from kalla.local.clickhouse import ClickHouse as ClickHouseServer
-from kalla.local.kafka import Kafka
-from kalla.local.postgres import Postgres
+from kalla.local.servers.clickhouse import ClickHouse as ClickHouseServer
+from kalla.local.servers.kafka import Kafka
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.sinks.model import Pipeline
 from tests.chaos_sinks.faults import LEASE_SECONDS, REPLICAS, WEIGHTS, ArmedDropping, Faults

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kalla.local import ports
-from kalla.local.clickhouse import ClickHouse
-from kalla.local.kafka import Kafka
+from kalla.local.servers.clickhouse import ClickHouse
+from kalla.local.servers.kafka import Kafka
 from tests.chaos_sinks import oracle
 from tests.chaos_sinks.oracle import ProducerLog
 from tests.servers import required

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyspark
 
-from kalla.local import java
+from kalla.local.servers import java
 from tests.cluster_lab.network import RESOLVER
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from kalla.local.postgres import Postgres
-from kalla.local.s3 import S3
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.s3 import S3
 from tests.cluster_lab.network import NODE
 
 _PROMETHEUS = """\

@@ -22,7 +22,7 @@ from kalla.app.job_types import job_types as all_job_types
 from kalla.app.serving import address_of, bind, serving
 from kalla.database import Database
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings, Spark, Storage
 from kalla.spark.session import SparkSessions

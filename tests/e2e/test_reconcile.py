@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.local import java
+from kalla.local.servers import java
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.writing.output_lock import claimed
 from kalla.reconcile.recipe.model import SIDES

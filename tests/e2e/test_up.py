@@ -19,7 +19,8 @@ import pytest
 from pydantic import SecretStr
 
 from kalla import settings
-from kalla.local import java, ports, postgres
+from kalla.local import ports
+from kalla.local.servers import java, postgres
 from kalla.secrets import Vault
 from tests.servers import required
 from tests.waiting import until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kalla.errors import NotInstalled
-from kalla.local import java
-from kalla.local.java import Java
+from kalla.local.servers import java
+from kalla.local.servers.java import Java
 
 
 def test_java_is_found_or_missed_in_a_sentence(

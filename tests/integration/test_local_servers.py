@@ -18,11 +18,12 @@ import psycopg
 import pytest
 
 from kalla.errors import StartFailed
-from kalla.local import ports, postgres
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
+from kalla.local import ports
 from kalla.local.process import Server
-from kalla.local.spark import Spark
+from kalla.local.servers import postgres
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.spark import Spark
 from tests.servers import UNSAFE_BUT_FAST, SparkServer, required
 from tests.waiting import until
 
@@ -133,8 +134,8 @@ def test_a_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, threading\n"
         "from pathlib import Path\n"
-        "from kalla.local.nats import Nats\n"
-        "from kalla.local.postgres import Postgres\n"
+        "from kalla.local.servers.nats import Nats\n"
+        "from kalla.local.servers.postgres import Postgres\n"
         "folder, one, two = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])\n"
         "servers = Postgres(folder, one), Nats(folder, two)\n"
         # From threads that end, which must not end the servers.

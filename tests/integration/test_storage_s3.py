@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, NotFound, Unavailable
-from kalla.local import s3
+from kalla.local.servers import s3
 from kalla.storage import S3, Storage, join
 from kalla.storage.duckdb import S3ForDuckDB
 from tests.servers import S3Server, required

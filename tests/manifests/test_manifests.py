@@ -75,7 +75,7 @@ def test_every_secret_is_documented() -> None:
 def test_the_nats_settings_are_read_by_a_real_server(tmp_path: Path, production: Manifests) -> None:
     import subprocess
 
-    from kalla.local.nats import Nats
+    from kalla.local.servers.nats import Nats
 
     settings = production.get("ConfigMap", "kalla-nats")
     assert settings

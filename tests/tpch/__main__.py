@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from pydantic import SecretStr
 
 from kalla.local import ports
-from kalla.local.spark import Spark
+from kalla.local.servers.spark import Spark
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.sandbox import hold
 from kalla.spark.session import connect

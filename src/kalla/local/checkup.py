@@ -21,7 +21,8 @@ from psycopg.rows import dict_row
 
 from kalla import database
 from kalla.errors import KallaError
-from kalla.local import folder, java
+from kalla.local import folder
+from kalla.local.servers import java
 from kalla.redaction import scrub
 from kalla.settings import Effective, Settings
 from kalla.work import presence

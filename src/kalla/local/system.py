@@ -19,13 +19,13 @@ from pydantic import SecretStr
 from kalla import database, secrets
 from kalla.errors import StartFailed
 from kalla.local import folder, ports
-from kalla.local.clickhouse import ClickHouse
-from kalla.local.kafka import Kafka
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
 from kalla.local.process import Server
 from kalla.local.program import Program, reachable
-from kalla.local.spark import Spark
+from kalla.local.servers.clickhouse import ClickHouse
+from kalla.local.servers.kafka import Kafka
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
+from kalla.local.servers.spark import Spark
 from kalla.local.supervisor import News, Supervisor
 from kalla.settings import Effective
 from kalla.web import login_links, tokens

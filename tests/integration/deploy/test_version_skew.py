@@ -122,7 +122,7 @@ async def test_the_order_of_an_upgrade_leaves_running_workers_at_their_work(
 def test_an_executor_of_another_build_is_refused_before_it_touches_data(
     newer: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kalla.local.spark import Spark
+    from kalla.local.servers.spark import Spark
 
     monkeypatch.setenv("PYTHONPATH", newer["PYTHONPATH"])
     server = Spark(tmp_path, ports.choose_free(), cores=1, memory="1g", brief=True)

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from kalla import database
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database
 from tests.integration.query.http_requests import END, SERIES, START, STEP
 from tests.query_kit import query_site

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from kalla.database import Database
 from kalla.local import ports
-from kalla.local.nats import Nats
-from kalla.local.postgres import Postgres
+from kalla.local.servers.nats import Nats
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.work.services.depth import Depth
 from kalla.work.wake import NatsWake, PostgresWake, Wake

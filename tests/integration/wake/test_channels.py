@@ -6,7 +6,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 from kalla.database import Database
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.settings import Wake as WakeSettings

@@ -15,7 +15,7 @@ from kalla.cli.reconcile import reconcile
 from kalla.cli.reconcile.report import print_report
 from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.local import ports
-from kalla.local.postgres import Postgres
+from kalla.local.servers.postgres import Postgres
 from kalla.reconcile.demo_data import invoices, payments, recipe
 from kalla.reconcile.recipe import parsing
 from kalla.storage import LOCAL

@@ -29,7 +29,7 @@ from kalla.cli.reconcile.report import print_report, printing
 from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
-from kalla.local.spark import Spark
+from kalla.local.servers.spark import Spark
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.evidence.writing.output_lock import claimed

@@ -24,7 +24,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME")]
 @app.command()
 def install() -> None:
     """Fetch the jars of the embedded Kafka, and check each against its sha256."""
-    from kalla.local import jars
+    from kalla.local.servers import jars
 
     typer.echo(f"The jars are in {jars.fetch('kafka.jars')}.")
 

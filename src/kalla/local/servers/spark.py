@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kalla.errors import NotInstalled
-from kalla.local import folder, java, ports
+from kalla.local import folder, ports
 from kalla.local.process import Server
+from kalla.local.servers import java
 from kalla.spark.session import READING
 
 # Warnings and worse: the default writes a dozen lines a query.

@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kalla.errors import NotInstalled
-from kalla.local import java
+from kalla.local.servers import java
 
 _FETCH_SECONDS = 900
 
@@ -37,7 +37,7 @@ class Jar:
 
 def locked(lock: str) -> list[Jar]:
     """The jars of a lock file of this package: `kafka.jars`."""
-    text = (files("kalla.local") / lock).read_text("utf-8")
+    text = (files("kalla.local.servers") / lock).read_text("utf-8")
     return [Jar(*line.split()) for line in text.splitlines() if line and line[0] != "#"]
 
 

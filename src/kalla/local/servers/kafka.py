@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kalla.errors import NotInstalled, StartFailed
-from kalla.local import folder, jars, java, ports
+from kalla.local import folder, ports
 from kalla.local.process import Server
+from kalla.local.servers import jars, java
 
 LOCK = "kafka.jars"
 
