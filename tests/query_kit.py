@@ -19,8 +19,8 @@ from kalla.query.store.metric_store import MetricStore
 from kalla.query.worker.server import QueryWorkerServer
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
-from kalla.web import tokens
-from kalla.web.tokens import ROLES
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import ROLES
 from tests.metrics_kit import Points, metrics_settings, spread
 from tests.web_kit import Bell, Site
 

@@ -23,7 +23,7 @@ from kalla.settings import JobPolicy, Matching, Reaper, Settings, Staging, Stora
 from kalla.settings import Spark as SparkSettings
 from kalla.settings import Worker as WorkerSettings
 from kalla.spark.session import SparkSessions
-from kalla.web import tokens
+from kalla.web.tokens import tokens
 from kalla.work.job_type import JobTypes
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker

@@ -21,8 +21,8 @@ from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Query, Settings, Storage
 from kalla.spark.session import SparkSessions
-from kalla.web import tokens
-from kalla.web.tokens import ROLES, Role
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import ROLES, Role
 from kalla.work import jobs
 from kalla.work.job import Job, NewJob
 from kalla.work.job_type import JobTypes

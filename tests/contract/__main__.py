@@ -26,7 +26,8 @@ from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings, Spark, Storage
 from kalla.spark.session import SparkSessions
-from kalla.web import openapi, tokens
+from kalla.web import openapi
+from kalla.web.tokens import tokens
 from tests.web_kit import Bell
 
 # Whoever revokes tokens by small numbers must not hit the one that asks.

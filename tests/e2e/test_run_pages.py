@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.store import NewReconciliation
-from kalla.web.tokens import Role
+from kalla.web.tokens.tokens import Role
 from kalla.work import runs
 from kalla.work.job import NewJob
 from tests.browser import FAINT, chromium

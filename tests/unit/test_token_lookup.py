@@ -11,9 +11,9 @@ import pytest
 
 from kalla.database import Database
 from kalla.errors import NotAuthenticated
-from kalla.web import tokens
-from kalla.web.token_lookup import TokenLookup
-from kalla.web.tokens import Caller
+from kalla.web.tokens import tokens
+from kalla.web.tokens.token_lookup import TokenLookup
+from kalla.web.tokens.tokens import Caller
 
 ANN = Caller(1, "ann", "operator")
 

@@ -56,13 +56,14 @@ from kalla.spark.session import SparkSessions
 from kalla.tables.http import pages as tables_pages
 from kalla.tables.http import routes as tables_routes
 from kalla.tables.schedule.scheduler import TableGauges, TableScheduler
-from kalla.web import commands, login, login_links, problems, reference
+from kalla.web import commands, login, problems, reference
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState
 from kalla.web.layout import Layout, Place
 from kalla.web.live import Live
 from kalla.web.middleware import RequestMiddleware
-from kalla.web.token_lookup import TokenLookup
+from kalla.web.tokens import login_links
+from kalla.web.tokens.token_lookup import TokenLookup
 from kalla.work.job_type import JobTypes
 from kalla.work.metrics import Metrics
 from kalla.work.service import ServiceGroup

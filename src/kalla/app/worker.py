@@ -23,7 +23,8 @@ from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
 from kalla.tables.schedule.scheduler import TableScheduler
-from kalla.web import commands, login_links
+from kalla.web import commands
+from kalla.web.tokens import login_links
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 

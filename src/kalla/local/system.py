@@ -28,7 +28,7 @@ from kalla.local.servers.postgres import Postgres
 from kalla.local.servers.spark import Spark
 from kalla.local.supervisor import News, Supervisor
 from kalla.settings import Effective
-from kalla.web import login_links, tokens
+from kalla.web.tokens import login_links, tokens
 
 # One gesture can arrive twice: from the terminal and from make, from systemd and from a shell.
 _SAME_GESTURE_SECONDS = 1.0

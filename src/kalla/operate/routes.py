@@ -17,12 +17,12 @@ from kalla.operate.api_models import Health, Job, JobPage, Queue, SubmittedJob, 
 from kalla.operate.overview import Filter
 from kalla.operate.submission import Submission
 from kalla.settings import ROLES
-from kalla.web import login_links, tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
 from kalla.web.commands import Command, Commanded
 from kalla.web.storable import Text
-from kalla.web.tokens import TokenRecord
+from kalla.web.tokens import login_links, tokens
+from kalla.web.tokens.tokens import TokenRecord
 from kalla.work import jobs, presence, queues
 from kalla.work.job import Status
 

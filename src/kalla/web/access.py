@@ -14,8 +14,8 @@ from fastapi.routing import APIRoute
 from kalla.errors import NotAllowed, NotAuthenticated
 from kalla.web import commands
 from kalla.web.app_state import state_of
-from kalla.web.credentials import presented
-from kalla.web.tokens import Caller, Role
+from kalla.web.tokens.credentials import presented
+from kalla.web.tokens.tokens import Caller, Role
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

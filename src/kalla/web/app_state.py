@@ -11,7 +11,7 @@ from kalla.database import Database
 from kalla.settings import Settings
 from kalla.web.layout import Layout
 from kalla.web.live import Live
-from kalla.web.token_lookup import TokenLookup
+from kalla.web.tokens.token_lookup import TokenLookup
 from kalla.work.job_type import JobTypes
 from kalla.work.service import ServiceGroup
 from kalla.work.wake.channel import Wake

@@ -21,7 +21,7 @@ from kalla.settings import Retention
 from kalla.statements import load
 from kalla.web import problems
 from kalla.web.app_state import AppState, state_of
-from kalla.web.tokens import Caller
+from kalla.web.tokens.tokens import Caller
 from kalla.work.job_insertion import Woken
 
 sql = load("kalla.web", "commands.sql")

@@ -17,7 +17,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from kalla.web.text_format import money, roughly, seconds, shortened
-from kalla.web.tokens import Caller, Role
+from kalla.web.tokens.tokens import Caller, Role
 
 
 @dataclass(frozen=True)

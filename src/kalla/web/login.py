@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from kalla.errors import NotAuthenticated
-from kalla.web import login_links, tokens
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
-from kalla.web.credentials import cookie_name, presented
+from kalla.web.tokens import login_links, tokens
+from kalla.web.tokens.credentials import cookie_name, presented
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 

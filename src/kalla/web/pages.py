@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from kalla.database import AWAY
 from kalla.errors import NotAuthenticated
-from kalla.web import tokens
 from kalla.web.app_state import AppState, state_of
-from kalla.web.credentials import presented
 from kalla.web.live import View, one_moment
+from kalla.web.tokens import tokens
+from kalla.web.tokens.credentials import presented
 
 
 async def live_page(request: Request, view: View, template: str, **context: object) -> Response:

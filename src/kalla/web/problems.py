@@ -22,7 +22,7 @@ from kalla.database import AWAY, NOT_MIGRATED
 from kalla.errors import InvalidInput, KallaError, NotAuthenticated, Problem, Unavailable
 from kalla.redaction import scrub
 from kalla.web.app_state import state_of
-from kalla.web.credentials import presented
+from kalla.web.tokens.credentials import presented
 
 REFUSALS = (KallaError, HTTPException, RequestValidationError)
 _SERVERS = tuple(kind for kind in AWAY if not issubclass(kind, KallaError))

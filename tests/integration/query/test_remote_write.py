@@ -27,8 +27,8 @@ from kalla.query.store.metric_store import MetricStore
 from kalla.settings import Database as DatabaseSettings
 from kalla.spark.session import SparkSessions
 from kalla.storage import Storage
-from kalla.web import tokens
-from kalla.web.tokens import ROLES
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import ROLES
 from tests.metrics_kit import contents, metrics_settings, named
 from tests.remote_write_kit import V1, V2, Pairs, body, packed, request_1, request_2, symbol
 from tests.web_kit import Bell, Site

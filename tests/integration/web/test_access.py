@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from kalla.web.access import GuardedRoute
-from kalla.web.tokens import ROLES, Role
+from kalla.web.tokens.tokens import ROLES, Role
 from tests.web_kit import Site
 
 OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/logout")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kalla.settings import Settings
-from kalla.web import login_links
+from kalla.web.tokens import login_links
 from tests.web_kit import PAGE, Site
 
 OWN = {"Sec-Fetch-Site": "same-origin"}

@@ -11,7 +11,7 @@ import structlog
 from psycopg.types.json import Jsonb
 
 from kalla import logs
-from kalla.web import tokens
+from kalla.web.tokens import tokens
 from kalla.work.job import NewJob
 from tests.web_kit import PAGE, Site
 

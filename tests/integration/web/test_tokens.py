@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from kalla.errors import InvalidInput, NotAuthenticated, NotFound
-from kalla.web import tokens
-from kalla.web.tokens import Role
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import Role
 from tests.web_kit import Site
 
 

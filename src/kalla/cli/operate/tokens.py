@@ -17,8 +17,8 @@ from kalla.cli.client import print_json, print_table
 from kalla.database import Connection
 from kalla.errors import Unavailable
 from kalla.redaction import scrub
-from kalla.web import tokens
-from kalla.web.tokens import Role, TokenRecord
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import Role, TokenRecord
 
 app = typer.Typer(no_args_is_help=True)
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from kalla.local.folder import AlreadyRunning
 from kalla.local.process import Server
 from kalla.local.supervisor import News
 from kalla.local.system import System
-from kalla.web import login_links
+from kalla.web.tokens import login_links
 
 
 def command(

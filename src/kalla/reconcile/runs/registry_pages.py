@@ -12,9 +12,9 @@ from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS
 from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.routes import Name, ShownSource
 from kalla.reconcile.runs import store
-from kalla.web import tokens
 from kalla.web.access import Asking, GuardedRoute, needs
 from kalla.web.app_state import AppState, State
+from kalla.web.tokens import tokens
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 

@@ -13,7 +13,7 @@ from kalla.database import Connection
 from kalla.errors import InvalidInput, NotAuthenticated, NotFound, Problem
 from kalla.statements import load
 
-sql = load("kalla.web", "tokens.sql")
+sql = load("kalla.web.tokens", "tokens.sql")
 
 Role = Literal["metrics-writer", "viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kalla.database import Database
-from kalla.web import tokens
-from kalla.web.tokens import Caller
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import Caller
 
 
 class TokenLookup:

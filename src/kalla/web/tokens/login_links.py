@@ -9,10 +9,10 @@ from kalla.database import Connection
 from kalla.errors import NotAuthenticated
 from kalla.settings import Retention
 from kalla.statements import load
-from kalla.web import tokens
-from kalla.web.tokens import Role
+from kalla.web.tokens import tokens
+from kalla.web.tokens.tokens import Role
 
-sql = load("kalla.web", "login_links.sql")
+sql = load("kalla.web.tokens", "login_links.sql")
 
 LINK_SECONDS = 24 * 3600
 SESSION_SECONDS = 7 * 24 * 3600
