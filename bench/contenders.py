@@ -26,10 +26,10 @@ from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Log as LogSettings
 from kalla.settings import Wake as WakeSettings
 from kalla.settings import Worker as WorkerSettings
-from kalla.work import jobs as job_store
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.job_type import JobType, JobTypes
+from kalla.work.state import jobs as job_store
 from kalla.work.wake import open_channel
 from kalla.work.worker import Worker
 

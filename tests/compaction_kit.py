@@ -24,10 +24,10 @@ from kalla.settings import Database as DatabaseSettings
 from kalla.settings import JobPolicy, Metrics, Settings, Storage
 from kalla.settings import Wake as WakeSettings
 from kalla.spark.session import SparkSessions
-from kalla.work import jobs
 from kalla.work.handler import Context
 from kalla.work.job import Job, JobRecord, Outcome
 from kalla.work.job_type import JobTypes
+from kalla.work.state import jobs
 from kalla.work.wake import open_channel
 from tests.metrics_kit import Points, commit, named
 

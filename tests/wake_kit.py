@@ -17,9 +17,9 @@ from kalla.database import Connection
 from kalla.local.process import Server
 from kalla.local.servers.nats import Nats
 from kalla.settings import Wake as WakeSettings
-from kalla.work import jobs, queues
 from kalla.work.job import NewJob
 from kalla.work.services.depth import Depth
+from kalla.work.state import jobs, queues
 from kalla.work.wake import Wake
 from tests.work_kit import JOB_TYPES, take
 

@@ -23,9 +23,9 @@ from kalla.settings import Query, Settings, Storage
 from kalla.spark.session import SparkSessions
 from kalla.web.tokens import tokens
 from kalla.web.tokens.tokens import ROLES, Role
-from kalla.work import jobs
 from kalla.work.job import Job, NewJob
 from kalla.work.job_type import JobTypes
+from kalla.work.state import jobs
 
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 

@@ -14,11 +14,11 @@ from psycopg.rows import dict_row
 from kalla.database import Connection
 from kalla.errors import Lost
 from kalla.settings import JobPolicy, Settings
-from kalla.work import jobs, runs
 from kalla.work.handler import Context, Handler, Stateless
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobType, JobTypes
+from kalla.work.state import jobs, runs
+from kalla.work.state.job_insertion import Woken
 
 Result = TypeVar("Result")
 

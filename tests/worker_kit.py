@@ -16,10 +16,10 @@ from kalla.settings import JobPolicy, Settings
 from kalla.settings import Reaper as ReaperSettings
 from kalla.settings import Wake as WakeSettings
 from kalla.settings import Worker as WorkerSettings
-from kalla.work import jobs
 from kalla.work.handler import Context, Handler, Stateless
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
 from kalla.work.job_type import JobType, JobTypes
+from kalla.work.state import jobs
 from kalla.work.wake import open_channel
 from kalla.work.wake.channel import Wake
 from kalla.work.worker import Worker

@@ -36,8 +36,8 @@ from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 
 _MOST = 3
 _LOOK = 0.1

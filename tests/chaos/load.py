@@ -16,11 +16,11 @@ from psycopg.types.json import Jsonb
 
 from kalla.database import AWAY, Connection, Database
 from kalla.errors import Conflict
-from kalla.work import jobs as job_store
-from kalla.work import runs
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
+from kalla.work.state import jobs as job_store
+from kalla.work.state import runs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake import Wake
 from tests.chaos.job_types import EXEC, GATE, PLAIN, PLAN, POISON_ATTEMPTS, WRITE
 

@@ -12,8 +12,8 @@ from playwright.async_api import Browser
 
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.runs import store
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 from tests.browser import chromium
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.web_kit import Site, open_site

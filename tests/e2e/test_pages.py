@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
-from kalla.work import jobs, presence
 from kalla.work.job import NewJob
-from kalla.work.presence import Announcement
+from kalla.work.state import jobs, presence
+from kalla.work.state.presence import Announcement
 from tests.browser import FAINT, chromium
 from tests.web_kit import Site, open_site
 

@@ -15,8 +15,8 @@ from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.store import NewReconciliation
 from kalla.web.tokens.tokens import Role
-from kalla.work import runs
 from kalla.work.job import NewJob
+from kalla.work.state import runs
 from tests.browser import FAINT, chromium
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.web_kit import Site, open_site

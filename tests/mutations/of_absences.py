@@ -112,7 +112,7 @@ ABSENCES = (
     ),
     mutant(
         "a retry of a run leaves the absences before it as they were",
-        "work/runs.sql#revive_jobs",
+        "work/state/runs.sql#revive_jobs",
         "away_since = NULL, ",
         "",
         f"{ANEW}[a retry of its run]",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-SQL = "work/jobs.sql"
-STORE = "work/jobs.py"
+SQL = "work/state/jobs.sql"
+STORE = "work/state/jobs.py"
 TABLES = "migrations/0001_work.sql"
 
 WAITING = (

@@ -28,7 +28,7 @@ INPUT = (
     ),
     mutant(
         "a secret in an error is kept",
-        "work/jobs.py",
+        "work/state/jobs.py",
         '"error": _clip(scrub(error)),',
         '"error": _clip(error),',
         "test_lost_jobs.py::test_an_error_is_kept_with_its_traceback_and_without_its_secrets",
@@ -36,7 +36,7 @@ INPUT = (
     ),
     mutant(
         "a secret in a traceback is kept",
-        "work/jobs.py",
+        "work/state/jobs.py",
         "_storable(scrub(traceback)[-_LONGEST_ERROR:])",
         "_storable(traceback[-_LONGEST_ERROR:])",
         "test_lost_jobs.py::test_an_error_is_kept_with_its_traceback_and_without_its_secrets",
@@ -93,7 +93,7 @@ INPUT = (
     ),
     mutant(
         "an error text that cannot be kept",
-        "work/jobs.py",
+        "work/state/jobs.py",
         '.encode("utf-8", "replace").decode()',
         "",
         "test_lost_jobs.py::test_any_error_text_can_be_kept",

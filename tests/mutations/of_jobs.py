@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-SQL = "work/jobs.sql"
-STORE = "work/jobs.py"
+SQL = "work/state/jobs.sql"
+STORE = "work/state/jobs.py"
 TABLES = "migrations/0001_work.sql"
 OLD_FENCE = "test_fences.py::test_a_write_under_an_old_fence_changes_nothing"
 NOT_CLAIMED = "test_fences.py::test_a_write_about_a_job_that_is_not_claimed_changes_nothing"

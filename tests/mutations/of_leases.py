@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-SQL = "work/leases.sql"
+SQL = "work/state/leases.sql"
 RELEASE = "test_leases.py::test_a_release_of_what_one_no_longer_holds_changes_nothing"
 RENEWAL = "test_leases.py::test_a_lease_that_another_took_is_not_renewed"
 EPOCH = "test_leases.py::test_an_epoch_survives_release_and_expiry"
@@ -150,7 +150,7 @@ LEASES = (
     ),
     mutant(
         "a cap does not hold for two at once",
-        "work/leases.py",
+        "work/state/leases.py",
         "        await connection.execute(sql.lock_holder, facts)\n",
         "        pass\n",
         "test_leases.py::test_a_cap_holds_though_its_worker_acquires_twice_at_once",

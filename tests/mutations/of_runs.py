@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutations.mutant import mutant
 
-SQL = "work/runs.sql"
-STORE = "work/runs.py"
-JOBS = "work/jobs.py"
+SQL = "work/state/runs.sql"
+STORE = "work/state/runs.py"
+JOBS = "work/state/jobs.py"
 FINISH = '    await connection.execute(sql.finish, {"run_id": run_id})\n'
 FAN_OUT_LATE = "    woken += await _add(connection, job_types, run_id, follow_ups, 'late')\n"
 MODEL = "test_model.py::test_jobs_and_runs_do_what_the_model_does"

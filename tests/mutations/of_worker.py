@@ -35,7 +35,7 @@ WORKER = (
     ),
     mutant(
         "a chunk wakes nobody for the next of its lane",
-        "work/jobs.py",
+        "work/state/jobs.py",
         "    return woken + await next_of_keys(connection, [job.running_key])\n",
         "    return woken\n",
         "test_freed_keys.py::test_a_chunk_of_a_run_wakes_the_next_of_its_lane",
@@ -51,7 +51,7 @@ WORKER = (
     ),
     mutant(
         "a key that others hold wakes somebody",
-        "work/jobs.sql#next_of_keys",
+        "work/state/jobs.sql#next_of_keys",
         "other.status = 'claimed'",
         "false",
         "test_freed_keys.py::test_of_each_key_that_comes_free_one_waiting_job_is_woken",
@@ -97,7 +97,7 @@ WORKER = (
     ),
     mutant(
         "a claim in hand is taken for one whose answer was lost",
-        "work/jobs.sql#strays",
+        "work/state/jobs.sql#strays",
         "mine.job_id = jobs.job_id AND mine.fence = jobs.fence",
         "false",
         f"{UNCHARGED}test_claims_that_their_worker_does_not_hold_wait_again_and_no_failure_counts",

@@ -19,7 +19,7 @@ from kalla.scaling import store
 from kalla.scaling.decision_service import ScalingGauges, policy_of
 from kalla.scaling.policy import Decision, Policy
 from kalla.settings import Settings
-from kalla.work import presence
+from kalla.work.state import presence
 
 INTERVAL = 2.0
 _log = logs.get(__name__)

@@ -25,7 +25,7 @@ from kalla.local import folder
 from kalla.local.servers import java
 from kalla.redaction import scrub
 from kalla.settings import Effective, Settings
-from kalla.work import presence
+from kalla.work.state import presence
 
 TIMEOUT = 4.0
 

@@ -24,7 +24,7 @@ from kalla.local.checkup import TIMEOUT, Finding, sentence
 from kalla.plurals import counted
 from kalla.settings import ROLES, Settings
 from kalla.storage import Storage, is_s3, join
-from kalla.work import presence
+from kalla.work.state import presence
 from kalla.work.wake.stream import STREAM, consumer
 
 _SKEW_SECONDS = 2.0

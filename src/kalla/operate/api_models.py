@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from kalla.redaction import scrub, scrub_value
 from kalla.work.job import JobRecord, Status
-from kalla.work.presence import WorkerRecord
-from kalla.work.queues import QueueRecord
+from kalla.work.state.presence import WorkerRecord
+from kalla.work.state.queues import QueueRecord
 
 
 class JobSummary(BaseModel):

@@ -21,8 +21,8 @@ from kalla.web.access import Asking, GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.live import clock
 from kalla.web.pages import live_page
-from kalla.work import jobs, presence, queues
 from kalla.work.job import STATUSES, Status
+from kalla.work.state import jobs, presence, queues
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 

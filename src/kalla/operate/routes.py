@@ -23,8 +23,8 @@ from kalla.web.commands import Command, Commanded
 from kalla.web.storable import Text
 from kalla.web.tokens import login_links, tokens
 from kalla.web.tokens.tokens import TokenRecord
-from kalla.work import jobs, presence, queues
 from kalla.work.job import Status
+from kalla.work.state import jobs, presence, queues
 
 probes = APIRouter(route_class=GuardedRoute, tags=["probes"])
 router = APIRouter(prefix="/api", route_class=GuardedRoute)

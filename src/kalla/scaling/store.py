@@ -16,9 +16,9 @@ from kalla.scaling.policy import Decision, Inputs, Need, Policy, desired
 from kalla.scaling.policy import decide as decided
 from kalla.settings import ROLES, Settings
 from kalla.statements import load
-from kalla.work import presence, queues
-from kalla.work.presence import WorkerRecord
-from kalla.work.queues import QueueRecord
+from kalla.work.state import presence, queues
+from kalla.work.state.presence import WorkerRecord
+from kalla.work.state.queues import QueueRecord
 
 sql = load("kalla.scaling", "store.sql")
 

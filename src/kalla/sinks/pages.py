@@ -20,7 +20,7 @@ from kalla.sinks.servers import checks
 from kalla.web.access import Asking, GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.pages import live_page
-from kalla.work import leases
+from kalla.work.state import leases
 
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 

@@ -32,8 +32,8 @@ from kalla.sinks.store import PipelineRecord
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
 from kalla.web.commands import Command, Commanded
-from kalla.work import leases
-from kalla.work.leases import Holding
+from kalla.work.state import leases
+from kalla.work.state.leases import Holding
 
 router = APIRouter(prefix="/api/pipelines", route_class=GuardedRoute, tags=["pipelines"])
 

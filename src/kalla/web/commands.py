@@ -22,7 +22,7 @@ from kalla.statements import load
 from kalla.web import problems
 from kalla.web.app_state import AppState, state_of
 from kalla.web.tokens.tokens import Caller
-from kalla.work.job_insertion import Woken
+from kalla.work.state.job_insertion import Woken
 
 sql = load("kalla.web", "commands.sql")
 

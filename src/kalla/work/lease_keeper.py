@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from kalla import logs
 from kalla.database import Database
 from kalla.settings import Leases as LeaseSettings
-from kalla.work import leases
-from kalla.work.leases import Lease
 from kalla.work.service import Periodic, end
+from kalla.work.state import leases
+from kalla.work.state.leases import Lease
 
 _log = logs.get(__name__)
 

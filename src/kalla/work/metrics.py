@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kalla.work.job_slots import JobSlots
-from kalla.work.queues import QueueRecord
+from kalla.work.state.queues import QueueRecord
 
 
 class Metrics:

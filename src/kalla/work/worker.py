@@ -13,8 +13,6 @@ from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.release import version
 from kalla.settings import Settings
-from kalla.work import jobs as job_store
-from kalla.work import presence
 from kalla.work.job_slots import JobSlots
 from kalla.work.job_type import JobTypes
 from kalla.work.lease_keeper import LeaseKeeper
@@ -30,6 +28,8 @@ from kalla.work.services.gauges import Gauges
 from kalla.work.services.heartbeats import Heartbeats
 from kalla.work.services.reaper import Reaper
 from kalla.work.services.settling import Settling
+from kalla.work.state import jobs as job_store
+from kalla.work.state import presence
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)

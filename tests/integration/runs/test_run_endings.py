@@ -20,7 +20,7 @@ import pytest
 from kalla.database import Connection
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.run_completion import Conclusions
-from kalla.work import runs
+from kalla.work.state import runs
 from tests.runs_kit import ROWS, SIGNING_KEY, RunsSite, recipe
 from tests.web_kit import Bell
 from tests.worker_kit import eventually

@@ -18,8 +18,8 @@ from kalla.local.autoscaler import Autoscaler
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Scaling, Settings, Wake, Worker
 from kalla.spark.session import SparkSessions
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.timeout(240)

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from kalla.scaling import store
 from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
-from kalla.work import presence, queues
 from kalla.work.job import NewJob
-from kalla.work.presence import Announcement
+from kalla.work.state import presence, queues
+from kalla.work.state.presence import Announcement
 from tests.servers import PostgresServer
 from tests.web_kit import PAGE, Site, open_site
 

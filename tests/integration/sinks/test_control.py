@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.servers.consumer_lag import log_ends
-from kalla.work import leases
+from kalla.work.state import leases
 from tests.sinks_kit import Site, event
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly

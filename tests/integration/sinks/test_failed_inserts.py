@@ -15,7 +15,7 @@ from kalla.errors import Lost
 from kalla.settings import Sinks
 from kalla.sinks.slots.deliveries import Deliveries
 from kalla.sinks.slots.seat import Seat
-from kalla.work.leases import Lease
+from kalla.work.state.leases import Lease
 from tests.integration.sinks.test_control import counted, every_offset_once, until
 from tests.integration.sinks.test_lost_answers import Dropping, Quiet
 from tests.sinks_kit import Servers, Site, event

@@ -16,8 +16,8 @@ from kalla.sinks.kernel import Facts
 from kalla.sinks.ledger import LedgerRow, Partition
 from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.slots.seat import Seat
-from kalla.work import leases
-from kalla.work.leases import Lease
+from kalla.work.state import leases
+from kalla.work.state.leases import Lease
 
 FACTS = Facts(7, 1, 1, 1, 100, 0, 1_790_000_000_000, 0.1)
 WANTED = OffsetRange("t", 0, 0, 10)

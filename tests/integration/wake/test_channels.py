@@ -10,7 +10,7 @@ from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Settings
 from kalla.settings import Wake as WakeSettings
-from kalla.work import jobs
+from kalla.work.state import jobs
 from kalla.work.wake import NatsWake, PostgresWake, open_channel
 from tests.wake_kit import (
     QUEUES,

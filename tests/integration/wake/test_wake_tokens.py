@@ -10,9 +10,9 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, RetentionPolicy, StorageType
 
-from kalla.work import jobs, queues
 from kalla.work.job import NewJob
 from kalla.work.services.depth import trusted
+from kalla.work.state import jobs, queues
 from kalla.work.wake import NatsWake
 from kalla.work.wake.stream import TokenStream
 from tests.wake_kit import (

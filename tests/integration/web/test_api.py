@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from kalla.work import jobs, presence, runs
 from kalla.work.job import NewJob, Outcome
-from kalla.work.presence import Announcement
+from kalla.work.state import jobs, presence, runs
+from kalla.work.state.presence import Announcement
 from tests.web_kit import PAGE, Site, unready_site
 
 

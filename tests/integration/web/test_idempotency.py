@@ -14,8 +14,8 @@ from kalla.errors import Conflict
 from kalla.web import commands
 from kalla.web.access import is_harmless
 from kalla.web.commands import Commanded
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 from tests.evidence_kit import invoices_and_payments, make_evidence
 from tests.web_kit import Site
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from kalla.web import live
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 from tests.web_kit import PAGE, Site, until
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'

@@ -11,7 +11,7 @@ import pytest
 from kalla.local import ports
 from kalla.reconcile.registry import entries, timed_inspection
 from kalla.reconcile.registry.timed_inspection import Look, Seen
-from kalla.work import jobs
+from kalla.work.state import jobs
 from tests.web_kit import Site
 
 

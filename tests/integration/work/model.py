@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from kalla.errors import Conflict, Lost
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
-from kalla.work.jobs import LONGEST_PAUSE
+from kalla.work.state.job_insertion import Woken
+from kalla.work.state.jobs import LONGEST_PAUSE
 from tests.integration.work.model_rows import (
     AttemptRow,
     Claim,

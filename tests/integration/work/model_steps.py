@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kalla.errors import Conflict
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
+from kalla.work.state.job_insertion import Woken
 from tests.integration.work.model_rows import AttemptRow, GateRow, JobRow, View
 from tests.work_kit import JOB_TYPES
 

@@ -7,10 +7,10 @@ import pytest
 from kalla.database import Connection
 from kalla.errors import BrokeOff, Unavailable
 from kalla.settings import JobPolicy
-from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.job_type import JobType, JobTypes
+from kalla.work.state import jobs, runs
 from tests.work_kit import (
     ATTEMPTS,
     BACKOFF,

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput
 from kalla.settings import Limits, Settings
-from kalla.work import jobs
 from kalla.work.handler import Context
 from kalla.work.job import NewJob, Outcome
 from kalla.work.job_type import JobType, JobTypes
+from kalla.work.state import jobs
 from tests.work_kit import JOB_TYPES, NOTHING, SETTINGS, beats, put, take
 
 

@@ -29,7 +29,6 @@ from kalla.sinks.slots.reconciling import Slots
 from kalla.tables import store as table_store
 from kalla.tables.model import SourceDefinition
 from kalla.tables.schedule.scheduler import TableScheduler
-from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.metrics import Metrics
@@ -39,6 +38,7 @@ from kalla.work.services.claims import Claims
 from kalla.work.services.cleaner import Cleaner
 from kalla.work.services.reaper import Reaper
 from kalla.work.services.settling import Settling
+from kalla.work.state import jobs, runs
 from tests.work_kit import JOB_TYPES, put, take_one
 from tests.worker_kit import Site, eventually
 

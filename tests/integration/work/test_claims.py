@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from kalla.database import Connection, Database
-from kalla.work import jobs, queues
 from kalla.work.job import Job, NewJob
 from kalla.work.services.delayed_jobs import Scheduler
+from kalla.work.state import jobs, queues
 from kalla.work.wake.postgres_channel import PostgresWake
 from tests.work_kit import (
     JOB_TYPES,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kalla.database import Connection, Database
 from kalla.errors import Conflict, Lost
-from kalla.work import jobs, leases, runs
 from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.state import jobs, leases, runs
 from tests.work_kit import (
     TIMEOUT,
     Clock,

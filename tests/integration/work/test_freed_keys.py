@@ -8,10 +8,10 @@ from pydantic import SecretStr
 from kalla.database import Connection
 from kalla.errors import Unavailable
 from kalla.settings import Wake as WakeSettings
-from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.job_insertion import Woken
+from kalla.work.state import jobs, runs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.nats_channel import NatsWake
 from tests.work_kit import Clock, complete, put, rows, start_run, take, take_one
 from tests.worker_kit import NEVER, Calls, Site

@@ -11,9 +11,9 @@ import pytest
 
 from kalla.database import Connection, Database
 from kalla.errors import Conflict, InvalidInput
-from kalla.work import jobs, runs
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.job_insertion import Woken
+from kalla.work.state import jobs, runs
+from kalla.work.state.job_insertion import Woken
 from tests.work_kit import (
     JOB_TYPES,
     NOTHING,

@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from kalla.database import Connection, Database
 from kalla.settings import Leases as LeaseSettings
-from kalla.work import leases
 from kalla.work.lease_keeper import LeaseKeeper
-from kalla.work.leases import Lease
+from kalla.work.state import leases
+from kalla.work.state.leases import Lease
 from tests.work_kit import Clock
 from tests.worker_kit import eventually
 

@@ -10,8 +10,8 @@ import pytest
 
 from kalla.database import Connection, Database
 from kalla.errors import InvalidInput, Lost
-from kalla.work import leases
-from kalla.work.leases import Lease
+from kalla.work.state import leases
+from kalla.work.state.leases import Lease
 from tests.work_kit import Clock, Waiting, rows
 
 TTL = 15.0

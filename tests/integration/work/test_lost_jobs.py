@@ -6,8 +6,8 @@ import pytest
 
 from kalla.database import Connection
 from kalla.errors import Conflict, Lost
-from kalla.work import jobs, presence
 from kalla.work.job import NewJob, Outcome
+from kalla.work.state import jobs, presence
 from tests.work_kit import (
     ATTEMPTS,
     BACKOFF,

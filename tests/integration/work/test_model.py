@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from kalla.database import Connection
-from kalla.work import jobs, leases, queues, runs
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.leases import Lease
+from kalla.work.state import jobs, leases, queues, runs
+from kalla.work.state.leases import Lease
 from tests.integration.work import model, model_leases
 from tests.integration.work.mirror import LEAVE, Mirrored, Stage
 from tests.integration.work.model_rows import Claim, JobRow, RunRow, View

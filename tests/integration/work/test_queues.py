@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kalla.database import Connection
-from kalla.work import jobs, presence, queues
 from kalla.work.job import NewJob
+from kalla.work.state import jobs, presence, queues
 from tests.work_kit import TIMEOUT, Clock, complete, connect, put, reap, take, take_one
 
 ANNA = presence.Announcement("anna", "here", 42, "http://here:9090", ["exec"], 4, 0, "0.1", False)

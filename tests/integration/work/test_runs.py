@@ -8,8 +8,8 @@ import pytest
 
 from kalla.database import AWAY, Connection, Database
 from kalla.errors import Conflict, InvalidInput, Lost, NotFound
-from kalla.work import jobs, runs
 from kalla.work.job import NewJob, Outcome
+from kalla.work.state import jobs, runs
 from tests.work_kit import (
     ATTEMPTS,
     JOB_TYPES,

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from kalla.database import Connection
-from kalla.work import jobs, runs
 from kalla.work.handler import Context
 from kalla.work.job import Job, JobRecord, NewJob, Outcome
+from kalla.work.state import jobs, runs
 from tests.work_kit import Clock
 from tests.worker_kit import NEVER, Site, eventually
 

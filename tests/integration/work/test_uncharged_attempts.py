@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from kalla.database import Connection, Database
-from kalla.work import jobs
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.state import jobs
 from tests.work_kit import Clock, install_clock, put, take, take_one
 from tests.worker_kit import Site
 

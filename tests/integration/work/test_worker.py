@@ -16,9 +16,9 @@ import structlog
 from kalla import logs
 from kalla.errors import InvalidInput, InvalidSettings, KallaError, Permanent, Problem
 from kalla.settings import JobPolicy
-from kalla.work import jobs, queues
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.state import jobs, queues
 from tests.worker_kit import Site, eventually
 
 

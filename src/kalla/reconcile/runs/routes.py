@@ -23,8 +23,8 @@ from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import State
 from kalla.web.commands import Commanded
 from kalla.web.storable import Document, Text
-from kalla.work import runs
 from kalla.work.job import RunStatus
+from kalla.work.state import runs
 
 router = APIRouter(prefix="/api", route_class=GuardedRoute, tags=["runs"])
 

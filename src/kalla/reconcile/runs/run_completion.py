@@ -26,12 +26,12 @@ from kalla.reconcile.runs import store
 from kalla.reconcile.runs.store import Ended, Untidy
 from kalla.settings import Settings
 from kalla.storage import Storage, join
-from kalla.work import jobs, runs
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, NewJob, Outcome
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
+from kalla.work.state import jobs, runs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 INTERVAL = 1.0

@@ -19,9 +19,9 @@ from kalla.reconcile.runs import store
 from kalla.reconcile.runs.handlers import first_jobs
 from kalla.reconcile.runs.store import Callback, NewReconciliation
 from kalla.settings import Settings
-from kalla.work import runs
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
+from kalla.work.state import runs
+from kalla.work.state.job_insertion import Woken
 
 KIND = "reconcile"
 

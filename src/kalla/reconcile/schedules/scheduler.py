@@ -15,11 +15,11 @@ from kalla.reconcile.schedules import cron_times, schedule_store
 from kalla.reconcile.schedules.schedule_store import Due
 from kalla.redaction import scrub
 from kalla.settings import Settings
-from kalla.work import jobs
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import FORESEEN, Periodic, SetAside
+from kalla.work.state import jobs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 INTERVAL = 2.0

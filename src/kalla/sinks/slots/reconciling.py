@@ -16,8 +16,8 @@ from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.seat import Seat
 from kalla.sinks.store import PipelineRecord, PipelineRow
 from kalla.work.lease_keeper import LeaseKeeper
-from kalla.work.leases import Lease
 from kalla.work.service import Periodic, SetAside
+from kalla.work.state.leases import Lease
 
 _FINISH_SECONDS = 5.0
 _JITTER = 0.2

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kalla.database import Connection
-from kalla.work import leases
-from kalla.work.leases import Lease
+from kalla.work.state import leases
+from kalla.work.state.leases import Lease
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ from kalla.tables.store import Source, Table
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
 from kalla.web.commands import Commanded
-from kalla.work import jobs
 from kalla.work.job import NewJob
+from kalla.work.state import jobs
 
 router = APIRouter(prefix="/api/tables", route_class=GuardedRoute, tags=["tables"])
 

@@ -39,11 +39,11 @@ from kalla.tables.schedule.plan import (
 from kalla.tables.sources import mirrors
 from kalla.tables.sources.snapshots import Pin
 from kalla.tables.store import Entry, GraphState, Source, Table, Tick
-from kalla.work import jobs
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
+from kalla.work.state import jobs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 INTERVAL = 1.0

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from kalla import logs
 from kalla.database import AWAY, COLLIDED, NOT_MIGRATED, Connection, Database
-from kalla.work import jobs as job_store
 from kalla.work.handler import Context
 from kalla.work.job import Job
 from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.service import Periodic, Service, trouble_with_postgres
+from kalla.work.state import jobs as job_store
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)

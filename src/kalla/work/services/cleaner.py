@@ -7,9 +7,9 @@ from functools import partial
 
 from kalla.database import Connection, Database
 from kalla.settings import Retention
-from kalla.work import jobs as job_store
-from kalla.work import presence, runs
 from kalla.work.service import Periodic, each_step
+from kalla.work.state import jobs as job_store
+from kalla.work.state import presence, runs
 
 _BATCH = 1000
 _WORKER_SECONDS = 3600

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kalla.database import Database
-from kalla.work import jobs as job_store
 from kalla.work.service import Periodic
+from kalla.work.state import jobs as job_store
 from kalla.work.wake.channel import Wake
 
 _BATCH = 1000

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Mapping
 
 from kalla.database import Connection, Database
-from kalla.work import queues
 from kalla.work.service import Periodic
+from kalla.work.state import queues
 from kalla.work.wake.channel import Wake
 
 _LOCK = 0x6B616C6C61_64  # "kallad"

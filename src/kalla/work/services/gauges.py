@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kalla.database import Database
 from kalla.settings import ROLES
-from kalla.work import queues
 from kalla.work.metrics import Metrics
 from kalla.work.service import Periodic
+from kalla.work.state import queues
 
 _INTERVAL = 5.0
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from kalla import logs
 from kalla.database import Database
-from kalla.work import jobs as job_store
-from kalla.work import presence
 from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.metrics import Metrics
 from kalla.work.service import FORESEEN, Periodic
+from kalla.work.state import jobs as job_store
+from kalla.work.state import presence
 
 _log = logs.get(__name__)
 

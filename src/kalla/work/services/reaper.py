@@ -9,15 +9,15 @@ from functools import partial
 from kalla import logs
 from kalla.database import Connection, Database
 from kalla.statements import load
-from kalla.work import jobs as job_store
-from kalla.work import runs
-from kalla.work.job_insertion import Woken
 from kalla.work.metrics import Metrics
 from kalla.work.service import Periodic, SetAside, each_step
+from kalla.work.state import jobs as job_store
+from kalla.work.state import runs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)
-sql = load("kalla.work", "runs.sql")
+sql = load("kalla.work.state", "runs.sql")
 
 _BATCH = 500
 

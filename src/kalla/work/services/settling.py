@@ -20,15 +20,15 @@ from kalla.errors import (
     Unavailable,
 )
 from kalla.redaction import scrub
-from kalla.work import jobs as job_store
 from kalla.work.handler import settles
 from kalla.work.job import Outcome
-from kalla.work.job_insertion import Woken
 from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.job_type import JobTypes
 from kalla.work.metrics import Metrics
 from kalla.work.runners import Ended
 from kalla.work.service import Service, end, trouble_with_postgres
+from kalla.work.state import jobs as job_store
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)

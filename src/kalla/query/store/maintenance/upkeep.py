@@ -18,11 +18,11 @@ from kalla.query.store.maintenance.compaction_plan import Bounds, Merge, plan, t
 from kalla.query.store.maintenance.retention import RetentionTask
 from kalla.settings import Settings
 from kalla.statements import load
-from kalla.work import jobs
 from kalla.work.job import NewJob
-from kalla.work.job_insertion import Woken
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
+from kalla.work.state import jobs
+from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
 
 sql = load("kalla.query.store.maintenance", "upkeep.sql")

@@ -12,13 +12,13 @@ from kalla.database import Connection
 from kalla.errors import Conflict, Lost, NotFound
 from kalla.redaction import scrub
 from kalla.statements import load
-from kalla.work import runs
 from kalla.work.handler import Handler
 from kalla.work.job import Attempt, Job, JobRecord, NewJob, Outcome
-from kalla.work.job_insertion import Woken, insert_rows
 from kalla.work.job_type import JobTypes
+from kalla.work.state import runs
+from kalla.work.state.job_insertion import Woken, insert_rows
 
-sql = load("kalla.work", "jobs.sql")
+sql = load("kalla.work.state", "jobs.sql")
 
 LONGEST_PAUSE = 30.0  # seconds, before what was away is asked for again
 

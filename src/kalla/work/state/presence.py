@@ -9,7 +9,7 @@ from typing import Literal
 from kalla.database import Connection
 from kalla.statements import load
 
-sql = load("kalla.work", "presence.sql")
+sql = load("kalla.work.state", "presence.sql")
 
 _SILENT_SECONDS = 15
 

@@ -10,7 +10,7 @@ from typing import Any
 from kalla.database import Connection
 from kalla.statements import load
 
-sql = load("kalla.work", "jobs.sql")
+sql = load("kalla.work.state", "jobs.sql")
 
 Woken = Counter[str]
 """How many jobs began to wait, by queue: what the wake channel is told after the commit."""

@@ -13,10 +13,10 @@ from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.statements import load
 from kalla.work.job import Job, NewJob, RunRecord
-from kalla.work.job_insertion import Woken, insert_rows
 from kalla.work.job_type import JobTypes
+from kalla.work.state.job_insertion import Woken, insert_rows
 
-sql = load("kalla.work", "runs.sql")
+sql = load("kalla.work.state", "runs.sql")
 
 _LONGEST_SECONDS = 10 * 365 * 24 * 3600.0
 

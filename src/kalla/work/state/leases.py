@@ -10,7 +10,7 @@ from kalla.database import Connection
 from kalla.errors import InvalidInput, Lost, Problem
 from kalla.statements import load
 
-sql = load("kalla.work", "leases.sql")
+sql = load("kalla.work.state", "leases.sql")
 
 
 @dataclass(frozen=True, order=True)

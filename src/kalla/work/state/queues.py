@@ -8,9 +8,9 @@ from datetime import datetime
 
 from kalla.database import Connection
 from kalla.statements import load
-from kalla.work.job_insertion import Woken
+from kalla.work.state.job_insertion import Woken
 
-sql = load("kalla.work", "queues.sql")
+sql = load("kalla.work.state", "queues.sql")
 
 
 @dataclass(frozen=True)

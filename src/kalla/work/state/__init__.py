@@ -1,0 +1,1 @@
+"""What Postgres knows of work: jobs, runs, leases, queues, workers."""
