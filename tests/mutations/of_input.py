@@ -108,7 +108,7 @@ INPUT = (
     ),
     mutant(
         "a group that repeats may take an emoji",
-        "spark/sandbox/tries.py",
+        "spark/sandbox/regex/tries.py",
         "    if any(map(_recurs, _repeats(pattern))):\n",
         "    if False:\n",
         "tests/unit/test_sandbox_patterns.py::test_a_pattern_that_may_run_for_years_is_refused",

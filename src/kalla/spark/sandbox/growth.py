@@ -14,9 +14,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from kalla.spark.sandbox import regex_patterns, tries
 from kalla.spark.sandbox.allowed_functions import LENGTHS, PATTERNS, SEARCHES, SHORT
 from kalla.spark.sandbox.names import folded
+from kalla.spark.sandbox.regex import regex_patterns, tries
 from kalla.spark.sandbox.sql_problems import Report, shown
 
 MOST: Final = 10_000

@@ -12,10 +12,10 @@ from typing import Final
 
 from sqlglot import ErrorLevel, exp
 
-from kalla.spark.sandbox import regex_patterns, tries
 from kalla.spark.sandbox.allowed_functions import PATTERNS, SEARCHES, WITH_UNIT
 from kalla.spark.sandbox.grammar import Held
 from kalla.spark.sandbox.growth import percent_signs
+from kalla.spark.sandbox.regex import regex_patterns, tries
 
 FUNCTION: Final = "kalla_searched"
 _ERROR: Final = "KALLA_LONG_TEXT"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kalla.spark.sandbox.regex_patterns import (
+from kalla.spark.sandbox.regex.regex_patterns import (
     EVERY,
     OTHERS,
     Group,
