@@ -115,7 +115,7 @@ async def run_api(settings: Settings) -> None:
         serving(probes, beside),
     ):
         _log.info("serving", address=address_of(listener))
-        queries.warm(response_json.spelled)
+        queries.warm(response_json.encoded_answer)
         # Beside serving: while Postgres is away, pages say so.
         checking = asyncio.create_task(check_release(database, "this API", stopping))
         stopped = asyncio.create_task(stopping.wait())

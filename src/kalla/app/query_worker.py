@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kalla import logs
 from kalla.app.serving import Certificates, address_of, bind, serving
-from kalla.query.service.engine_loading import keep_kernels, load_engine
+from kalla.query.service.engine_loading import load_engine, set_kernel_cache
 from kalla.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def run_query_worker(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     kernels = settings.data_dir / "kernels"
-    keep_kernels(kernels)
+    set_kernel_cache(kernels)
     from kalla.query.worker.server import QueryWorkerServer
 
     own = settings.query_worker

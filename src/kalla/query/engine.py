@@ -1,4 +1,4 @@
-"""The entry to this room: a query text and its times in, an answer in Prometheus' shape out."""
+"""Answers a query: takes its text and times, returns an answer in Prometheus' shape."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kalla.query.promql.syntax_tree import (
 from kalla.query.promql.type_checker import checked, require_steps
 
 _FURTHEST = 2**61
-Take = Callable[[Steps, Frame], None]
+BlockCallback = Callable[[Steps, Frame], None]
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Engine:
-    """Answers queries from a source. Nothing is remembered between them.
+    """Answers queries from a source. Keeps nothing between queries.
 
-    `width` says how many steps of so many rows are evaluated at a time.
+    `width` gives how many steps are evaluated at a time for a number of rows.
     """
 
     source: Source
@@ -104,18 +104,18 @@ class Engine:
         steps: Steps,
         step_ms: int,
         stop: threading.Event | None = None,
-        take: Take | None = None,
+        on_block: BlockCallback | None = None,
     ) -> Answer:
         """A checked expression; `step_ms` is 0 for an instant query.
 
-        The series of a range query go to `take` instead, block by block in the order of time; if
-        there is no answer after all, what was taken is not one.
+        The series of a range query go to `on_block` instead, block by block in time order; if the
+        query fails later, these blocks are not an answer.
         """
         if max(abs(steps.start), abs(steps.end)) > _FURTHEST:
             raise BadRequest(
                 "the time asked for is out of range: it must fit milliseconds in 64 bits"
             )
-        return _Query(self, text, expr, steps, step_ms, stop).answered(take)
+        return _Query(self, text, expr, steps, step_ms, stop).answered(on_block)
 
     def explained(self, text: str, steps: Steps, step_ms: int) -> Plan:
         """The plan of a query that is not run."""
@@ -123,11 +123,11 @@ class Engine:
 
     @property
     def planning(self) -> PlanSettings:
-        return replace(self.setting, most_steps=self.limits.samples)
+        return replace(self.setting, max_steps=self.limits.samples)
 
 
 def bounds(expr: Expr, steps: Steps, step_ms: int, setting: PlanSettings) -> tuple[int, int] | None:
-    """Samples of (after, until] are all that a query can see; None: it looks at none."""
+    """The query reads only samples of (after, until]; None: it reads none."""
     inner = unwrapped(expr)
     planner = Planner(steps, step_ms, setting)
     if isinstance(inner, StringLiteral):
@@ -182,7 +182,7 @@ class _Query:
             self.flow.samples_by_step = np.zeros(steps.count, np.int64)
         self.seconds: dict[str, float] = {}
 
-    def answered(self, take: Take | None) -> Answer:
+    def answered(self, on_block: BlockCallback | None) -> Answer:
         inner = unwrapped(self.expr)
         if isinstance(inner, StringLiteral):
             answer = Answer("string", string=inner.value)
@@ -191,7 +191,7 @@ class _Query:
         elif isinstance(inner, Subquery):
             answer = Answer("matrix", self._subquery(inner))
         else:
-            answer = self._evaluated(take)
+            answer = self._evaluated(on_block)
         self.flow.budget.check()
         return replace(
             answer,
@@ -208,7 +208,7 @@ class _Query:
             ),
         )
 
-    def _evaluated(self, take: Take | None) -> Answer:
+    def _evaluated(self, on_block: BlockCallback | None) -> Answer:
         began = time.perf_counter()
         planned = plan(self.expr, self.steps, self.step_ms, self.engine.planning)
         self.seconds["plan"] = time.perf_counter() - began
@@ -217,8 +217,8 @@ class _Query:
         self.seconds["leaves"] = time.perf_counter() - began
         began = time.perf_counter()
         try:
-            if take is not None:
-                self._hand_over(planned.root, take)
+            if on_block is not None:
+                self._emit_blocks(planned.root, on_block)
                 return Answer("matrix")
             value = evaluated(planned.root, self.flow)
         finally:
@@ -232,7 +232,7 @@ class _Query:
             return Answer("vector", lines(frame, self.steps))
         return Answer("matrix", lines(frame.sorted(), self.steps))
 
-    def _hand_over(self, root: ExecNode, take: Take) -> None:
+    def _emit_blocks(self, root: ExecNode, on_block: BlockCallback) -> None:
         met: set[Labels] = set()
         last: Sequence[Labels] = ()
         for steps, value in in_blocks(root, self.flow):
@@ -243,10 +243,10 @@ class _Query:
                 last = frame.labels
                 met.update(last)
                 self.flow.budget.cells(len(met), 0)
-            take(steps, frame)
+            on_block(steps, frame)
 
     def _named(self, frame: Frame) -> Frame:
-        """Names that were to go when the query is done go now."""
+        """Drops the names that were marked to be dropped at the end."""
         if not frame.drops.any():
             return distinct(frame, self.flow)
         if frame.drops.all():
@@ -267,7 +267,7 @@ class _Query:
             return ()
         root = planner.node(subquery.expr, inner_steps)
         self.flow.start(root.leaves)
-        with self.flow.counting_apart(inner_steps.count) as samples_by_step:
+        with self.flow.counting_separately(inner_steps.count) as samples_by_step:
             found = evaluated_frame(root, self.flow)
         if self.flow.samples_by_step is not None:
             self.flow.samples_by_step += np.sum(samples_by_step)

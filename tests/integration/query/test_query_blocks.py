@@ -58,7 +58,7 @@ def streamed(engine: Engine, text: str) -> Answer:
             part = steps.times[there], values[there].view(np.int64)
             taken.setdefault(labels, []).append(part)
 
-    answer = engine.run(checked(text, FEATURES), text, STEPS, STEPS.step, take=take)
+    answer = engine.run(checked(text, FEATURES), text, STEPS, STEPS.step, on_block=take)
     assert (answer.type, answer.series) == ("matrix", ())
     series = (
         Series(
@@ -151,7 +151,7 @@ def test_series_that_clash_later_end_what_has_begun() -> None:
     with pytest.raises(QueryError, match="same labelset"):
         engine.run(
             checked(text := '{i="1"} * 2'), text, Steps(0, 12 * MINUTES, MINUTES), MINUTES,
-            take=lambda steps, _: taken.append(steps.start),
+            on_block=lambda steps, _: taken.append(steps.start),
         )  # fmt: skip
 
     assert taken == [0, 4 * MINUTES]

@@ -24,7 +24,7 @@ from kalla.query.http import event_stream, response_json
 from kalla.query.operators.elementwise import ELEMENTWISE
 from kalla.query.promql.query_errors import Stopped, TimedOut
 from kalla.query.protocol.work_messages import Assignment
-from kalla.query.service.engine_loading import keep_kernels
+from kalla.query.service.engine_loading import set_kernel_cache
 from kalla.query.service.query_service import QueryService
 from kalla.query.worker.execution import Result
 from tests.metrics_kit import named
@@ -186,7 +186,7 @@ async def test_a_query_waits_for_its_reader_but_not_for_ever(
     assert len([block async for block in handover.blocks()]) == 10
 
     monkeypatch.setattr(event_stream, "READER_SECONDS", 0.05)
-    with pytest.raises(TimedOut, match="nobody read the points"):
+    with pytest.raises(TimedOut, match="did not read the points"):
         await put_all(10)
     handover.close()
     await asyncio.to_thread(handover.put, steps, frame)  # who left is not waited for
@@ -353,7 +353,7 @@ async def test_a_query_that_takes_too_long_is_ended(
 
 async def test_the_engine_is_loaded_before_the_first_query(site: Site) -> None:
     """Whatever the thread raises fails the test: warnings are errors."""
-    loading = site.app.state.queries.warm(response_json.spelled)
+    loading = site.app.state.queries.warm(response_json.encoded_answer)
     await until(_true(lambda: not loading.is_alive()), "the engine is loaded", 150)
     assert "kalla.query.engine" in sys.modules
 
@@ -363,10 +363,10 @@ def test_kernels_are_kept_in_our_folder_where_the_code_cannot_be_written(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "as it was set")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    keep_kernels(tmp_path)
+    set_kernel_cache(tmp_path)
     assert os.environ["NUMBA_CACHE_DIR"] == "as it was set"
     monkeypatch.delenv("NUMBA_CACHE_DIR")
-    keep_kernels(tmp_path)
+    set_kernel_cache(tmp_path)
     assert os.environ["NUMBA_CACHE_DIR"] == str(tmp_path)
     monkeypatch.delenv("NUMBA_CACHE_DIR")
 

@@ -179,7 +179,7 @@ def test_a_draining_worker_gets_no_work_and_gives_back_what_it_has_not_begun(
         if draining:
             drained.table.drain()
         drained.table.draining = draining
-        drained.sessions.tell_status()
+        drained.sessions.send_status()
 
     def draining() -> bool:
         return workers.dispatcher.workers.open[drained.worker_id].status.draining

@@ -24,7 +24,7 @@ from kalla.query.coordination.events import (
     Fetch,
     Fetched,
     FetchFailed,
-    HeartbeatSeen,
+    HeartbeatReceived,
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
@@ -172,7 +172,7 @@ def test_a_silent_worker_is_dead_after_three_seconds_and_not_before() -> None:
     coordinator, assign = started("a", "b")
     (other,) = {"a", "b"} - {assign.worker}
     coordinator.handle(Tick(2.0))
-    coordinator.handle(HeartbeatSeen(other))
+    coordinator.handle(HeartbeatReceived(other))
 
     assert coordinator.handle(Tick(3.0)) == []
     assert coordinator.handle(Tick(3.1)) == [Assign(other, assign.unit)]
@@ -283,7 +283,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     @rule(worker=st.sampled_from(WORKERS))
     def beat(self, worker: str) -> None:
-        self.feed(HeartbeatSeen(worker))
+        self.feed(HeartbeatReceived(worker))
 
     @rule(seconds=st.floats(0.1, 5))
     def tick(self, seconds: float) -> None:

@@ -263,7 +263,7 @@ def test_series_stand_in_the_order_of_rows_however_they_come(
             for pairs in sets[first:last]
         ]
         order = np.argsort(known.places())
-        rows = known.spelled(order)
+        rows = known.label_texts(order)
         keys = list(
             zip(
                 known.shards(order).tolist(),
@@ -311,7 +311,7 @@ def test_labels_get_the_text_and_shard_of_their_set_however_they_are_read(
             assert known.labels(number) == kept
             assert number == known.add(kept)
             assert known.shards(np.array([number])) == [shard_of(kept, 7)]
-            (spelled,) = known.spelled(np.array([number])).metrics.to_pylist()
+            (spelled,) = known.label_texts(np.array([number])).metrics.to_pylist()
             assert spelled == dict(kept)["__name__"]
 
 

@@ -19,7 +19,7 @@ from kalla.query.coordination.events import (
     Fetch,
     Fetched,
     FetchFailed,
-    HeartbeatSeen,
+    HeartbeatReceived,
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
@@ -70,7 +70,7 @@ class _Worker:
 
 
 class Coordinator:
-    """Holds queries under way only; messages about others are late and change nothing."""
+    """Holds running queries only; messages about others are late and change nothing."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
@@ -93,7 +93,7 @@ class Coordinator:
                 return actions
             case Disconnected(worker):
                 return self._lose(worker)
-            case HeartbeatSeen(worker):
+            case HeartbeatReceived(worker):
                 if worker in self.workers:
                     self.workers[worker].last_seen = self.now
             case WorkerStatus(worker, accepting, draining):
@@ -125,7 +125,7 @@ class Coordinator:
                 return [*self._released(work), *self._retry(work, event.reason)]
             return self._fetched(work)
         if work is None or work.worker != event.worker or work.state in ENDS:
-            # Late: whoever holds the artifact may delete it, and nothing else happens.
+            # Late: the worker may delete the artifact, and nothing else happens.
             if isinstance(event, WorkReady) and event.worker in self.workers:
                 return [Acknowledge(event.worker, event.key, event.artifact_checksum)]
             return []
@@ -155,7 +155,7 @@ class Coordinator:
         return [Deliver(key, work.checksum), *self._released(work)]
 
     def _released(self, work: Work) -> list[Action]:
-        """Nobody will fetch the artifact any more."""
+        """The artifact will not be fetched any more."""
         if work.worker not in self.workers:
             return []
         return [Acknowledge(work.worker, work.unit.key, work.checksum)]
@@ -203,7 +203,8 @@ class Coordinator:
         self.workers[worker].accepting = accepting
         actions: list[Action] = []
         if not accepting:
-            # What it has not begun goes elsewhere at once; what it has accepted is finished there.
+            # Work that was not started moves to other workers at once; accepted work is finished
+            # there.
             for work in list(self._of(worker, "assigned")):
                 actions.append(Cancel(worker, work.unit.key))
                 work.attempts -= 1
@@ -243,7 +244,7 @@ class Coordinator:
         actions: list[Action] = []
         for work in self._pending.values():
             unit = work.unit
-            # Whoever could not do it is asked again only when nobody else is left.
+            # Workers that failed at it are used again only when no other is left.
             asked = frozenset(usable - work.avoided or usable)
             shards = max(unit.shards, unit.shard + 1)
             worker = placed(unit.tenant, shards, asked)[unit.shard]

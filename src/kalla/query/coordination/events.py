@@ -1,4 +1,4 @@
-"""What a coordinator is told, and what it wants done: events and actions."""
+"""The coordinator's inputs and outputs: events and actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkUnit:
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A control stream is open; a known worker that joins again has lost its former session."""
+    """A control stream opened; a known worker that joins again has lost its former session."""
 
     worker: str
 
@@ -42,7 +42,7 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
-class HeartbeatSeen:
+class HeartbeatReceived:
     worker: str
 
 
@@ -58,7 +58,7 @@ class QueryStarted:
 
 @dataclass(frozen=True)
 class WorkAdded:
-    """Work of a query under way: some of it is known only when other parts are evaluated."""
+    """Work of a running query: some of it depends on parts that were evaluated before."""
 
     query_id: str
     units: tuple[WorkUnit, ...]
@@ -66,7 +66,7 @@ class WorkAdded:
 
 @dataclass(frozen=True)
 class QueryEvaluated:
-    """The query has its answer; work of it that is still under way is for nobody."""
+    """The query has its answer; its remaining work is not needed."""
 
     query_id: str
 
@@ -126,7 +126,7 @@ class Tick:
 
 
 Event = (
-    WorkerJoined | WorkerStatus | HeartbeatSeen | Disconnected | QueryStarted | WorkAdded
+    WorkerJoined | WorkerStatus | HeartbeatReceived | Disconnected | QueryStarted | WorkAdded
     | WorkAccepted | WorkRejected | WorkReady | WorkFailed | Fetched | FetchFailed
     | QueryEvaluated | QueryCancelled | Tick
 )  # fmt: skip

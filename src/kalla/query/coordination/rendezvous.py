@@ -12,7 +12,7 @@ def placed(tenant: str, shards: int, workers: frozenset[str]) -> Mapping[int, st
     """The worker of every shard: by score, but none has more than its even share.
 
     There are few shards, and scores alone may give all of them to one worker. The pairs with the
-    highest scores come first, so that a worker that leaves moves little beside its own shards.
+    highest scores come first, so that a worker that leaves moves few shards of other workers.
     """
     most = -(-shards // max(len(workers), 1))
     pairs = sorted(

@@ -36,7 +36,7 @@ TRANSITIONS: dict[tuple[State, Step], State] = {
 
 
 class IllegalTransition(KallaError):
-    """A work unit was asked for a step that its state does not have."""
+    """A transition that the work unit's state does not allow."""
 
 
 def following(state: State, step: Step) -> State:

@@ -8,7 +8,7 @@ from kalla.errors import InvalidInput, KallaError, Problem
 
 
 class DiscoveryFailed(KallaError):
-    """The workers could not be looked up; those that were known stay."""
+    """The workers could not be looked up; the previous list stays in use."""
 
 
 class Discovery(Protocol):

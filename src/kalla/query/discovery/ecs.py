@@ -1,6 +1,6 @@
 """Query workers of an ECS service: the private addresses of its running tasks.
 
-Asked with the task's own role, or with AWS_* from the environment.
+Authenticates with the task's own role, or with AWS_* from the environment.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EcsService:
                 for first in range(0, len(tasks), _TASKS_AT_ONCE):
                     some = tasks[first : first + _TASKS_AT_ONCE]
                     asked = {"cluster": self.cluster, "tasks": some}
-                    answer = await self._ask(client, keys, "DescribeTasks", asked)
+                    answer = await self._request(client, keys, "DescribeTasks", asked)
                     hosts.update(host for task in answer["tasks"] for host in _hosts(task))
         except (OSError, ValueError, KeyError, httpx.HTTPError) as error:
             raise DiscoveryFailed(
@@ -81,13 +81,13 @@ class EcsService:
             }
             if token:
                 asked["nextToken"] = token
-            answer = await self._ask(client, keys, "ListTasks", asked)
+            answer = await self._request(client, keys, "ListTasks", asked)
             found += answer["taskArns"]
             token = answer.get("nextToken")
             if not token:
                 return found
 
-    async def _ask(
+    async def _request(
         self, client: httpx.AsyncClient, keys: Credentials, action: str, asked: Mapping[str, Any]
     ) -> Any:
         body = json.dumps(asked).encode()

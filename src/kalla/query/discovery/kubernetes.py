@@ -1,6 +1,6 @@
 """Query workers behind a Kubernetes service: the ready endpoints of its EndpointSlices.
 
-Asked with the pod's own service account, which needs `list` on endpointslices.
+Uses the pod's own service account, which needs `list` on endpointslices.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _ready(item: Mapping[str, Any]) -> list[str]:
         return []
     found = []
     for endpoint in item.get("endpoints") or ():
-        # What is not said counts as ready, as Kubernetes has it.
+        # A missing condition counts as ready, as Kubernetes defines it.
         if (endpoint.get("conditions") or {}).get("ready") is not False:
             for address in endpoint.get("addresses") or ():
                 host = f"[{address}]" if item.get("addressType") == "IPv6" else address

@@ -30,11 +30,11 @@ Host = tuple[str, int]
 
 
 class FetchProblem(KallaError):
-    """An artifact could not be had: it expired, its worker is gone, or it was damaged twice."""
+    """An artifact expired, its worker disconnected, or it arrived damaged twice."""
 
 
 class ChecksumMismatch(FetchProblem):
-    """The bytes that came are not those that the worker wrote."""
+    """The received bytes differ from those that the worker wrote."""
 
 
 class ArtifactClient:
@@ -52,12 +52,12 @@ class ArtifactClient:
         self._closed = False
 
     async def fetch(self, host: Host, path: str, size: int, checksum: str) -> pa.Buffer:
-        """Once more where the bytes came damaged; then its work must be done again."""
+        """Fetches again if the bytes arrived damaged; after that the work must be done again."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._fetch, host, path, size, checksum)
 
     def hang_up(self, host: Host) -> None:
-        """Ends what is being fetched from a worker that was lost: others need the threads."""
+        """Ends fetches from a lost worker: other fetches need the threads."""
         with self._lock:
             for connection in self._busy.get(host, ()):
                 sock = connection.sock
@@ -89,27 +89,27 @@ class ArtifactClient:
             raise
 
     def _fetch_once(self, host: Host, path: str, size: int, checksum: str) -> pa.Buffer:
-        connection = self._taken(host)
+        connection = self._connection(host)
         try:
             try:
-                status, content = self._asked(connection, path, size)
+                status, content = self._request(connection, path, size)
             except (http.client.BadStatusLine, ConnectionError, http.client.CannotSendRequest):
-                # The worker has closed a connection that was idle for long: a new one is asked.
-                self._give_back(host, connection, usable=False)
+                # The worker closed a connection that was idle for long: open a new one.
+                self._return_connection(host, connection, usable=False)
                 connection = self._connected(host)
-                status, content = self._asked(connection, path, size)
+                status, content = self._request(connection, path, size)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise FetchProblem(f"the artifact could not be fetched: {error!r}") from error
         finally:
-            self._give_back(host, connection)
+            self._return_connection(host, connection)
         if status != HTTPStatus.OK:
             raise FetchProblem(f"the artifact is not there (status {status})")
         if content.size != size or checksum_of(content) != checksum:
             raise ChecksumMismatch("the artifact was damaged on its way")
         return content
 
-    def _asked(
+    def _request(
         self, connection: http.client.HTTPConnection, path: str, size: int
     ) -> tuple[int, pa.Buffer]:
         connection.request("GET", path, headers=self._headers)
@@ -123,7 +123,7 @@ class ArtifactClient:
             return answer.status, pa.py_buffer(content).slice(0, read)
         return answer.status, pa.py_buffer(answer.read())
 
-    def _taken(self, host: Host) -> http.client.HTTPConnection:
+    def _connection(self, host: Host) -> http.client.HTTPConnection:
         with self._lock:
             idle = self._idle.get(host)
             connection = idle.pop() if idle else None
@@ -148,7 +148,7 @@ class ArtifactClient:
             self._busy.setdefault(host, set()).add(connection)
         return connection
 
-    def _give_back(
+    def _return_connection(
         self, host: Host, connection: http.client.HTTPConnection, *, usable: bool = True
     ) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Carries out what the coordinator decides: assigns and cancels work, fetches what is ready.
+"""Executes the coordinator's actions: assigns and cancels work, fetches artifacts.
 
-Lives on the event loop; queries' threads hand in work units and wait for their artifacts. What
-belongs to the engine is imported when a query has loaded it: its compiler takes seconds.
+Runs on the event loop; queries' threads submit work units and wait for their artifacts. Modules of
+the engine are imported when a query has loaded it: its compiler takes seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kalla.query.coordination.events import (
     Fetch,
     Fetched,
     FetchFailed,
-    HeartbeatSeen,
+    HeartbeatReceived,
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
@@ -110,7 +110,7 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._services = [
             asyncio.create_task(self._tick(), name="query ticks"),
-            asyncio.create_task(self.workers.keep_looking(), name="query worker discovery"),
+            asyncio.create_task(self.workers.discover_regularly(), name="query worker discovery"),
         ]
 
     async def close(self) -> None:
@@ -123,14 +123,14 @@ class Dispatcher:
         self._artifacts.close()
         self._loop = None
 
-    # What queries ask for
+    # Called by queries
 
     def open_query(self, record: QueryRecord) -> None:
         self._units[record.query_id] = {}
         self._feed(QueryStarted(record.query_id))
 
     def close_query(self, query_id: str) -> None:
-        """The query has its answer, or failed by itself: what still runs for it is ended."""
+        """The query has its answer or failed: cancels its remaining work."""
         if self._units.pop(query_id, None) is not None:
             self._feed(QueryEvaluated(query_id))
 
@@ -143,7 +143,7 @@ class Dispatcher:
     def submit(
         self, record: QueryRecord, leaf_id: int, assignment: Assignment
     ) -> Future[pa.Buffer]:
-        """Called by a query's thread: the bytes of the artifact, checked."""
+        """Called by a query's thread; returns the artifact's bytes, checked."""
         result: Future[pa.Buffer] = Future()
         if self._loop is None:
             raise Unavailable("the API is stopping: ask again in a moment")
@@ -179,7 +179,7 @@ class Dispatcher:
         unit = WorkUnit(key, _TENANT, assignment.shard, assignment.shards)
         self._feed(WorkAdded(record.query_id, (unit,)))
 
-    # What connections tell
+    # Messages of connections
 
     def joined(self, connection: WorkerConnection) -> bool:
         if not self.workers.admit(connection):
@@ -201,7 +201,7 @@ class Dispatcher:
         worker = connection.worker_id
         if not self.workers.holds(connection):
             return
-        self._feed(HeartbeatSeen(worker))
+        self._feed(HeartbeatReceived(worker))
         match message.WhichOneof("message"):
             case "heartbeat":
                 self.metrics.heartbeat.observe(connection.round_trip)
@@ -240,7 +240,7 @@ class Dispatcher:
             self.workers.note_hit(worker, hit=ready.cache_hit)
         self._feed(WorkReady(worker, _key(ready.key), ready.artifact_checksum))
 
-    # What the coordinator wants done
+    # The coordinator's actions
 
     def _feed(self, event: Event) -> None:
         """An action may cause the next event: each is handled before the one after it."""
@@ -251,11 +251,11 @@ class Dispatcher:
         try:
             while self._events:
                 for action in self._coordinator.handle(self._events.popleft()):
-                    self._carry_out(action)
+                    self._perform(action)
         finally:
             self._handling = False
 
-    def _carry_out(self, action: Action) -> None:
+    def _perform(self, action: Action) -> None:
         match action:
             case Assign(worker, unit):
                 self._assign(worker, unit.key)
@@ -328,7 +328,8 @@ class Dispatcher:
     # Services
 
     async def _tick(self) -> None:
-        # A clock that stands still while this process does: its own pause is no worker's silence.
+        # This clock stops while the process is paused: its own pause does not count as a worker's
+        # silence.
         clock, last = 0.0, time.monotonic()
         while True:
             now = time.monotonic()

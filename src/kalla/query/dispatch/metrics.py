@@ -1,4 +1,4 @@
-"""What the API side of query workers tells on /metrics."""
+"""The metrics of query workers in the API process, on /metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 
 
 class DispatchMetrics:
-    """Counters and histograms as things happen; gauges are read when somebody asks."""
+    """Counters and histograms as things happen; gauges are read on request."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Queries under way in this process and the last that ended, with their work units."""
+"""Records of the running queries of this process and the last that ended, with their work units."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WorkRecord:
 
 @dataclass
 class QueryRecord:
-    """`expression` is empty for a look at series and labels."""
+    """`expression` is empty for a search of series and labels."""
 
     expression: str
     user: str
@@ -97,7 +97,7 @@ class QueryRecords:
             self.ended.appendleft(record)
 
     def all(self) -> Iterator[QueryRecord]:
-        """Those under way, oldest first, then those that ended, latest first."""
+        """Running queries, oldest first, then those that ended, latest first."""
         yield from self.live.values()
         yield from self.ended
 

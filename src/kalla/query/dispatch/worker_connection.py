@@ -1,4 +1,4 @@
-"""The stream to one query worker: dialled, kept, and dialled again under the same identity."""
+"""Keeps the stream to one query worker open; dials again under the same identity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONTROL = "/kalla.query.control.QueryWorker/Control"
 
 
 class Listener(Protocol):
-    """Who hears of a connection's fate and messages."""
+    """Receives a connection's state changes and messages."""
 
     def joined(self, connection: WorkerConnection) -> bool: ...
 
@@ -38,7 +38,7 @@ class Listener(Protocol):
 
 
 class WorkerConnection:
-    """`worker_id` is empty until the worker has said it."""
+    """`worker_id` is empty until the worker has sent it."""
 
     def __init__(self, address: str, api_id: str, access: PeerAccess, listener: Listener) -> None:
         self.address = address
@@ -60,7 +60,7 @@ class WorkerConnection:
         self._task = asyncio.create_task(self._keep(), name=f"query worker {address}")
 
     def send(self, message: pb.ToWorker) -> bool:
-        """False where the worker reads too slowly: its stream is closed then."""
+        """Returns False where the worker reads too slowly, and closes its stream."""
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:
@@ -71,7 +71,7 @@ class WorkerConnection:
         return True
 
     def withdraw(self, work_id: str) -> bool:
-        """Takes back work that was not sent yet, so that nobody need cancel it."""
+        """Removes work that was not sent yet, so that it needs no cancel message."""
         if work_id not in self._unsent:
             return False
         self._unsent.discard(work_id)
@@ -160,7 +160,7 @@ class WorkerConnection:
         except TimeoutError:
             raise TimeoutError("the query worker did not answer") from None
         if first is grpc.aio.EOF or not first.HasField("welcome"):
-            # The status of the stream says why.
+            # The status of the stream gives the reason.
             code, details = await call.code(), await call.details()
             raise ConnectionError(details or f"the query worker closed the stream ({code})")
         self.worker_id = first.welcome.worker_id
@@ -216,7 +216,7 @@ class WorkerConnection:
             yield message
 
     def _end_messages(self) -> None:
-        """gRPC leaves the task that reads `_messages` where it waits, if nothing ends it."""
+        """gRPC leaves the task that reads `_messages` waiting unless something ends it."""
         while self._outgoing.full():
             self._outgoing.get_nowait()
         self._outgoing.put_nowait(None)

@@ -1,4 +1,4 @@
-"""The query workers that an API process knows: looked up, dialled, and hung up on when silent."""
+"""The query workers of an API process: discovers them, connects, disconnects silent ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logs.get(__name__)
 
 
 class WorkerPool:
-    """Lives on the event loop. `dial` opens a connection that keeps itself open."""
+    """Runs on the event loop. `dial` opens a connection that reconnects by itself."""
 
     def __init__(
         self,
@@ -31,25 +31,25 @@ class WorkerPool:
 
     @property
     def connections(self) -> Sequence[WorkerConnection]:
-        """Those that are away, too."""
+        """Disconnected ones, too."""
         return list(self._connections.values())
 
     async def close(self) -> None:
         await asyncio.gather(*(one.close() for one in self._connections.values()))
 
-    async def keep_looking(self) -> None:
+    async def discover_regularly(self) -> None:
         while True:
             try:
                 found = set(await self._discovery.addresses())
             except DiscoveryFailed as problem:
-                # Those that are known stay: a name server that is away ends no query.
+                # The known workers stay: an unreachable name server does not end queries.
                 _log.warning("query workers could not be looked up", reason=str(problem))
             else:
                 await self._connect(found)
             await asyncio.sleep(self._discovery_seconds)
 
     def admit(self, connection: WorkerConnection) -> bool:
-        """False where another worker that is there has the same identity."""
+        """False if another connected worker has the same identity."""
         other = self.open.get(connection.worker_id)
         if other is not None and other is not connection and other.is_open:
             return False
@@ -57,7 +57,7 @@ class WorkerPool:
         return True
 
     def remove(self, connection: WorkerConnection) -> bool:
-        """False where another connection has taken its place."""
+        """False if another connection has replaced it."""
         if not self.holds(connection):
             return False
         del self.open[connection.worker_id]
@@ -77,7 +77,7 @@ class WorkerPool:
             connection.send(message)
 
     def cancel(self, worker: str, key: pb.WorkKey) -> None:
-        """Work that was not sent yet is taken back instead."""
+        """Removes work that was not sent yet instead."""
         connection = self.open.get(worker)
         if connection is not None and not connection.withdraw(key.work_id):
             connection.send(pb.ToWorker(cancel=pb.CancelWork(key=key)))

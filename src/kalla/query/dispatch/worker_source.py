@@ -1,4 +1,4 @@
-"""The metric store as the engine of an API sees it: work units on query workers, shard by shard."""
+"""The metric store for the engine of an API: runs work units on query workers, by shard."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kalla.query.store.segment_source import UNREAD
 from kalla.query.store.segments import Segment
 from kalla.query.store.series_table import SeriesTable
 
-# How often a thread that waits for an artifact looks whether its query must stop.
+# How often a thread that waits for an artifact checks whether its query must stop.
 _LOOK_SECONDS = 0.25
 
 
 class Clock(Protocol):
-    """Raises when the query must stop; tells the seconds it has left."""
+    """Raises when the query must stop; returns the seconds left."""
 
     def check(self) -> None: ...
 
@@ -73,7 +73,7 @@ class WorkerSource:
         guard.check()
         found = self._within(shard, *leaf.bounds)
         if not found:
-            # No segment has a sample of this time: there is nothing to send a worker.
+            # No segment has a sample of this time: no work for a worker.
             return replace(execute(leaf, MemorySource({}), 0, guard), read=self._nothing(shard))
         content = self._result(LeafWork(leaf), leaf, shard, found, guard)
         return decode_partial(content, self._table)

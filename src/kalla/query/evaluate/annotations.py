@@ -1,4 +1,4 @@
-"""Warnings and infos beside an answer, in Prometheus' words and with the place they speak of."""
+"""Warnings and infos of an answer, in Prometheus' wording and with their position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree evaluated in the order of time: windows at all steps first, what stands above in blocks.
+"""Evaluates a tree in time order: windows at all steps first, the nodes above them in blocks.
 
 A block is some steps of everything that is held; its bits do not depend on its width. So points
 can be handed over while later ones are computed, no call lasts long, and results in between are
@@ -19,12 +19,12 @@ from kalla.query.labels.label_sets import Labels
 
 # Cells of each result in a block: some tenths of a second, too few blocks to slow the whole.
 _CELLS = 1 << 23
-# Few, for who waits for the first points.
+# Few, so that the first points arrive soon.
 _EARLY_CELLS = 1 << 20
 
 
 def usual_width(rows: int) -> int:
-    """How many steps of so many rows are evaluated at a time."""
+    """How many steps are evaluated at a time, for this number of rows."""
     return max(1, _CELLS // max(rows, 1))
 
 
@@ -34,7 +34,7 @@ def early_width(rows: int) -> int:
 
 def evaluated(root: ExecNode, flow: EvalFlow) -> Value:
     """The values of a tree at all its steps."""
-    with flow.apart(root.steps):
+    with flow.nested(root.steps):
         _settle(root, flow)
         return _gathered(root, flow)
 
@@ -55,7 +55,7 @@ def evaluated_scalar(root: ExecNode, flow: EvalFlow) -> Floats:
 
 def in_blocks(root: ExecNode, flow: EvalFlow) -> Iterator[tuple[Steps, Value]]:
     """The same, block by block as they are computed."""
-    with flow.apart(root.steps):
+    with flow.nested(root.steps):
         _settle(root, flow)
         for first, beyond, value in _blocks(root, flow):
             yield root.steps.part(first, beyond), value
@@ -82,7 +82,7 @@ def _settle(root: ExecNode, flow: EvalFlow) -> None:
 
 
 def _upwards(root: ExecNode) -> Iterator[ExecNode]:
-    """What is whole and all above it: arguments before who asks for them, in their order."""
+    """Nodes computed whole and all above them: arguments before the nodes that use them."""
     waiting, found = [root], list[ExecNode]()
     while waiting:
         found.append(node := waiting.pop())
@@ -171,7 +171,7 @@ class _Rows:
         return Frame(self.labels, self.values[rows], self.present[rows], self.drops).filled()
 
     def _meet(self, frame: Frame, flow: EvalFlow) -> None:
-        """Most often all blocks have the same rows, and nobody looks at their labels."""
+        """Usually all blocks have the same rows, and their labels need no comparison."""
         known = len(self.labels)
         if self._last is None:
             self.labels, self.drops, self._rows = (
@@ -191,7 +191,7 @@ class _Rows:
         self._last = frame.labels
         flow.budget.cells(len(self.labels), self.steps)
         if (missing := len(self.labels) - len(self.values)) > 0:
-            # Room for as many again: memory that nobody has written to costs nothing.
+            # Space for twice as many: memory that was never written to costs nothing.
             height = len(self.values) + max(missing, len(self.values))
             values, present = np.zeros((height, self.steps)), np.zeros((height, self.steps), bool)
             values[:known], present[:known] = self.values[:known], self.present[:known]

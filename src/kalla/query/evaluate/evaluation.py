@@ -1,4 +1,4 @@
-"""Carries out a plan: leaves on every shard, their parts merged, the tree evaluated on top."""
+"""Evaluates a plan: runs leaves on every shard, merges their parts, then evaluates the tree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy as np
 from kalla.query.array_types import Floats, Whole
 from kalla.query.evaluate.annotations import Annotations
 from kalla.query.evaluate.frames import SAME_LABELS, Frame, Steps, stacked
-from kalla.query.evaluate.leaf import BaseExpr, Partial, carried_out
+from kalla.query.evaluate.leaf import BaseExpr, Partial, partial_of
 from kalla.query.evaluate.partial_aggregates import merged
 from kalla.query.evaluate.sample_source import Source
 from kalla.query.labels.interned import are_distinct, order
 from kalla.query.promql.query_errors import ExecutionFailed, LimitReached, Stopped, TimedOut
 
 Value = Frame | Floats
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LeafCost:
 
 
 class Budget:
-    """Counts what a query holds and stops it at its limits, or when nobody waits any more."""
+    """Counts what a query holds; stops it at its limits or when its caller has disconnected."""
 
     def __init__(self, limits: Limits, stop: threading.Event | None = None) -> None:
         self.limits = limits
@@ -72,7 +72,7 @@ class Budget:
             raise TimedOut("query timed out in expression evaluation")
 
     def points(self, more: int) -> None:
-        """Whether so many samples can be held beside those that are."""
+        """Whether this many more samples can be held."""
         self.peak = max(self.peak, self.held + more)
         if self.held + more > self.limits.samples:
             raise LimitReached(
@@ -80,26 +80,26 @@ class Budget:
             )
 
     def keep(self, more: int) -> None:
-        """So many bytes of leaves are kept from now on; or no longer, where it is negative."""
+        """Adds bytes of leaves that are kept; a negative number releases them."""
         with self._counting:
             self._kept_bytes += more
         self._fits(0, "")
 
     @property
     def crowded(self) -> bool:
-        """Whether what is not needed yet should wait, and what can be summed up should be."""
+        """Whether memory is short: postpone what is not needed yet, aggregate what can be."""
         held_bytes = self._kept_bytes + self.held_bytes
         return held_bytes * 2 > self.limits.memory_bytes or self.held * 4 > self.limits.samples
 
     def hold(self, value: Value, points: int, held_bytes: int) -> None:
-        """Counts a node's result in the place of what its arguments held beside those two."""
+        """Replaces what a node's arguments held by the node's result."""
         size, needed = _size(value)
         self.points(size)
         self._fits(needed, "one intermediate result")
         self.held, self.held_bytes = points + size, held_bytes + needed
 
     def release(self, value: Value) -> None:
-        """What was held is no longer."""
+        """Subtracts what is no longer held."""
         size, needed = _size(value)
         self.held, self.held_bytes = self.held - size, self.held_bytes - needed
 
@@ -117,7 +117,7 @@ class Budget:
         self._fits(rows * steps * 9, "one intermediate result")
 
     def texts(self, needed: int) -> None:
-        """Whether label values of so many characters can be made."""
+        """Whether label values of this many characters fit the limit."""
         self._fits(needed, "label values")
 
     def _fits(self, needed: int, what: str) -> None:
@@ -183,10 +183,10 @@ class MergeSorted:
 
 @dataclass
 class EvalFlow:
-    """One query under way: its source, limits, annotations, and the leaves it has run.
+    """A running query: its source, limits, annotations, and the leaves it has run.
 
     `samples_by_step` counts the samples of each step as Prometheus counts them, where asked for.
-    `steps` are those under way: all of a query or subquery, or a block of them. `held` are values
+    `steps` are the current ones: all of a query or subquery, or a block of them. `held` are values
     at all steps, which blocks look at; `ready` are values of this block until the node above takes
     them; both by the identity of their nodes.
     """
@@ -203,8 +203,8 @@ class EvalFlow:
     held: dict[int, Value] = field(default_factory=dict)
     ready: dict[int, Value] = field(default_factory=dict)
     _block: tuple[int, int] | None = None
-    _known: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
-    _known_before: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
+    _cached: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
+    _cached_before: dict[Hashable, tuple[object, Any]] = field(default_factory=dict)
     _ahead: dict[BaseExpr, list[Partial | None]] = field(default_factory=dict)
     _merged: dict[BaseExpr, tuple[Frame, list[Partial]]] = field(default_factory=dict)
     _uses: Counter[BaseExpr] = field(default_factory=Counter)
@@ -244,15 +244,15 @@ class EvalFlow:
         for part in parts:
             if self.samples_by_step is not None and part.samples_by_step is not None:
                 self.samples_by_step += part.samples_by_step
-        self._let_go(leaf)
+        self._release_leaf(leaf)
         return frame
 
     @contextmanager
-    def apart(self, steps: Steps) -> Iterator[None]:
-        """A tree with steps of its own; what it holds is let go at the end."""
-        outer = self.steps, self.held, self._block, self._known, self._known_before
+    def nested(self, steps: Steps) -> Iterator[None]:
+        """Evaluates a tree at its own steps; releases what it holds at the end."""
+        outer = self.steps, self.held, self._block, self._cached, self._cached_before
         held, held_bytes = self.budget.held, self.budget.held_bytes
-        self.steps, self.held, self._block, self._known, self._known_before = (
+        self.steps, self.held, self._block, self._cached, self._cached_before = (
             steps,
             {},
             None,
@@ -262,7 +262,7 @@ class EvalFlow:
         try:
             yield
         finally:
-            self.steps, self.held, self._block, self._known, self._known_before = outer
+            self.steps, self.held, self._block, self._cached, self._cached_before = outer
             self.budget.held, self.budget.held_bytes = held, held_bytes
 
     @contextmanager
@@ -275,10 +275,10 @@ class EvalFlow:
             yield
         finally:
             self.steps, self._block = every, None
-            self._known, self._known_before = {}, self._known
+            self._cached, self._cached_before = {}, self._cached
 
-    def seen_at(self, value: Value) -> Value:
-        """What is held for all steps, at those under way.
+    def at_current_steps(self, value: Value) -> Value:
+        """A value held for all steps, cut to the current steps.
 
         Packed again: what is computed from it has the same bits as from all steps together.
         """
@@ -294,22 +294,22 @@ class EvalFlow:
             present=np.ascontiguousarray(part.present),
         )
 
-    def known(self, what: Hashable, given: Sequence[object], make: Callable[[], Made]) -> Made:
-        """What follows from labels alone, made once for blocks that have the very same."""
-        # The entry keeps what was given, so that nothing else can get its identity.
+    def cached(self, what: Hashable, given: Sequence[object], make: Callable[[], Result]) -> Result:
+        """A result that depends on labels alone, computed once for blocks with identical labels."""
+        # The entry keeps the arguments alive, so that no other object can get their id.
         key = what, *map(id, given)
-        found = self._known.get(key) or self._known_before.get(key) or (given, make())
-        self._known[key] = found
-        made: Made = found[1]
-        return made
+        found = self._cached.get(key) or self._cached_before.get(key) or (given, make())
+        self._cached[key] = found
+        result: Result = found[1]
+        return result
 
     def ordered(self, frame: Frame) -> Frame:
         """Rows in the order of their labels."""
-        index = self.known("order", [frame.labels], lambda: order(frame.labels))
+        index = self.cached("order", [frame.labels], lambda: order(frame.labels))
         return frame if index is None else frame.rows(index)
 
     @contextmanager
-    def counting_apart(self, steps: int) -> Iterator[int | Whole]:
+    def counting_separately(self, steps: int) -> Iterator[int | Whole]:
         """What is evaluated inside has steps of its own; yields what it has seen at each."""
         outer = self.samples_by_step
         if outer is None:
@@ -337,8 +337,8 @@ class EvalFlow:
         self.budget.keep(_frame_bytes(frame))
         return frame, [replace(part, frame=None, reduced=None) for part in parts]
 
-    def _let_go(self, leaf: BaseExpr) -> None:
-        """Forgets a leaf that was used for the last time. What no plan named may be met again."""
+    def _release_leaf(self, leaf: BaseExpr) -> None:
+        """Releases a leaf after its last use. A leaf that no plan counted may be used again."""
         if leaf not in self._uses:
             return
         self._uses[leaf] -= 1
@@ -351,7 +351,7 @@ class EvalFlow:
 
     def _run(self, leaf: BaseExpr, shard: int) -> Partial:
         began = time.perf_counter()
-        part = carried_out(leaf, self.source, shard, self.budget)
+        part = partial_of(leaf, self.source, shard, self.budget)
         self.budget.keep(_part_bytes(part))
         spent = time.perf_counter() - began
         self.facts.append(LeafCost(leaf, shard, part.series, part.samples, spent, part.read))

@@ -1,4 +1,4 @@
-"""The evaluation tree: each node asks its arguments for the steps under way, and gives those.
+"""The evaluation tree: each node evaluates its arguments at the current steps, then itself.
 
 They are all steps of a query or subquery, or a block of them: see `blocks`.
 """
@@ -41,7 +41,7 @@ class ExecNode:
         for node in reversed(chain):
             budget.check()
             if id(node) in flow.held:
-                value = flow.seen_at(flow.held[id(node)])
+                value = flow.at_current_steps(flow.held[id(node)])
             else:
                 value = node.compute(flow)
                 budget.hold(value, *before)
@@ -84,7 +84,7 @@ class NumberNode(ExecNode):
 
 @dataclass(frozen=True)
 class EmptyNode(ExecNode):
-    """A subquery that has no step inside its window, or a window shorter than a millisecond."""
+    """A subquery without a step inside its window, or a window shorter than a millisecond."""
 
     def compute(self, flow: EvalFlow) -> Frame:
         return Frame.empty(flow.steps.count)
@@ -146,7 +146,7 @@ class ScalarOf(ExecNode):
 
 @dataclass(frozen=True)
 class Absent(ExecNode):
-    """One, where the argument has nothing; the labels say what was looked for."""
+    """1 where the argument has no series; the labels are those of the selector."""
 
     inner: ExecNode
     labels: tuple[tuple[str, str], ...]

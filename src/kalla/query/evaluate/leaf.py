@@ -21,8 +21,8 @@ from kalla.query.labels.label_sets import Labels, name_of
 from kalla.query.promql.matchers import Matcher
 from kalla.query.promql.syntax_tree import METRIC_NAME, NOWHERE, Extension, Span
 
-# What acts like an offset returns what is still the metric. Of absent_over_time nobody sees the
-# series: two may be alike but for their names.
+# Functions that act like an offset keep the metric's name. The series below absent_over_time are
+# not shown, so two may differ in their names alone.
 _KEEP_NAME = frozenset({"", "last_over_time", "first_over_time", "absent_over_time"})
 _NAMED_COUNTERS = ("_total", "_sum", "_count", "_bucket")
 
@@ -105,7 +105,7 @@ class Partial:
 
 
 class Guard(Protocol):
-    """Asked now and then while a leaf runs; it raises when the query must stop."""
+    """Called regularly while a leaf runs; raises when the query must stop."""
 
     def check(self) -> None: ...
 
@@ -121,8 +121,8 @@ class ExecutingSource(Source, Protocol):
     def execute(self, leaf: BaseExpr, shard: int, guard: Guard) -> Partial: ...
 
 
-def carried_out(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial:
-    """A leaf's part of one shard, by whoever holds the shard."""
+def partial_of(leaf: BaseExpr, source: Source, shard: int, guard: Guard) -> Partial:
+    """A leaf's part of one shard, computed by the process that holds the shard."""
     if isinstance(source, ExecutingSource):
         return source.execute(leaf, shard, guard)
     return execute(leaf, source, shard, guard)
@@ -225,7 +225,7 @@ def _note(leaf: BaseExpr, part: SeriesBatch, present: Mask, there: Mask, facts: 
 
 
 def uncounted_names(part: SeriesBatch, there: Mask) -> set[str]:
-    """Metrics that a rate was taken of though their names are not those of counters."""
+    """Metrics that a rate was computed of although their names are not counter names."""
     rows = np.flatnonzero(there)
     if isinstance(part.labels, Interned):  # one series of each name
         rows = rows[np.unique(part.labels.codes(METRIC_NAME)[rows], return_index=True)[1]]

@@ -76,7 +76,7 @@ class Reduced:
 
 
 class Reducer:
-    """Takes frames one after another; what it holds does not grow with the series."""
+    """Aggregates frames incrementally; its memory does not grow with the number of series."""
 
     def __init__(self, reduction: Reduction, steps: int, check: Callable[[], None]) -> None:
         self.reduction = reduction
@@ -157,7 +157,7 @@ class Reducer:
             self.best = np.concatenate([self.best, np.full((more, self.steps), np.nan)])
 
     def _fold_best(self, ids: Whole, values: Floats, counts: Whole) -> None:
-        """NaN yields to any number, and stands only where there is nothing else."""
+        """Any number replaces a NaN; NaN is the result only where there is nothing else."""
         fold = np.fmin if self.reduction.operator == "min" else np.fmax
         masked = np.where(counts > 0, values, np.nan)
         order = np.argsort(ids, kind="stable")
@@ -186,7 +186,7 @@ def merged(
 def reduced(
     reduction: Reduction, frame: Frame, grouped: Grouped, check: Callable[[], None]
 ) -> Frame:
-    """The fold of rows that are here already; groups in order of appearance."""
+    """Reduces rows in memory; groups in order of appearance."""
     reducer = Reducer(reduction, frame.values.shape[1], check)
     reducer.add(frame, grouped)
     return finished(reduction, reducer.result(), check)
@@ -230,7 +230,7 @@ def chosen(
 
 
 def places(known: Sequence[Labels]) -> Floats:
-    """Where each series lies between 0 and 1, by its labels alone."""
+    """A number between 0 and 1 for each series, computed from its labels alone."""
     return np.array([series_hash(labels) / float(2**64 - 1) for labels in known])
 
 

@@ -25,7 +25,7 @@ class Series(NamedTuple):
 
 
 class ResultRows(Sequence[Series]):
-    """The rows of a frame, each of which is there somewhere; a line is made when it is asked for.
+    """The rows of a frame that have a value at some step; each line is built on access.
 
     Lines without a gap share their times.
     """

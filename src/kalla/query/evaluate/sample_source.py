@@ -14,14 +14,14 @@ from kalla.query.labels.label_sets import Labels, shown, value_of
 from kalla.query.promql.matchers import Matcher
 from kalla.query.promql.query_errors import NativeHistograms
 
-# Prometheus' marker: from here on the series is gone. A NaN by its value, told by its bits.
+# Prometheus' staleness marker: the series has ended. Its value is a NaN with these exact bits.
 STALE_BITS = 0x7FF0000000000002
 STALE = np.array([STALE_BITS], np.uint64).view(np.float64)[0]
 
 
 @dataclass(frozen=True)
 class SeriesBatch:
-    """Series sorted by labels; the samples of series i lie at offsets[i] to offsets[i + 1].
+    """Series sorted by labels; the samples of series i are at offsets[i] to offsets[i + 1].
 
     `stale` marks staleness markers among the samples, None if there are none. `starts` holds
     each sample's start timestamp (0: not known), None if none has one. `read` counts what it took
@@ -57,7 +57,7 @@ class SeriesBatch:
 
 
 class Source(Protocol):
-    """Where samples come from, in shards; one label set lies wholly in one shard."""
+    """Where samples come from, in shards; one label set is in exactly one shard."""
 
     @property
     def shards(self) -> int: ...
@@ -122,12 +122,12 @@ def matching(known: Sequence[Labels], matchers: Iterable[Matcher]) -> list[int]:
 
 
 def shard_of(labels: Labels, shards: int) -> int:
-    return shard_of_words([word for pair in labels for word in pair], shards)
+    return shard_of_texts([word for pair in labels for word in pair], shards)
 
 
-def shard_of_words(words: Iterable[str], shards: int) -> int:
+def shard_of_texts(texts: Iterable[str], shards: int) -> int:
     """The same of the names and values of a label set, in turns."""
-    text = "\xff".join(words)
+    text = "\xff".join(texts)
     return zlib.crc32(text.encode(errors="surrogateescape")) % shards
 
 

@@ -11,7 +11,7 @@ from kalla.query.array_types import Mask, Whole
 from kalla.query.evaluate.frames import Frame
 
 _CODES = {"topk": 0, "bottomk": 1, "limitk": 2}
-# Cells that are ranked between two looks at the clock: some hundredths of a second.
+# Cells that are ranked between two checks of the clock: some hundredths of a second.
 _CELLS = 1 << 21
 
 
@@ -78,7 +78,7 @@ def _sink(code, values, step, heap, held, order):  # type: ignore[no-untyped-def
 
 @compiled("int: int f2 b2 i1 i1 i1 B2 I1")
 def _choose(code, values, present, order, bounds, k, kept, sequence):  # type: ignore[no-untyped-def]
-    """Row by row, as values lie; of nearly all, one look at a bar tells that they stay out."""
+    """Row by row, in memory order; one comparison with a bar excludes nearly all values."""
     steps = values.shape[1]
     found = 0
     most = max(1, min(len(order), k.max())) if steps else 1

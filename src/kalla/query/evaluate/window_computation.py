@@ -1,4 +1,4 @@
-"""The windows of many series, so many at a time that a query which must stop does so soon."""
+"""Computes the windows of many series, in parts small enough for a query to stop soon."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 # Cells of the scratch a leaf computes in before it reduces: a few megabytes.
 _BLOCK = 1 << 20
-# Samples that windows look at between two looks at the clock: some hundredths of a second.
+# Samples that windows read between two checks of the clock: some hundredths of a second.
 _WORK = 1 << 24
-# What a look at a sample costs, where it is more than adding it up.
+# The cost of reading a sample, where it is more than an addition.
 _COSTS = {
     "deriv": 8, "predict_linear": 8, "stddev_over_time": 8, "stdvar_over_time": 8,
     "double_exponential_smoothing": 4, "quantile_over_time": 16, "mad_over_time": 32,
@@ -27,7 +27,7 @@ _COSTS = {
 
 
 def parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBatch]:
-    """Some series at a time: so many that a query which must stop does so soon."""
+    """Yields some series at a time, few enough for a query to stop soon."""
     height = max(1, _BLOCK // max(leaf.steps.count, 1))
     samples = _WORK // _cost(leaf)
     beyond = 0
@@ -39,16 +39,16 @@ def parts(leaf: BaseExpr, batch: SeriesBatch, guard: Guard) -> Iterator[SeriesBa
         yield _part(batch, first, beyond)
 
 
-def _times_seen(leaf: BaseExpr) -> int:
-    """How many windows a sample lies in."""
+def _windows_per_sample(leaf: BaseExpr) -> int:
+    """How many windows contain a sample."""
     if leaf.at is not None:
         return 1 if _is_constant(leaf) else max(leaf.steps.count, 1)
     return max(1, min(leaf.steps.count, leaf.range // leaf.steps.step + 1))
 
 
 def _cost(leaf: BaseExpr) -> int:
-    """Of one sample in all windows it lies in."""
-    return _times_seen(leaf) * _COSTS.get(leaf.function, 1)
+    """The cost of one sample in all windows that contain it."""
+    return _windows_per_sample(leaf) * _COSTS.get(leaf.function, 1)
 
 
 def _is_constant(leaf: BaseExpr) -> bool:
@@ -60,7 +60,7 @@ def _is_constant(leaf: BaseExpr) -> bool:
 def in_slices(
     leaf: BaseExpr, part: SeriesBatch, values: Floats, present: Mask, guard: Guard
 ) -> int:
-    """Some steps at a time, where the windows of a single series are too much work for once."""
+    """Yields some steps at a time, where one series is too much work for one part."""
     count = leaf.steps.count
     work = len(part.values) * _cost(leaf)
     width = max(1, count * _WORK // max(work, 1))
@@ -80,7 +80,7 @@ def in_slices(
 def compute_all(
     leaf: BaseExpr, batch: SeriesBatch, values: Floats, present: Mask, guard: Guard
 ) -> int:
-    """The same for a batch of any size: the guard is asked between parts of it."""
+    """The same for a batch of any size; calls the guard between its parts."""
     fullest = 0
     first = 0
     for part in parts(leaf, batch, guard):
@@ -162,7 +162,7 @@ def _instants(
         )
         return
     stale = np.empty(0, bool) if batch.stale is None else np.ascontiguousarray(batch.stale)
-    wants_time = leaf.function == "timestamp"
+    returns_time = leaf.function == "timestamp"
     if leaf.function == "start_timestamp":
         if not leaf.start_timestamps:
             return
@@ -170,7 +170,7 @@ def _instants(
         samples = np.zeros(len(times)) if batch.starts is None else batch.starts / 1000.0
     counters.instants(
         times, samples, stale, offsets, leaf.ends, leaf.lookback, values, present,
-        batch.stale is not None, wants_time,
+        batch.stale is not None, returns_time,
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def _spread(parameter: tuple[float, ...], count: int) -> Floats:
 
 
 def overlapping(leaf: BaseExpr, batch: SeriesBatch) -> Whole:
-    """Rows of which a window holds a sample that starts before the one ahead of it ended.
+    """Rows with a window in which a sample starts before the previous one ended.
 
     Deltas start where the sample before ended, and cumulative samples where that one started.
     """

@@ -1,1 +1,1 @@
-"""What clients of Prometheus see: its HTTP API and its way to write, over our engine and store."""
+"""The HTTP API of Prometheus and its remote write, on Kalla's engine and store."""

@@ -1,4 +1,4 @@
-"""Every refusal below /api/v1 in Prometheus' shape, the guard's too: its clients know no other."""
+"""Writes every error below /api/v1 in Prometheus' format, those of the access guard too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHAPE = {
         "error": {"type": "string"},
     },
 }
-# As the API's description tells them, in the place of problem details.
+# How the OpenAPI document describes them, instead of problem details.
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {
         "description": "A refusal, as Prometheus has it",
@@ -91,7 +91,7 @@ def refusal(request: Request, error: Exception) -> Response:
 
 
 def described(request: Request, error: Exception) -> tuple[int, dict[str, str], dict[str, str]]:
-    """Status, errorType with its sentence, and headers; what nobody foresaw is logged."""
+    """Status, errorType with its message, and headers; unexpected errors are logged."""
     usual = problems.answer(request, error)
     status, sentence = usual.status_code, str(json.loads(bytes(usual.body))["detail"])
     headers = {name: usual.headers[name] for name in _KEPT_HEADERS if name in usual.headers}

@@ -1,6 +1,6 @@
 """The answer to a range query as server-sent events: points by time, while later ones are computed.
 
-A stream is whole when `done` came; whoever closes it ends the work.
+A stream is complete when `done` arrives; a client that closes it ends the work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kalla.query.evaluate.frames import Frame, Steps
 from kalla.query.http import request_times
 from kalla.query.http.error_responses import REFUSALS, PrometheusRoute, described
 from kalla.query.http.explain import stats
-from kalla.query.http.query_routes import Asking, caller_name, left
+from kalla.query.http.query_routes import Queries, caller_name, left
 from kalla.query.http.response_json import LabelJson, compact, encoded, numbers, stamps
 from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
@@ -49,7 +49,7 @@ READER_SECONDS = 30.0
 
 Block = tuple[Steps, Frame]
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as 15s.")]
-# Half of a pair is no character, but JSON can spell it; what Go reads then is this.
+# Half of a surrogate pair is not a character, but JSON can contain it; Go reads it as this.
 _HALVES = re.compile("[\ud800-\udfff]")
 Expression = Annotated[
     str,
@@ -97,7 +97,7 @@ class StreamRequest(BaseModel):
 @router.post("/query")
 @needs("viewer")
 @harmless
-async def stream_query(request: Request, queries: Asking, streamed: StreamRequest) -> Response:
+async def stream_query(request: Request, queries: Queries, streamed: StreamRequest) -> Response:
     """The values of an expression over a time, as server-sent events: result, summary, done."""
     question = await queries.prepare(
         lambda: streamed.question(queries.features), left(request), streamed.seconds
@@ -139,8 +139,9 @@ async def _events(
 
 
 class BlockQueue:
-    """Blocks on their way from the query's thread to who reads them: a few, so that a slow reader
-    holds up his own query for a while, and never fills the memory."""
+    """Blocks between the query's thread and the reader: only a few, so that a slow reader delays
+    its own query and never fills the memory.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -155,14 +156,14 @@ class BlockQueue:
             if self._closed.is_set():
                 return
             if time.monotonic() - begun > READER_SECONDS:
-                raise TimedOut(f"nobody read the points for {READER_SECONDS:g} s")
+                raise TimedOut(f"the client did not read the points for {READER_SECONDS:g} s")
         self._loop.call_soon_threadsafe(self._blocks.put_nowait, (steps, frame))
 
     def end(self) -> None:
         self._blocks.put_nowait(None)
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """The reader has stopped."""
         self._closed.set()
 
     async def blocks(self) -> AsyncIterator[Block | None]:
@@ -181,7 +182,7 @@ class BlockQueue:
 
 
 class SentSeries:
-    """What a stream has told so far; each series is introduced once, with a number."""
+    """What a stream has sent so far; each series is sent once, with a number."""
 
     def __init__(self) -> None:
         self.points = 0

@@ -1,4 +1,4 @@
-"""What a query took, told: Prometheus' `stats`, and our `explain` of leaves and segments."""
+"""The cost of a query: Prometheus' `stats`, and Kalla's `explain` of leaves and segments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def stats(reply: QueryReply, *, per_step: bool = False) -> dict[str, Any]:
-    """As Prometheus tells it; nothing is sorted apart here, and planning is preparation."""
+    """In Prometheus' fields; sorting is not timed separately, planning is preparation."""
     spent = dict(reply.stages)
     query_stats, steps = reply.answer.stats, reply.question.steps
     inner = spent.get("leaves", 0.0) + spent.get("evaluation", 0.0)

@@ -1,4 +1,4 @@
-"""Label names in paths: what is no plain name comes escaped (`U__a_2e_b`), as of Prometheus 3."""
+"""Label names in paths: other than plain ones are escaped (`U__a_2e_b`), as of Prometheus 3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PART = re.compile(r"[^_]+|__|_([0-9A-Fa-f]{1,5}|10[0-9A-Fa-f]{4})_")
 
 
 def unescaped(name: str) -> str:
-    """The name that was escaped; a text that is not escaped properly means itself."""
+    """The name that was escaped; a text that is not escaped properly is the name itself."""
     if not name.startswith(_PREFIX):
         return name
     parts: list[str] = []

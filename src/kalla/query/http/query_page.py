@@ -1,6 +1,6 @@
 """The Query page: an editor, and the answer as a table, a graph or an explanation.
 
-It asks the same API as everybody else; here is only the frame and what completion must know.
+The page uses the public API; this module serves its frame and the vocabulary for completion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""REST of queries under way and of query workers; what KEDA reads to scale the workers."""
+"""REST of running queries and of query workers; what KEDA reads to scale the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from kalla.query.dispatch.dispatcher import Dispatcher
 from kalla.query.dispatch.query_records import QueryRecord, WorkRecord
 from kalla.query.dispatch.worker_connection import WorkerConnection
-from kalla.query.http.query_routes import Asking
+from kalla.query.http.query_routes import Queries
 from kalla.web.access import GuardedRoute, harmless, needs
 
 router = APIRouter(route_class=GuardedRoute, tags=["query"])
@@ -152,13 +152,13 @@ def workers_of(dispatcher: Dispatcher) -> list[QueryWorkerFacts]:
 
 
 @router.get("/api/queries")
-async def list_queries(queries: Asking) -> list[QueryFacts]:
-    """Queries of this API process: those under way, then the last 200 that ended."""
+async def list_queries(queries: Queries) -> list[QueryFacts]:
+    """Queries of this API process: the running ones, then the last 200 that ended."""
     return [QueryFacts.of(one) for one in queries.dispatcher.records.all()]
 
 
 @router.get("/api/queries/{query_id}/work")
-async def list_work_units(queries: Asking, query_id: QueryId) -> list[WorkUnitFacts]:
+async def list_work_units(queries: Queries, query_id: QueryId) -> list[WorkUnitFacts]:
     """The work units of a query."""
     return [WorkUnitFacts.of(one) for one in list(queries.record(query_id).work)]
 
@@ -166,7 +166,7 @@ async def list_work_units(queries: Asking, query_id: QueryId) -> list[WorkUnitFa
 @router.delete("/api/queries/{query_id}")
 @harmless
 @needs("operator")
-async def kill_query(queries: Asking, query_id: QueryId) -> QueryFacts:
+async def kill_query(queries: Queries, query_id: QueryId) -> QueryFacts:
     """End a query and its work on all workers."""
     return QueryFacts.of(queries.kill(query_id))
 
@@ -174,7 +174,7 @@ async def kill_query(queries: Asking, query_id: QueryId) -> QueryFacts:
 @router.post("/api/queries/{query_id}/kill")
 @harmless
 @needs("operator")
-async def kill_query_by_post(queries: Asking, query_id: QueryId) -> QueryFacts:
+async def kill_query_by_post(queries: Queries, query_id: QueryId) -> QueryFacts:
     """The same, for forms."""
     return QueryFacts.of(queries.kill(query_id))
 

@@ -38,14 +38,14 @@ router = APIRouter(
     prefix="/api/v1", route_class=PrometheusRoute, tags=["query"], responses=REFUSALS
 )
 
-# The language we speak; what answers it is told as its revision.
+# The version of PromQL that is implemented; Kalla's own version is given as the revision.
 PROMETHEUS_VERSION = "3.14.0"
 # Answers up to this size are sent as one, larger ones piece by piece.
 _WHOLE_BYTES = 1 << 20
 _JSON = "application/json"
 MOST_SELECTORS = 1_000
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RequestParameters:
         )
 
 
-async def given(request: Request) -> RequestParameters:
+async def request_parameters(request: Request) -> RequestParameters:
     fields: dict[str, list[str]] = {}
     texts = [request.scope["query_string"]]
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -102,8 +102,8 @@ def store_of(request: Request) -> Store:
     return cast(Store, request.app.state.metric_store)
 
 
-Asked = Annotated[RequestParameters, Depends(given)]
-Asking = Annotated[QueryService, Depends(queries_of)]
+Parameters = Annotated[RequestParameters, Depends(request_parameters)]
+Queries = Annotated[QueryService, Depends(queries_of)]
 Stored = Annotated[Store, Depends(store_of)]
 
 
@@ -137,81 +137,83 @@ _OF_QUERIES = ("timeout", "lookback_delta", "limit", "stats", "explain")
 
 
 @_reading("/query", "query", "time", *_OF_QUERIES)
-async def query(request: Request, asked: Asked, queries: Asking) -> Response:
+async def query(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The value of an expression at one time."""
-    limit = asked.limit
-    when = asked.time("time", int(time.time() * 1000))
-    options = asked.options(queries.features)
+    limit = parameters.limit
+    when = parameters.time("time", int(time.time() * 1000))
+    options = parameters.options(queries.features)
     question = await queries.prepare(
-        lambda: query_request.instant(asked.one("query"), when, options),
+        lambda: query_request.instant(parameters.one("query"), when, options),
         left(request),
         options.seconds,
     )
-    return await _answered(request, asked, queries, question, limit)
+    return await _answered(request, parameters, queries, question, limit)
 
 
 @_reading("/query_range", "query", "start", "end", "step", *_OF_QUERIES)
-async def query_range(request: Request, asked: Asked, queries: Asking) -> Response:
+async def query_range(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The values of an expression over a time, one per step."""
-    limit = asked.limit
-    start = request_times.time_of(asked.one("start"), "start")
-    end = request_times.time_of(asked.one("end"), "end")
-    step = int(request_times.duration_of(asked.one("step"), "step"))
-    options = asked.options(queries.features)
+    limit = parameters.limit
+    start = request_times.time_of(parameters.one("start"), "start")
+    end = request_times.time_of(parameters.one("end"), "end")
+    step = int(request_times.duration_of(parameters.one("step"), "step"))
+    options = parameters.options(queries.features)
     question = await queries.prepare(
-        lambda: query_request.ranged(asked.one("query"), start, end, step, options),
+        lambda: query_request.ranged(parameters.one("query"), start, end, step, options),
         left(request),
         options.seconds,
     )
-    return await _answered(request, asked, queries, question, limit)
+    return await _answered(request, parameters, queries, question, limit)
 
 
 @_reading("/series", "match[]", "start", "end", "limit")
-async def series(request: Request, asked: Asked, queries: Asking) -> Response:
+async def series(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The label sets of the series that match one of the selectors."""
-    if not asked.all("match[]"):
+    if not parameters.all("match[]"):
         raise BadRequest("no match[] parameter provided")
-    limit = asked.limit
-    found = await _search(request, asked, queries, sorted, "match[]")
+    limit = parameters.limit
+    found = await _search(request, parameters, queries, sorted, "match[]")
     return await _sent(response_json.label_sets(*_limited(found, limit)))
 
 
 @_reading("/labels", "match[]", "start", "end", "limit")
-async def labels(request: Request, asked: Asked, queries: Asking) -> Response:
+async def labels(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The names of labels, of all series or of those that match."""
-    limit = asked.limit
+    limit = parameters.limit
 
     def names(found: set[Labels]) -> list[str]:
         return sorted({name for one in found for name, _ in one})
 
-    return _json_response(*_limited(await _search(request, asked, queries, names), limit))
+    return _json_response(*_limited(await _search(request, parameters, queries, names), limit))
 
 
 @_reading("/label/{name}/values", "match[]", "start", "end", "limit", form=False)
-async def label_values(name: str, request: Request, asked: Asked, queries: Asking) -> Response:
+async def label_values(
+    name: str, request: Request, parameters: Parameters, queries: Queries
+) -> Response:
     """The values of a label, of all series or of those that match."""
     name = unescaped(name)
     if not is_label_name(name):
         raise BadRequest(f"invalid label name: {go_quote(name)}")
-    limit = asked.limit
+    limit = parameters.limit
 
     def values(found: set[Labels]) -> list[str]:
         return sorted({value for one in found for key, value in one if key == name})
 
-    kept, warnings = _limited(await _search(request, asked, queries, values), limit)
-    return await asyncio.to_thread(_json_response, kept, warnings)
+    limited, warnings = _limited(await _search(request, parameters, queries, values), limit)
+    return await asyncio.to_thread(_json_response, limited, warnings)
 
 
 @_reading("/metadata", "metric", "limit", "limit_per_metric", form=False)
-async def metadata(asked: Asked, store: Stored) -> Response:
-    """Type, help and unit of metrics, as far as they were told."""
-    limit = request_times.count_of(asked.one("limit"), "limit")
+async def metadata(parameters: Parameters, store: Stored) -> Response:
+    """Type, help and unit of metrics, as far as senders sent them."""
+    limit = request_times.count_of(parameters.one("limit"), "limit")
     request_times.count_of(
-        asked.one("limit_per_metric"), "limit_per_metric"
+        parameters.one("limit_per_metric"), "limit_per_metric"
     )  # there is never a second
-    metric = readable(asked.one("metric"))
+    metric = readable(parameters.one("metric"))
     if "\x00" in metric:
-        return _json_response({})  # Postgres has no such text, so no metric is called so
+        return _json_response({})  # Postgres cannot store such a text, so no metric has this name
     found = await store.metadata(metric or None, limit if limit >= 0 else None)
     return _json_response(
         {
@@ -222,15 +224,15 @@ async def metadata(asked: Asked, store: Stored) -> Response:
 
 
 @_reading("/format_query", "query")
-async def format_query(request: Request, asked: Asked, queries: Asking) -> Response:
+async def format_query(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The expression, laid out."""
-    return _json_response(await _parsed(request, asked, queries, formatted))
+    return _json_response(await _parsed(request, parameters, queries, formatted))
 
 
 @_reading("/parse_query", "query")
-async def parse_query(request: Request, asked: Asked, queries: Asking) -> Response:
+async def parse_query(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """The expression as a tree."""
-    return _json_response(await _parsed(request, asked, queries, tree))
+    return _json_response(await _parsed(request, parameters, queries, tree))
 
 
 @_reading("/status/buildinfo", form=False)
@@ -261,9 +263,9 @@ async def alerts() -> Response:
 
 
 @_reading("/query_exemplars", "query", "start", "end")
-async def query_exemplars(request: Request, asked: Asked, queries: Asking) -> Response:
+async def query_exemplars(request: Request, parameters: Parameters, queries: Queries) -> Response:
     """Kalla keeps no exemplars: there are none for any expression."""
-    await _parsed(request, asked, queries, lambda expr: expr)
+    await _parsed(request, parameters, queries, lambda expr: expr)
     return _json_response([])
 
 
@@ -272,56 +274,58 @@ def caller_name(request: Request) -> str:
 
 
 async def left(request: Request) -> None:
-    """Returns when the caller has gone away."""
+    """Returns when the caller has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _parsed(
     request: Request,
-    asked: RequestParameters,
+    parameters: RequestParameters,
     queries: QueryService,
-    taken: Callable[[Expr], Found],
-) -> Found:
-    """What is `taken` from the checked expression, in the time of a query."""
+    extract: Callable[[Expr], Result],
+) -> Result:
+    """The result of `extract` on the checked expression, within a query's time limit."""
     return await queries.parse(
-        lambda: taken(checked(asked.one("query"), queries.features)), left(request)
+        lambda: extract(checked(parameters.one("query"), queries.features)), left(request)
     )
 
 
 async def _answered(
     request: Request,
-    asked: RequestParameters,
+    parameters: RequestParameters,
     queries: QueryService,
     question: QueryRequest,
     limit: int,
 ) -> Response:
     reply = await queries.ask(question, left(request), user=caller_name(request))
-    beside: dict[str, Any] = {}
-    if asked.one("stats"):
-        beside["stats"] = stats(reply, per_step=asked.one("stats") == "all")
-    if asked.one("explain").lower() in ("1", "true"):
-        beside["explain"] = explained(reply)
-    return await _sent(response_json.pieces(reply.answer, question.steps.start, limit, beside))
+    extra_fields: dict[str, Any] = {}
+    if parameters.one("stats"):
+        extra_fields["stats"] = stats(reply, per_step=parameters.one("stats") == "all")
+    if parameters.one("explain").lower() in ("1", "true"):
+        extra_fields["explain"] = explained(reply)
+    return await _sent(
+        response_json.pieces(reply.answer, question.steps.start, limit, extra_fields)
+    )
 
 
 async def _sent(parts: Iterator[response_json.Piece]) -> Response:
     """Encoded off the event loop; a long answer is sent while the rest of it is encoded."""
-    begun, whole = await asyncio.to_thread(_begun, parts)
+    first_pieces, whole = await asyncio.to_thread(_first_pieces, parts)
     if whole:
-        return Response(b"".join(begun), media_type=_JSON)
-    return StreamingResponse(chain(begun, parts), media_type=_JSON)
+        return Response(b"".join(first_pieces), media_type=_JSON)
+    return StreamingResponse(chain(first_pieces, parts), media_type=_JSON)
 
 
-def _begun(parts: Iterator[response_json.Piece]) -> tuple[list[response_json.Piece], bool]:
-    begun: list[response_json.Piece] = []
+def _first_pieces(parts: Iterator[response_json.Piece]) -> tuple[list[response_json.Piece], bool]:
+    first_pieces: list[response_json.Piece] = []
     size = 0
     for part in parts:
-        begun.append(part)
+        first_pieces.append(part)
         size += len(part)
         if size > _WHOLE_BYTES:
-            return begun, False
-    return begun, True
+            return first_pieces, False
+    return first_pieces, True
 
 
 def _json_response(data: Any, warnings: Sequence[str] = ()) -> Response:
@@ -336,18 +340,19 @@ def _limited(found: Sequence[Any], limit: int) -> tuple[Sequence[Any], Sequence[
 
 async def _search(
     request: Request,
-    asked: RequestParameters,
+    parameters: RequestParameters,
     queries: QueryService,
-    taken: Callable[[set[Labels]], list[Found]],
+    extract: Callable[[set[Labels]], list[Result]],
     parameter: str = "",
-) -> list[Found]:
-    """Of the series of the time asked for that one of the selectors matches; without any, all.
+) -> list[Result]:
+    """Extracts from the series of the requested time that any selector matches; all without a
+    selector.
 
     As Prometheus has it, only /series names the refused parameter.
     """
-    after = asked.time("start", request_times.EARLIEST) - 1
-    until = asked.time("end", request_times.LATEST)
-    texts = asked.all("match[]")
+    after = parameters.time("start", request_times.EARLIEST) - 1
+    until = parameters.time("end", request_times.LATEST)
+    texts = parameters.all("match[]")
     if len(texts) > MOST_SELECTORS:
         raise BadRequest(f"more than {MOST_SELECTORS} selectors", parameter)
     expressions = ExpressionBudget()
@@ -355,7 +360,7 @@ async def _search(
         lambda: [_matchers(text, parameter, expressions) for text in texts] or [()], left(request)
     )
     bounds = (request_times.within(after), request_times.within(until))
-    return await queries.look(selectors, bounds, taken, left(request), caller_name(request))
+    return await queries.search(selectors, bounds, extract, left(request), caller_name(request))
 
 
 def _matchers(text: str, parameter: str, expressions: ExpressionBudget) -> tuple[Matcher, ...]:

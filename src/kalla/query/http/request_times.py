@@ -17,7 +17,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _RFC3339 = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
 )
-# What Prometheus prints for its first and last moment, and takes back.
+# How Prometheus prints its first and last time, and reads them back.
 _ENDS_OF_TIME = {
     "-292273086-05-16T16:47:06Z": EARLIEST,
     "292277025-08-18T07:12:54.999999999Z": LATEST,
@@ -71,7 +71,7 @@ def count_of(text: str, parameter: str) -> int:
 
 
 def within(time_ms: int) -> int:
-    """The nearest time that the catalogue can be asked for."""
+    """The nearest time that the catalogue can be queried for."""
     return max(EARLIEST, min(LATEST, time_ms))
 
 

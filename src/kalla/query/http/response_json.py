@@ -35,7 +35,7 @@ TRUNCATED = "results truncated due to limit"
 _PIECE = 1 << 16
 _LABELS = 4
 _MOST_ANNOTATIONS = 10
-# What stands around a row's labels and points.
+# The JSON around a row's labels and points.
 _AROUND = len('{"metric":,"values":[]},')
 
 
@@ -48,9 +48,9 @@ def success(data: Any, warnings: Sequence[str] = ()) -> bytes:
 
 
 def pieces(
-    answer: Answer, time_ms: int, limit: int, beside: Mapping[str, Any] | None = None
+    answer: Answer, time_ms: int, limit: int, extra_fields: Mapping[str, Any] | None = None
 ) -> Iterator[Piece]:
-    """The answer to a query in pieces; `beside` stands next to the result (stats, explain)."""
+    """The answer to a query in pieces; `extra_fields` come after the result (stats, explain)."""
     series = answer.series if limit <= 0 else answer.series[:limit]
     yield f'{{"status":"success","data":{{"resultType":"{answer.type}","result":'.encode()
     if answer.type == "scalar":
@@ -62,24 +62,26 @@ def pieces(
         yield b"["
         yield from _rows(series, single=answer.type == "vector")
         yield b"]"
-    tail = "".join(f",{compact(name)}:{compact(value)}" for name, value in (beside or {}).items())
+    tail = "".join(
+        f",{compact(name)}:{compact(value)}" for name, value in (extra_fields or {}).items()
+    )
     warnings = [*answer.warnings, *([TRUNCATED] if len(series) < len(answer.series) else [])]
     tail += "}" + _annotations("warnings", "warning", warnings)
     tail += _annotations("infos", "info", answer.infos) + "}"
     yield encoded(tail)
 
 
-def spelled(answer: Answer) -> bytes:
+def encoded_answer(answer: Answer) -> bytes:
     """A whole answer of one moment at once."""
     return b"".join(pieces(answer, 0, 0))
 
 
-def label_sets(known: Sequence[Labels], warnings: Sequence[str] = ()) -> Iterator[Piece]:
+def label_sets(sets: Sequence[Labels], warnings: Sequence[str] = ()) -> Iterator[Piece]:
     """The answer of /series, in pieces."""
     yield b'{"status":"success","data":['
     quoted = LabelJson()
-    for first in range(0, len(known), _PIECE):
-        part = ",".join(map(quoted.labels, known[first : first + _PIECE]))
+    for first in range(0, len(sets), _PIECE):
+        part = ",".join(map(quoted.labels, sets[first : first + _PIECE]))
         yield encoded(("," if first else "") + part)
     yield encoded("]" + _annotations("warnings", "warning", warnings) + "}")
 
@@ -239,12 +241,12 @@ def _written(rows: _Rows, single: bool, more: bool) -> Piece:
     return out[:size].data
 
 
-def _texts(known: Sequence[Labels]) -> tuple[Bytes, Whole, Whole]:
+def _texts(sets: Sequence[Labels]) -> tuple[Bytes, Whole, Whole]:
     """Label sets as JSON, and from where to where each is."""
-    if isinstance(known, Interned):
-        return known.texts()
+    if isinstance(sets, Interned):
+        return sets.texts()
     quoted = LabelJson()
-    texts = [encoded(quoted.labels(labels)) for labels in known]
+    texts = [encoded(quoted.labels(labels)) for labels in sets]
     sizes = np.array([len(text) for text in texts], np.int64)
     highs = np.cumsum(sizes)
     return np.frombuffer(b"".join((*texts, bytes(SLACK))), np.uint8), highs - sizes, highs

@@ -1,6 +1,6 @@
 """How Prometheus writes: remote write 1.0 and 2.0, and the same messages for history of any age.
 
-A sender tries again after 5xx and gives up after 4xx: the status says which of the two is wise.
+A sender tries again after 5xx and gives up after 4xx: the status decides which.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ router = APIRouter(
 )
 
 WRITE_PATHS = ("/api/v1/write", "/api/v1/metrics/import")
-# A sender that takes longer for a body is likely gone; Prometheus itself gives up after as long.
+# A sender that takes longer for a body has probably disconnected; Prometheus gives up after the
+# same time.
 BODY_SECONDS = 30.0
 MESSAGES = {"prometheus.WriteRequest": 1, "io.prometheus.write.v2.Request": 2}
 _BODY = {
@@ -53,7 +54,7 @@ Taking = Annotated[Intake, Depends(intake_of)]
 async def write(request: Request, intake: Taking, state: State) -> Response:
     """Remote write of Prometheus, 1.0 or 2.0; answered when the samples are durable.
 
-    What cannot be kept is named in a 400, beside which the rest of the request is kept.
+    A 400 names samples that cannot be stored; the rest of the request is stored.
     """
     return await _received(request, intake, state.settings.metrics.write_bytes, history=False)
 
@@ -85,7 +86,7 @@ async def _received(
 
 
 async def _body(request: Request) -> bytes:
-    """Who stops in the middle must not keep the room that others need."""
+    """A sender that stops in the middle must not occupy the memory that others need."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.body()

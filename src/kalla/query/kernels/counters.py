@@ -1,7 +1,7 @@
 """Kernels: instant lookups, and windows of counters, exactly as Prometheus 3.x computes them.
 
-A window is (end - range, end]. Samples of series i lie at offsets[i] to offsets[i + 1]; `ends`
-never falls, so both edges of the window only move forward. Staleness markers are gone already.
+A window is (end - range, end]. Samples of series i are at offsets[i] to offsets[i + 1]; `ends`
+never falls, so both edges of the window only move forward. Staleness markers were removed before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RATES = {"rate": 0, "increase": 1, "delta": 2, "irate": 3, "idelta": 4, "resets"
 
 
 @helper
-def started_anew(previous_start, previous_time, start, time):  # type: ignore[no-untyped-def]
+def counter_was_reset(previous_start, previous_time, start, time):  # type: ignore[no-untyped-def]
     """Whether a start timestamp says that the counter was reset between two samples."""
     if start == 0 or start >= time or start < previous_time:
         return False
@@ -25,7 +25,7 @@ def started_anew(previous_start, previous_time, start, time):  # type: ignore[no
 
 
 @compiled("none: i1 f1 b1 i1 i1 int F2 B2 flag flag")
-def instants(times, values, stale, offsets, ends, lookback, out, present, has_stale, want_time):  # type: ignore[no-untyped-def]
+def instants(times, values, stale, offsets, ends, lookback, out, present, has_stale, returns_time):  # type: ignore[no-untyped-def]
     """The last sample of (end - lookback, end]; none where it is a staleness marker."""
     for i in range(len(offsets) - 1):
         stop = offsets[i + 1]
@@ -39,7 +39,7 @@ def instants(times, values, stale, offsets, ends, lookback, out, present, has_st
                 found = False
             present[i, k] = found
             if found:
-                out[i, k] = times[at - 1] / 1000.0 if want_time else values[at - 1]
+                out[i, k] = times[at - 1] / 1000.0 if returns_time else values[at - 1]
 
 
 @helper
@@ -90,13 +90,15 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                     else:
                         broken = now < before
                         if not broken and has_starts:
-                            broken = started_anew(starts[j - 1], times[j - 1], starts[j], times[j])
+                            broken = counter_was_reset(
+                                starts[j - 1], times[j - 1], starts[j], times[j]
+                            )
                     if broken:
                         seen += 1
                 breaks[j - start] = seen
         low = start
         high = start
-        # Samples that come at a regular pace lie alike in window after window.
+        # Samples at regular intervals have the same positions in every window.
         before_first, after_last, span, held = -1, -1, -1, -1
         sampled, to_start, to_end, usual = 0.0, 0.0, 0.0, 0.0
         for k in range(len(ends)):
@@ -128,7 +130,7 @@ def rates(code, times, values, starts, offsets, ends, range_ms, out, present, ha
                     now < before
                     or (
                         has_starts
-                        and started_anew(
+                        and counter_was_reset(
                             starts[high - 2], times[high - 2], starts[high - 1], times[high - 1]
                         )
                     )

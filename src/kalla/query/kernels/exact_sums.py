@@ -19,7 +19,7 @@ from kalla.query.array_types import Floats, Mask, Whole
 _NAN, _PLUS, _MINUS = 1, 2, 4
 # The weight of the lowest bit a float can have; limb k weighs 2**(32 k) times that.
 _LOWEST = -1074
-# Cells between two looks at the clock: some hundredths of a second.
+# Cells between two checks of the clock: some hundredths of a second.
 _CELLS = 1 << 20
 
 

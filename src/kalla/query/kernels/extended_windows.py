@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kalla.compiling import compiled, helper
-from kalla.query.kernels.counters import started_anew
+from kalla.query.kernels.counters import counter_was_reset
 
 CODES = {"rate": 0, "increase": 1, "delta": 2, "resets": 5, "changes": 6}
 
@@ -57,7 +57,7 @@ def windows(  # type: ignore[no-untyped-def]
                             seen += 1
                     elif now < before or (
                         has_starts
-                        and started_anew(starts[j - 1], times[j - 1], starts[j], times[j])
+                        and counter_was_reset(starts[j - 1], times[j - 1], starts[j], times[j])
                     ):
                         seen += 1
                 present[i, k] = True

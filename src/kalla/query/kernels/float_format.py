@@ -1,8 +1,8 @@
-"""Kernels that write points as JSON: the shortest digits of a float, spelled as Go spells them.
+"""Kernels that write points as JSON: the shortest digits of a float, written as Go writes them.
 
-Apart from `answers` because they bring the compiler. Digits are found by Schubfach (Giulietti, "The
-Schubfach way to render doubles"): of all decimals that read back as the float the shortest, and of
-those the closest.
+A module of its own because kernels load the compiler. Digits are computed by Schubfach (Giulietti,
+"The Schubfach way to render doubles"): of all decimals that read back as the float the shortest,
+and of those the closest.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def write_rows(bits, present, firsts, counts, places, heads, marks, texts, lows,
 
     Row i has `counts[i]` points from `firsts[i]` on, as bits of their floats; that of `places[i]`
     and each after it is headed by the text of its time, from one mark to the next. Its labels are
-    the text from its low to its high. `single`: a point is no list of points. `more`: there are
-    rows before. Bytes are copied eight at a time: every text, and what is written to, is longer
+    the text from its low to its high. `single`: each row has one point, not a list. `more`: there
+    are rows before. Bytes are copied eight at a time: every text, and what is written to, is longer
     by SLACK.
     """
     at = 0

@@ -1,7 +1,7 @@
 """Kernels: sums, extremes and lines over the windows of each series, as in Prometheus 3.x.
 
-A window is (end - range, end]. Samples of series i lie at offsets[i] to offsets[i + 1]; `ends`
-never falls, so both edges of the window only move forward. Staleness markers are gone already.
+A window is (end - range, end]. Samples of series i are at offsets[i] to offsets[i + 1]; `ends`
+never falls, so both edges of the window only move forward. Staleness markers were removed before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRENDS = {"deriv": 0, "predict_linear": 1, "double_exponential_smoothing": 2}
 
 @helper
 def _kahan(value, total, rest):  # type: ignore[no-untyped-def]
-    """Neumaier's summation; an infinite total has no rest."""
+    """Neumaier's summation; an infinite total has no compensation."""
     new = total + value
     if abs(new) == np.inf:
         return new, 0.0
@@ -84,7 +84,7 @@ def _variance(values, low, high):  # type: ignore[no-untyped-def]
 
 @helper
 def _beats(now, best, code):  # type: ignore[no-untyped-def]
-    """Whether a value takes the place of the best so far; NaN yields to everything."""
+    """Whether a value takes the place of the best so far; anything replaces NaN."""
     if best != best:
         return True
     if code == 3:
@@ -98,7 +98,7 @@ def _beats(now, best, code):  # type: ignore[no-untyped-def]
 
 @compiled("int: int i1 f1 i1 i1 int F2 B2")
 def over_time(code, times, values, offsets, ends, range_ms, out, present):  # type: ignore[no-untyped-def]
-    """The *_over_time functions that look at each sample once; returns the fullest window."""
+    """The *_over_time functions that read each sample once; returns the fullest window."""
     fullest = 0
     longest = 1
     for i in range(len(offsets) - 1):

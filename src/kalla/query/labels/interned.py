@@ -1,5 +1,5 @@
-"""Label sets by number: what a process met before is told apart, put in order, grouped and written
-without a look at its labels.
+"""Label sets by number: known sets are compared, sorted, grouped and written without reading their
+labels.
 
 Functions here take any label sets; those of a table are handled by their numbers.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Objects = NDArray[Any]
 
-# Who writes texts copies eight bytes at a time: so many more may be read beyond the last.
+# Writers copy eight bytes at a time: this many bytes beyond the last may be read.
 SLACK = 32
 # A group's number is kept as it is computed while there are not many more numbers than rows.
 _SPARSE = 8
@@ -197,7 +197,7 @@ def values_of(known: Sequence[Labels], name: str) -> tuple[list[str], Whole]:
 
 
 def names_in(known: Sequence[Labels]) -> set[str]:
-    """The names of all labels there are, and perhaps of those of metrics that were bared."""
+    """The names of all labels, possibly also of metrics whose name was dropped."""
     if isinstance(known, Interned):
         return known.table.names(known.numbers)
     return {name for labels in known for name, _ in labels}

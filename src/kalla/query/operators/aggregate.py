@@ -58,7 +58,9 @@ class RowSelection(ExecNode):
         frame = self.inner.frame(flow)
         if self.reduction.operator == "limit_ratio":
             return sampled(
-                frame, parameter, flow.known("places", [frame.labels], lambda: places(frame.labels))
+                frame,
+                parameter,
+                flow.cached("places", [frame.labels], lambda: places(frame.labels)),
             ).trimmed()
         frame = flow.ordered(frame)
         reduction = replace(self.reduction, parameter=tuple(parameter.tolist()))
@@ -98,7 +100,7 @@ class GroupStatistics(ExecNode):
 
 
 def _grouped(frame: Frame, reduction: Reduction, flow: EvalFlow) -> Grouped:
-    return flow.known(
+    return flow.cached(
         (reduction.grouping, reduction.without),
         [frame.labels],
         lambda: reduction.grouped(frame.labels),
@@ -119,7 +121,7 @@ class CountValues(ExecNode):
 
     def compute(self, flow: EvalFlow) -> Frame:
         frame = self.inner.frame(flow)
-        grouped = flow.known(id(self), [frame.labels], lambda: self._rest(frame.labels))
+        grouped = flow.cached(id(self), [frame.labels], lambda: self._rest(frame.labels))
         rows, columns = np.nonzero(frame.present)
         pairs, ids = _pairs(grouped.ids[rows], frame.values[rows, columns])
         counts: dict[Labels, int] = {}

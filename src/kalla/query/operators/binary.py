@@ -114,7 +114,7 @@ class SetOperation(ExecNode):
         if self.operator == "or":
             taken = self._has_match(right, left, flow)
             extra = replace(right, present=right.present & ~taken)
-            labels = flow.known(
+            labels = flow.cached(
                 (id(self), "both"),
                 [left.labels, right.labels],
                 lambda: joined([left.labels, right.labels]),
@@ -126,19 +126,21 @@ class SetOperation(ExecNode):
 
     def _has_match(self, frame: Frame, other: Frame, flow: EvalFlow) -> Mask:
         """For each row: at which steps the other side has something of its group."""
-        ours, theirs = _groups(frame, other, self.matching, flow)
-        count = int(max(ours.max(initial=-1), theirs.max(initial=-1))) + 1
+        own_groups, other_groups = _groups(frame, other, self.matching, flow)
+        count = int(max(own_groups.max(initial=-1), other_groups.max(initial=-1))) + 1
         there = np.zeros((count, frame.values.shape[1]), bool)
-        order = np.argsort(theirs, kind="stable")
-        firsts = np.flatnonzero(np.diff(theirs[order], prepend=-1))
+        order = np.argsort(other_groups, kind="stable")
+        firsts = np.flatnonzero(np.diff(other_groups[order], prepend=-1))
         if len(firsts):
-            there[theirs[order][firsts]] = np.logical_or.reduceat(other.present[order], firsts)
-        return np.asarray(there[ours])
+            there[other_groups[order][firsts]] = np.logical_or.reduceat(
+                other.present[order], firsts
+            )
+        return np.asarray(there[own_groups])
 
 
 def _groups(one: Frame, two: Frame, matching: Matching, flow: EvalFlow) -> Sequence[Whole]:
     sides = [one.labels, two.labels]
-    return flow.known(
+    return flow.cached(
         (matching.labels, matching.on),
         sides,
         lambda: group_numbers(sides, matching.labels, on=matching.on),
@@ -207,7 +209,7 @@ class VectorOperation(ExecNode):
         self, many: Frame, one: Frame, groups: Whole, one_groups: Whole, flow: EvalFlow
     ) -> _Pairs | None:
         """The pairs where no group has two series on the "one" side and nothing is filled in."""
-        found = flow.known(
+        found = flow.cached(
             (id(self), "rows"), [groups, one_groups], lambda: self._simple_rows(groups, one_groups)
         )
         if found is None:
@@ -282,10 +284,10 @@ class VectorOperation(ExecNode):
     ) -> Frame:
         if not len(pairs.groups):
             return Frame.empty(flow.steps.count)
-        ours = _taken(many, pairs.many, self.matching.fill_left)
-        theirs = _taken(one, pairs.one, self.matching.fill_right)
-        left, right = (theirs, ours) if swapped else (ours, theirs)
-        labels = flow.known(
+        own_groups = _taken(many, pairs.many, self.matching.fill_left)
+        other_groups = _taken(one, pairs.one, self.matching.fill_right)
+        left, right = (other_groups, own_groups) if swapped else (own_groups, other_groups)
+        labels = flow.cached(
             (id(self), "labels"),
             [many.labels, one.labels, pairs.many, pairs.one],
             lambda: self._results(many, one, pairs, flow.delayed_names),

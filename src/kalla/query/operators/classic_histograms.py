@@ -20,7 +20,7 @@ from kalla.query.promql.number_format import open_metrics, parsed_float
 from kalla.query.promql.syntax_tree import Span
 
 _BOUND = frozenset({"le"})
-# Annotations made between two looks at the clock.
+# Annotations added between two checks of the clock.
 _FIXES = 10_000
 
 
@@ -121,8 +121,10 @@ class BucketFraction(ExecNode):
 
 def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
     """Rows with a readable `le`, gathered by the rest of their labels."""
-    found, firsts, odd = flow.known("histograms", [frame.labels], lambda: _by_bounds(frame.labels))
-    for row in odd:
+    found, firsts, unreadable = flow.cached(
+        "histograms", [frame.labels], lambda: _by_bounds(frame.labels)
+    )
+    for row in unreadable:
         if frame.present[row].any():
             labels = frame.labels[row]
             name = name_of(labels) if flow.delayed_names else ""
@@ -131,7 +133,7 @@ def histograms(frame: Frame, flow: EvalFlow, span: Span) -> Histograms:
 
 
 def _by_bounds(known: Sequence[Labels]) -> tuple[Histograms, Whole, list[int]]:
-    """Also the row of each histogram's first bucket, and the rows that have no bound."""
+    """Also the row of each histogram's first bucket, and the rows without a bound."""
     texts, which = values_of(known, "le")
     bounds = [parsed_float(text) for text in texts]
     readable = np.array([bound is not None for bound in bounds], bool)[which]
@@ -206,7 +208,9 @@ def _quantile(q, bounds, counts, n):  # type: ignore[no-untyped-def]
 
 @compiled("none: f2 b2 i1 f1 i1 f1 F2 B2 B2 F3")
 def _quantiles(values, present, order, uppers, limits, asked, out, there, forced, bent):  # type: ignore[no-untyped-def]
-    """Counts must not fall with the bound: rounding is ignored, real falls are lifted and told."""
+    """Counts must not fall as the bound grows: rounding is ignored, real falls are corrected and
+    annotated.
+    """
     bounds = np.empty(len(order) + 1)
     counts = np.empty(len(order) + 1)
     for group in range(len(limits) - 1):

@@ -69,7 +69,7 @@ ELEMENTWISE: dict[str, Callable[[Floats], Floats]] = {
 
 
 def quiet(function: Callable[..., Floats], *arguments: Floats) -> Floats:
-    """Numbers out of range give NaN or infinity, as in Go, and no word about it."""
+    """Numbers out of range give NaN or infinity, as in Go, without a warning."""
     with np.errstate(all="ignore"):
         return function(*arguments)
 
@@ -133,7 +133,7 @@ def renamed(frame: Frame, flow: EvalFlow) -> Frame:
     frame = frame.trimmed()
     if flow.delayed_names:
         return frame.dropping_names(later=True)
-    labels = flow.known("nameless", [frame.labels], lambda: nameless(frame.labels))
+    labels = flow.cached("nameless", [frame.labels], lambda: nameless(frame.labels))
     return distinct(replace(frame, labels=labels), flow)
 
 
@@ -143,7 +143,7 @@ def distinct(frame: Frame, flow: EvalFlow) -> Frame:
 
 
 def some_alike(labels: Sequence[Labels], flow: EvalFlow) -> bool:
-    return flow.known("alike", [labels], lambda: not are_distinct(labels))
+    return flow.cached("alike", [labels], lambda: not are_distinct(labels))
 
 
 @dataclass(frozen=True)

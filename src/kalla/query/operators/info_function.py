@@ -46,14 +46,14 @@ class InfoJoin(ExecNode):
     def compute(self, flow: EvalFlow) -> Frame:
         base = evaluated_frame(self.inner, flow).filled().sorted()
         names = _names([one for one in self.matchers if one.name == METRIC_NAME])
-        wanted = [one for one in self.matchers if one.name != METRIC_NAME]
+        selected = [one for one in self.matchers if one.name != METRIC_NAME]
         is_info = [all(one.matches(name_of(labels)) for one in names) for labels in base.labels]
         identities = [
             only(labels, _IDENTITY)
             for labels, skipped in zip(base.labels, is_info, strict=True)
             if not skipped
         ]
-        infos = self._infos(flow, identities, (*names, *wanted))
+        infos = self._infos(flow, identities, (*names, *selected))
         rows: list[tuple[int, Labels, Mask]] = []
         for row, labels in enumerate(base.labels):
             flow.budget.check()
@@ -61,7 +61,7 @@ class InfoJoin(ExecNode):
                 rows.append((row, labels, base.present[row]))
                 continue
             held = infos.get(only(labels, _IDENTITY), [])
-            for extra, where in _enriched(labels, base.present[row], held, wanted):
+            for extra, where in _enriched(labels, base.present[row], held, selected):
                 rows.append((row, changed(labels, extra), where))
         return merged(_gathered(base, rows))
 
@@ -122,14 +122,14 @@ def _newest(labels: tuple[Labels, ...], present: Mask, times: Floats) -> Whole:
 
 
 def _enriched(
-    labels: Labels, there: Mask, held: Sequence[InfoSeries], wanted: Sequence[Matcher]
+    labels: Labels, there: Mask, held: Sequence[InfoSeries], selected: Sequence[Matcher]
 ) -> list[tuple[dict[str, str], Mask]]:
     """Which labels are added, and at which steps."""
     steps_of: dict[tuple[int, ...], list[int]] = {}
     for step in np.flatnonzero(there).tolist():
         steps_of.setdefault(tuple(int(one.newest[step]) for one in held), []).append(step)
-    optional = all(one.matches("") for one in wanted)
-    listed = {one.name for one in wanted}
+    optional = all(one.matches("") for one in selected)
+    listed = {one.name for one in selected}
     own = {name for name, _ in labels}
     found: list[tuple[dict[str, str], Mask]] = []
     for picked, steps in steps_of.items():

@@ -19,7 +19,7 @@ from kalla.query.operators.elementwise import distinct
 from kalla.query.promql.matchers import replaced
 from kalla.query.promql.syntax_tree import METRIC_NAME, NOWHERE, Span
 
-# What a piece of text costs beside its characters.
+# The cost of a piece of text in addition to its characters.
 _PIECE_BYTES = 16
 
 
@@ -82,8 +82,8 @@ def _relabelled(frame: Frame, target: str, node: LabelReplace | LabelJoin, flow:
         labels = tuple(old if one is None else one for old, one in zip(known, new, strict=True))
         return labels, np.array([one is None for one in new], bool)
 
-    labels, untouched = flow.known(id(node), [frame.labels], relabel)
-    # A name that was given is no longer the one to be dropped.
+    labels, untouched = flow.cached(id(node), [frame.labels], relabel)
+    # A name that was set is not dropped any more.
     drops = frame.drops & untouched if target == METRIC_NAME else frame.drops
     return distinct(replace(frame, labels=labels, drops=drops), flow)
 

@@ -1,6 +1,7 @@
-"""Parameters of aggregations and histogram functions: scalars that are judged at all steps at once.
+"""Parameters of aggregations and histogram functions: scalars that are checked at all steps at
+once.
 
-What makes no sense is refused, or told, by the extremes of the whole query.
+Invalid values are refused or annotated, by the extremes of the whole query.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class RatioParameter(Parameter):
 
 @dataclass(frozen=True)
 class QuantileParameter(Parameter):
-    """Of the aggregation: told by its extremes."""
+    """Of the aggregation: annotated by its extremes."""
 
     def judge(self, values: Floats, flow: EvalFlow) -> None:
         if np.isnan(values).any():
@@ -86,7 +87,7 @@ class QuantileParameter(Parameter):
 
 @dataclass(frozen=True)
 class BucketQuantileParameter(Parameter):
-    """Of a histogram: each that makes no sense is told."""
+    """Of a histogram: every invalid value is annotated."""
 
     def judge(self, values: Floats, flow: EvalFlow) -> None:
         for quantile in np.unique(values).tolist():

@@ -31,7 +31,7 @@ class ConstantNode(ExecNode):
         return (self.inner,)
 
     def compute(self, flow: EvalFlow) -> Value:
-        with flow.counting_apart(1) as samples_by_step:
+        with flow.counting_separately(1) as samples_by_step:
             value = evaluated(self.inner, flow)
         if flow.samples_by_step is not None:
             flow.samples_by_step += samples_by_step
@@ -102,7 +102,7 @@ class SubqueryCall(ExecNode):
         window = self.window
         if self.parameters:
             window = replace(window, parameters=_parameter_values(self.parameters, flow))
-        with flow.counting_apart(self.inner.steps.count):
+        with flow.counting_separately(self.inner.steps.count):
             inner = evaluated_frame(self.inner, flow).filled().sorted()
         if inner.labels:
             _check_smoothing(window)

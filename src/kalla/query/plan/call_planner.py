@@ -66,8 +66,8 @@ def planned_call(planner: Planner, expr: Call, steps: Steps) -> ExecNode:
     if name in ("timestamp", "start_timestamp") and isinstance(arguments[0], VectorSelector):
         leaf = replace(planner.instant(arguments[0], steps), function=name, extension="")
         if leaf.at is not None:
-            # Prometheus fetches samples up to @ less the offset, then looks back from @ alone:
-            # only what lies in both windows is found.
+            # Prometheus fetches samples up to @ less the offset, then looks back from @ alone: only
+            # samples in both windows are found.
             lookback = max(leaf.lookback - abs(leaf.offset), 0)
             leaf = replace(leaf, offset=max(leaf.offset, 0), lookback=lookback)
         return LeafNode(steps, leaf)
@@ -86,7 +86,7 @@ def planned_call(planner: Planner, expr: Call, steps: Steps) -> ExecNode:
         by = tuple(text_of(argument) for argument in arguments[1:])
         return Sorted(steps, nodes[0], name.endswith("_desc"), by, "label" in name, expr.span)
     if name == "absent":
-        return Absent(steps, nodes[0], _looked_for(arguments[0]))
+        return Absent(steps, nodes[0], _pinned_labels(arguments[0]))
     if name == "vector":
         return VectorOf(steps, nodes[0])
     if name == "scalar":
@@ -116,7 +116,7 @@ def _over_range(planner: Planner, name: str, arguments: tuple[Expr, ...], steps:
             raise AssertionError("a range vector is a selector or a subquery")
         found = _subquery_call(planner, name, selector, steps, constants, parameters, span)
     if name == "absent_over_time":
-        return Absent(steps, found, _looked_for(selector))
+        return Absent(steps, found, _pinned_labels(selector))
     return found
 
 
@@ -198,7 +198,7 @@ def text_of(expr: Expr | None) -> str:
     return expr.value
 
 
-def _looked_for(expr: Expr) -> Labels:
+def _pinned_labels(expr: Expr) -> Labels:
     """The labels that a selector pins to one value: those an absent series would have."""
     if isinstance(expr, MatrixSelector):
         expr = expr.vector

@@ -1,4 +1,4 @@
-"""The decision as data: which leaves are read, over which times, and what is evaluated on top.
+"""Plans a query: which leaves are read, over which times, and what is evaluated on top.
 
 A leaf takes along what can be finished on its shard: the per-series function, and an
 aggregation whose parts merge. Times are settled here, down to those of subqueries.
@@ -58,13 +58,13 @@ from kalla.query.promql.type_checker import type_of
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What a plan needs to know beside the expression; times in milliseconds."""
+    """The settings of a plan; times in milliseconds."""
 
     features: Features = field(default_factory=Features)
     lookback: int = 300_000
     subquery_step: int = 60_000
     counted: bool = False
-    most_steps: int = 50_000_000
+    max_steps: int = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Planner:
         begin = first - offset - length
         start = begin // interval * interval + interval
         inner = Steps(start, last - offset, interval)
-        if inner.count > self.setting.most_steps:
+        if inner.count > self.setting.max_steps:
             raise LimitReached(
                 "query processing would load too many samples into memory in query execution"
             )

@@ -1,4 +1,4 @@
-"""What of PromQL is switched on."""
+"""The parts of PromQL that are enabled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Features:
-    """What of PromQL is switched on; the defaults are those of a Prometheus 3.14 server."""
+    """The parts of PromQL that are enabled; the defaults are those of a Prometheus 3.14 server."""
 
     experimental_functions: bool = False
     duration_expressions: bool = True

@@ -83,7 +83,7 @@ class Token:
 def tokens(text: str) -> list[Token]:
     """Every word of the expression and an end.
 
-    What is no word ends the list as an error: the parser may fail at an earlier one first.
+    Text that is not a token ends the list as an error: the parser may fail earlier.
     """
     return _Lexer(text).run()
 
@@ -138,7 +138,7 @@ def go_quote(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """The value of a quoted string; bytes that are no UTF-8 stay, as surrogates."""
+    """The value of a quoted string; bytes that are not UTF-8 are kept as surrogates."""
     quote, inner = text[0], text[1:-1]
     if quote == "`":
         return inner.replace("\r", "")

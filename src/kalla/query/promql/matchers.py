@@ -1,4 +1,4 @@
-"""Matchers on label values; regular expressions are RE2's, as Go's are, and cannot run away."""
+"""Matchers on label values; regular expressions are RE2's, like Go's, and match in linear time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def replaced(pattern: str, template: str, values: Sequence[str]) -> list[str | N
 
 @lru_cache(maxsize=1024)
 def regex_problem(pattern: str) -> str:
-    """Why this is no regular expression, or nothing; the pattern must be one by itself."""
+    """Why this is not a valid regular expression, or None."""
     try:
         pc.match_substring_regex(pa.array([""]), pattern)
         matched(pattern, [""])

@@ -1,4 +1,4 @@
-"""What a query can come to instead of an answer, in the words and kinds Prometheus uses."""
+"""The errors of a query, with the texts and types that Prometheus uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Kind = Literal["bad_data", "execution", "timeout", "canceled"]
 
 
 class QueryError(KallaError):
-    """A query that has no answer; `kind` is the errorType of Prometheus' API."""
+    """A failed query; `kind` is the errorType of Prometheus' API."""
 
     kind: Kind = "execution"
     status = 422
-    title = "The query has no answer"
+    title = "The query failed"
 
 
 class ParseFailed(QueryError):
@@ -61,7 +61,7 @@ class NativeHistograms(ExecutionFailed):
 
 
 class LimitReached(ExecutionFailed):
-    """A limit on samples, series or memory; the sentence says which."""
+    """A limit on samples, series or memory was reached; the message names it."""
 
 
 class TimedOut(QueryError):
@@ -71,7 +71,7 @@ class TimedOut(QueryError):
 
 
 class Stopped(QueryError):
-    """The caller went away or asked to stop."""
+    """The caller disconnected or cancelled the query."""
 
     kind: Kind = "canceled"
     status = 499

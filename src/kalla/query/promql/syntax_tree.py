@@ -74,7 +74,7 @@ class StringLiteral(Node):
 
 @dataclass(frozen=True)
 class VectorSelector(Node):
-    """`at` is milliseconds, or the name of the query's bound it stands for."""
+    """`at` is milliseconds, or the name of the query's bound (start, end)."""
 
     name: str
     matchers: tuple[LabelMatcher, ...]

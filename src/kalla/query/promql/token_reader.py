@@ -1,4 +1,4 @@
-"""Reading words one after another: literals, selectors and durations, which hold no expressions."""
+"""Reads literals, selectors and durations token by token; they contain no expressions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Reader:
         failed(self.text, span.start, message)
 
     def deepen(self) -> None:
-        """Into one more level; whoever walks the tree later calls itself as often."""
+        """Enters one more level; functions that walk the tree recurse as deep."""
         self.depth += 1
         if self.depth > DEEPEST:
             failed(self.text, self.word.start, f"nested deeper than {DEEPEST} levels")

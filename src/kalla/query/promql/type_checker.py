@@ -45,7 +45,7 @@ def checked(text: str, features: Features | None = None) -> Expr:
 
 
 def require_steps(expr: Expr) -> None:
-    """Refuse what has no value at a step: a range query cannot ask for it."""
+    """Refuse expressions without a value at a step: a range query cannot evaluate them."""
     if (kind := type_of(expr)) in ("matrix", "string"):
         raise BadRequest(
             f'invalid expression type "{_DOCUMENTED[kind]}" for range query, must be Scalar or '

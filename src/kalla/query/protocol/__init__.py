@@ -1,1 +1,1 @@
-"""What an API process and a query worker say to each other: control messages and artifacts."""
+"""The messages between an API process and a query worker: control messages and artifacts."""

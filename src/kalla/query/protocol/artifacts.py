@@ -1,8 +1,8 @@
 """Results of work units as Parquet: what one process computed, with the same bits in another.
 
-A row is a series or a group. Its cells lie in binary columns, one value per row, as the raw bytes
-of the array: floats keep the bits of a NaN, exact sums keep their limbs. What is not of one row is
-JSON in the file's metadata.
+A row is a series or a group. Its cells are in binary columns, one value per row, as the raw bytes
+of the array: floats keep the bits of a NaN, exact sums keep their limbs. What does not belong to
+one row is JSON in the file's metadata.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Encoded:
-    """An artifact's bytes and what is told of it."""
+    """An artifact's bytes and its description."""
 
     content: pa.Buffer
     checksum: str
@@ -81,7 +81,7 @@ def encode_partial(part: Partial) -> Encoded:
 
 
 def encode_batch(batch: SeriesBatch) -> Encoded:
-    """Samples lie one behind the other: a row has as many as its series."""
+    """Samples are stored in sequence: a row has as many as its series."""
     offsets = batch.offsets
     ragged: dict[str, Array] = {"times": batch.times, "values": batch.values}
     if batch.stale is not None:
@@ -145,7 +145,7 @@ def _with(part: Partial, *, frame: Frame | None = None, reduced: Reduced | None 
 
 def _frame_columns(frame: Frame) -> dict[str, Array]:
     columns: dict[str, Array] = {"drops": frame.drops.reshape(-1, 1), "values": frame.values}
-    # Most often every cell is there: then nothing is said about it.
+    # Usually every cell is present: then the mask is left out.
     if not frame.present.all():
         columns["present"] = np.packbits(frame.present, axis=1)
     return columns
@@ -276,7 +276,7 @@ def _matrix(stored: pa.Table, name: str, dtype: Any, width: int) -> Array:
     if not stored.num_rows:
         return np.empty((0, width), dtype)
     cells = _content(stored, name)[1]
-    # A copy: the bytes need not lie as the processor wants them, and a frame may be written to.
+    # A copy: the bytes may be unaligned, and a frame may be written to.
     found: Array = cells.copy().view(dtype).reshape(stored.num_rows, width)
     return found
 

@@ -13,7 +13,7 @@ GENERATED = ("control_pb2.py", "control_pb2.pyi")
 
 
 def compile_protocol() -> list[Path]:
-    """The files written, beside the `.proto`."""
+    """The files written, next to the `.proto`."""
     from grpc_tools import protoc
 
     status = protoc.main(

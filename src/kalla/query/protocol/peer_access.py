@@ -1,4 +1,6 @@
-"""What API processes and query workers show each other: a shared token, certificates, or both."""
+"""How API processes and query workers authenticate each other: a shared token, certificates, or
+both.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class PeerAccess:
         return cls(token, tls)
 
     def admits(self, authorization: str) -> bool:
-        """Whether a peer that shows this header is let in."""
+        """Whether a peer with this header is admitted."""
         wanted = f"Bearer {self.token}".encode()
         return not self.token or hmac.compare_digest(authorization.encode(), wanted)
 

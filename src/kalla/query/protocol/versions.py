@@ -1,6 +1,6 @@
 """The version of the control protocol and of artifacts, and the checksum that both sides compute.
 
-Apart from the messages: it loads without the engine, whose compiler takes seconds.
+A module of its own: it loads without the engine, whose compiler takes seconds.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def assignment_of(message: pb.AssignWork) -> Assignment:
 
 
 def error_name(error: QueryError) -> tuple[str, str]:
-    """What a final failure is called in a message, and its text."""
+    """The name and the text of a final failure in a message."""
     if isinstance(error, NativeHistograms):
         return "native_histograms", error.what
     for name, kind in _ERRORS.items():

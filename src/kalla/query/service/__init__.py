@@ -1,1 +1,1 @@
-"""Queries under way in one API process: what is asked, its time, and who carries it out."""
+"""Runs the queries of one API process: requests, time limits and their execution."""

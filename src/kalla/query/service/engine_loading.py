@@ -26,7 +26,7 @@ def load_engine(
 ) -> None:
     """`more` names other modules with kernels; `use` is called with an answer, once."""
     began = time.monotonic()
-    keep_kernels(kernels)
+    set_kernel_cache(kernels)
     from kalla.compiling import prepare
     from kalla.query.engine import Engine
     from kalla.query.store import segment_source
@@ -41,7 +41,9 @@ def load_engine(
     _log.info("the query engine is ready", seconds=round(time.monotonic() - began, 1))
 
 
-def keep_kernels(folder: Path) -> None:
-    """Compiled kernels are kept beside the code, or in our own folder where that is read-only."""
+def set_kernel_cache(folder: Path) -> None:
+    """Compiled kernels are cached next to the code, or in Kalla's own folder where the code is
+    read-only.
+    """
     if not os.access(Path(query.__file__).parent, os.W_OK):
         os.environ.setdefault("NUMBA_CACHE_DIR", str(folder))

@@ -1,4 +1,4 @@
-"""What is asked of the engine, checked, and what comes back."""
+"""The checked request of a query, and its reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class QueryOptions:
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """A checked expression and when to evaluate it; `ranged` tells many steps from one moment."""
+    """A checked expression and when to evaluate it; `ranged` distinguishes a range query from an
+    instant one.
+    """
 
     text: str
     expr: Expr

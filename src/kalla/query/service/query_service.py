@@ -1,6 +1,6 @@
-"""Queries under way in one process: so many at once, each ended by its limits or when nobody waits.
+"""Runs the queries of one process: a bounded number at once; limits or a disconnect end each.
 
-Their leaves are executed by query workers; what stands above is evaluated here, in threads. The
+Query workers execute their leaves; the rest is evaluated here, in threads. The
 engine is imported by the first thread that needs it: its compiler takes seconds to load.
 """
 
@@ -25,7 +25,7 @@ from kalla.query.labels.label_sets import Labels
 from kalla.query.promql.features import Features
 from kalla.query.promql.matchers import Matcher
 from kalla.query.promql.query_errors import QueryError, Stopped
-from kalla.query.service.engine_loading import keep_kernels, load_engine
+from kalla.query.service.engine_loading import load_engine, set_kernel_cache
 from kalla.query.service.query_request import MOST_POINTS, QueryOptions, QueryReply, QueryRequest
 from kalla.query.service.time_limit import Stopwatch, TimeLimit
 from kalla.query.store.catalogue import Listing, Metadata
@@ -34,20 +34,20 @@ from kalla.settings import Settings
 if TYPE_CHECKING:
     from kalla.query.dispatch.dispatcher import Dispatcher
     from kalla.query.dispatch.worker_source import WorkerSource
-    from kalla.query.engine import Answer, Take
+    from kalla.query.engine import Answer, BlockCallback
     from kalla.query.evaluate.evaluation import Limits
     from kalla.query.plan.planner import PlanSettings
     from kalla.query.store.series_table import SeriesTable
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 _FURTHEST = 2**62
-# Kernels of an API alone: those that spell answers, and those that read writes.
+# Kernels that only an API needs: those that write answers, and those that read remote write.
 _API_KERNELS = ("kalla.query.kernels.float_format", "kalla.query.store.ingest.remote_write_kernels")
 _GOODBYE_SECONDS = 5.0
 # Work units of one query that its threads wait for at once.
 _UNITS_AT_ONCE = 16
-# Series of which the API remembers the labels; beyond that it begins anew.
+# Series whose labels the API keeps in memory; beyond this number it starts again.
 _MOST_SERIES = 2_000_000
 _log = logs.get(__name__)
 
@@ -65,7 +65,7 @@ class Store(Protocol):
 
 
 class QueryService:
-    """Asks the engine in threads of its own; waiting for one counts against a query's time."""
+    """Runs the engine in its own threads; waiting for a thread counts against a query's time."""
 
     def __init__(self, settings: Settings, store: Store, dispatcher: Dispatcher) -> None:
         self.dispatcher = dispatcher
@@ -90,22 +90,24 @@ class QueryService:
 
     async def parse(
         self,
-        parsing: Callable[[], Found],
-        gone: Coroutine[Any, Any, None],
+        parsing: Callable[[], Result],
+        disconnected: Coroutine[Any, Any, None],
         seconds: float | None = None,
-    ) -> Found:
-        """What is parsed in a query's thread and time; its regular expressions may take a while."""
-        return await self._led(None, lambda: self._parsed(parsing, seconds), gone)
+    ) -> Result:
+        """Parses in a query's thread and within its time; regular expressions may take a while."""
+        return await self._until_disconnected(
+            None, lambda: self._parsed(parsing, seconds), disconnected
+        )
 
     async def prepare(
         self,
         posing: Callable[[], QueryRequest],
-        gone: Coroutine[Any, Any, None],
+        disconnected: Coroutine[Any, Any, None],
         seconds: float | None = None,
     ) -> QueryRequest:
         """A query's request; the time that parsing took is taken from that of the query."""
         began = time.monotonic()
-        question = await self.parse(posing, gone, seconds)
+        question = await self.parse(posing, disconnected, seconds)
         most = self._settings.query_seconds if seconds is None else seconds
         left = max(most - (time.monotonic() - began), 0.0)
         return replace(question, options=replace(question.options, seconds=left))
@@ -113,17 +115,19 @@ class QueryService:
     async def ask(
         self,
         question: QueryRequest,
-        gone: Coroutine[Any, Any, None],
-        take: Take | None = None,
+        disconnected: Coroutine[Any, Any, None],
+        on_block: BlockCallback | None = None,
         user: str = "",
     ) -> QueryReply:
-        """The whole answer, or an error; the work ends early when `gone` returns first.
+        """The whole answer, or an error; the work ends early when `disconnected` returns first.
 
-        Points go to `take` while they are computed, if it is there: from a thread of the query.
+        Passes points to `on_block` while they are computed, from a thread of the query.
         """
         kind: Literal["instant", "range"] = "range" if question.ranged else "instant"
         record = QueryRecord(question.text, user, kind=kind)
-        return await self._led(record, lambda: self._carried_out(question, record, take), gone)
+        return await self._until_disconnected(
+            record, lambda: self._execute(question, record, on_block), disconnected
+        )
 
     def record(self, query_id: str) -> QueryRecord:
         found = self.dispatcher.records.get(query_id)
@@ -132,7 +136,7 @@ class QueryService:
         return found
 
     def kill(self, query_id: str) -> QueryRecord:
-        """Ends a query and its work on all workers; whoever asked is told that it was canceled."""
+        """Ends a query and its work on all workers; its caller gets the error `canceled`."""
         record = self.dispatcher.records.live.get(query_id)
         if record is None:
             raise NotFound(f"no query {query_id} is under way: `kalla query list` shows those")
@@ -140,35 +144,37 @@ class QueryService:
         self.dispatcher.cancel_query(query_id)
         return record
 
-    async def look(
+    async def search(
         self,
         selectors: Sequence[Sequence[Matcher]],
         bounds: tuple[int, int],
-        taken: Callable[[set[Labels]], Found],
-        gone: Coroutine[Any, Any, None],
+        extract: Callable[[set[Labels]], Result],
+        disconnected: Coroutine[Any, Any, None],
         user: str = "",
-    ) -> Found:
-        """What is `taken` from the series that match, bounded as a query is."""
+    ) -> Result:
+        """The result of `extract` on the matching series, within a query's limits."""
         record = QueryRecord("", user, kind="series")
-        return await self._led(
-            record, lambda: self._looked_up(selectors, bounds, taken, record), gone
+        return await self._until_disconnected(
+            record, lambda: self._execute_search(selectors, bounds, extract, record), disconnected
         )
 
-    async def _led(
+    async def _until_disconnected(
         self,
         record: QueryRecord | None,
-        carried_out: Callable[[], Coroutine[Any, Any, Found]],
-        gone: Coroutine[Any, Any, None],
-    ) -> Found:
-        """The result, unless `gone` returns first; what is only parsed has no record."""
+        execute: Callable[[], Coroutine[Any, Any, Result]],
+        disconnected: Coroutine[Any, Any, None],
+    ) -> Result:
+        """The result, unless `disconnected` returns first; a request that is only parsed has no
+        record.
+        """
         if self._closed:
-            gone.close()
+            disconnected.close()
             raise Unavailable("the API is stopping: ask again in a moment")
-        carrying = self._recorded(record, carried_out) if record else carried_out()
-        work = asyncio.create_task(carrying, name="query")
+        execution = self._recorded(record, execute) if record else execute()
+        work = asyncio.create_task(execution, name="query")
         self._running[work] = record
         work.add_done_callback(self._ended)
-        leaving = asyncio.create_task(gone, name="query left")
+        leaving = asyncio.create_task(disconnected, name="query left")
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -181,9 +187,9 @@ class QueryService:
             work.cancel()
 
     async def _recorded(
-        self, record: QueryRecord, carried_out: Callable[[], Coroutine[Any, Any, Found]]
-    ) -> Found:
-        """The query with its line on the page Queries, and what became of it."""
+        self, record: QueryRecord, execute: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Runs the query and keeps its record for the page Queries up to date."""
         structlog.contextvars.bind_contextvars(query_id=record.query_id)
         span = tracing.start(
             "query",
@@ -199,7 +205,7 @@ class QueryService:
         ending: Ending = "cancelled"
         reason = ""
         try:
-            found = await carried_out()
+            found = await execute()
             ending = "answered"
             return found
         except Stopped as problem:
@@ -207,7 +213,7 @@ class QueryService:
             metrics.errors.labels(problem.kind).inc()
             raise
         except Exception as problem:
-            if record.stop.is_set():  # what its work says of the end is no failure
+            if record.stop.is_set():  # an error after the end is not a failure
                 canceled = Stopped("query was canceled in query execution")
                 reason = str(canceled)
                 metrics.errors.labels(canceled.kind).inc()
@@ -227,12 +233,12 @@ class QueryService:
                 metrics.first_result.observe(min(fetched) - record.began)
 
     def warm(self, use: Callable[[Answer], object] | None = None) -> threading.Thread:
-        """Load the engine and its kernels beside everything else, so that no query waits for it."""
+        """Load the engine and its kernels in the background, so that no query waits for them."""
         loading = threading.Thread(
             target=load_engine,
             args=(self._kernels, _API_KERNELS, use),
             name="warm",
-            daemon=True,  # whoever stops does not wait for a compiler
+            daemon=True,  # a stop does not wait for a compiler
         )
         loading.start()
         return loading
@@ -257,10 +263,10 @@ class QueryService:
     def _ended(self, work: asyncio.Task[Any]) -> None:
         del self._running[work]
         if not work.cancelled():
-            work.exception()  # whoever asked may be gone
+            work.exception()  # the caller may have disconnected
 
-    async def _carried_out(
-        self, question: QueryRequest, record: QueryRecord, take: Take | None
+    async def _execute(
+        self, question: QueryRequest, record: QueryRecord, on_block: BlockCallback | None
     ) -> QueryReply:
         watch = Stopwatch(question.options.seconds, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
@@ -273,7 +279,9 @@ class QueryService:
                 listing, shards = await self._listed(found, watch)
             watch.stage("snapshot", "evaluation")
             answer = await self._in_thread(
-                lambda: self._answer(question, self._source(listing, shards, watch), watch, take)
+                lambda: self._answer(
+                    question, self._source(listing, shards, watch), watch, on_block
+                )
             )
         finally:
             self._free.release()
@@ -281,7 +289,7 @@ class QueryService:
         stages = (parse, *watch.stages, *answer.stats.seconds.items())
         return QueryReply(question, answer, stages, record)
 
-    async def _parsed(self, parsing: Callable[[], Found], seconds: float | None) -> Found:
+    async def _parsed(self, parsing: Callable[[], Result], seconds: float | None) -> Result:
         limit = TimeLimit(seconds, self._settings.query_seconds)
         await limit.within(self._free.acquire(), "query queue")
         try:
@@ -289,13 +297,13 @@ class QueryService:
         finally:
             self._free.release()
 
-    async def _looked_up(
+    async def _execute_search(
         self,
         selectors: Sequence[Sequence[Matcher]],
         bounds: tuple[int, int],
-        taken: Callable[[set[Labels]], Found],
+        extract: Callable[[set[Labels]], Result],
         record: QueryRecord,
-    ) -> Found:
+    ) -> Result:
         watch = Stopwatch(None, self._settings.query_seconds, record)
         await watch.within(self._free.acquire(), "query queue")
         try:
@@ -303,7 +311,7 @@ class QueryService:
             listing, shards = await self._listed(bounds, watch)
             watch.stage("snapshot", "evaluation")
             return await self._in_thread(
-                lambda: taken(self._source(listing, shards, watch).labels(selectors, *bounds))
+                lambda: extract(self._source(listing, shards, watch).labels(selectors, *bounds))
             )
         finally:
             self._free.release()
@@ -345,7 +353,11 @@ class QueryService:
         )
 
     def _answer(
-        self, question: QueryRequest, source: Source, watch: Stopwatch, take: Take | None
+        self,
+        question: QueryRequest,
+        source: Source,
+        watch: Stopwatch,
+        on_block: BlockCallback | None,
     ) -> Answer:
         from kalla.query.engine import Engine
         from kalla.query.evaluate.blocks import early_width, usual_width
@@ -355,13 +367,13 @@ class QueryService:
             _plan_settings(question.options),
             self._limits(watch.left),
             _UNITS_AT_ONCE,
-            usual_width if take is None else early_width,
+            usual_width if on_block is None else early_width,
         )
         expr, text, steps, step_ms = question.expr, question.text, question.steps, question.step_ms
-        return engine.run(expr, text, steps, step_ms, watch.record.stop, take)
+        return engine.run(expr, text, steps, step_ms, watch.record.stop, on_block)
 
-    async def _in_thread(self, function: Callable[[], Found]) -> Found:
-        """A thread's work; whoever stops waiting for it keeps its place until it has ended."""
+    async def _in_thread(self, function: Callable[[], Result]) -> Result:
+        """Runs a function in a thread, which stays occupied until the function ends."""
         work = asyncio.get_running_loop().run_in_executor(self._threads, function)
         try:
             return await asyncio.shield(work)
@@ -373,7 +385,7 @@ class QueryService:
 
 
 def _bounds(question: QueryRequest, kernels: Path) -> tuple[int, int] | None:
-    keep_kernels(kernels)
+    set_kernel_cache(kernels)
     from kalla.query.engine import bounds
 
     return bounds(question.expr, question.steps, question.step_ms, _plan_settings(question.options))

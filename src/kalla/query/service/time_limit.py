@@ -1,4 +1,4 @@
-"""The time that a query may take, and where it went."""
+"""The time limit of a query, and the time that each of its stages took."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 from kalla.query.dispatch.query_records import QueryRecord
 from kalla.query.promql.query_errors import Stopped, TimedOut
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class TimeLimit:
@@ -23,7 +23,7 @@ class TimeLimit:
     def left(self) -> float:
         return self._until - time.monotonic()
 
-    async def within(self, work: Awaitable[Found], where: str) -> Found:
+    async def within(self, work: Awaitable[Result], where: str) -> Result:
         try:
             async with asyncio.timeout(self.left):
                 return await work

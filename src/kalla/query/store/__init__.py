@@ -1,1 +1,1 @@
-"""What is kept of metrics: segments of samples in Parquet, and the catalogue that lists them."""
+"""Stores metrics: segments of samples in Parquet, and the catalogue that lists them."""

@@ -1,4 +1,4 @@
-"""The list of segments in Postgres: what is not in it does not exist for a query.
+"""The list of segments in Postgres: a query reads only segments in it.
 
 Typed rows over `catalogue.sql`.
 """
@@ -26,7 +26,7 @@ _FIELDS = tuple(field.name for field in fields(Segment))
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is told of a metric; `type` in Prometheus' words."""
+    """Metadata of a metric; `type` as Prometheus names it."""
 
     type: str = "unknown"
     help: str = ""
@@ -94,10 +94,10 @@ async def segment(connection: Connection, segment_id: int) -> Segment:
 
 
 async def drop(connection: Connection, segment_id: int) -> Segment:
-    """No query sees it from now on; its file goes as that of a replaced one.
+    """Removes it from all later queries; its file is deleted like that of a replaced one.
 
-    In turns with compaction: a merge that has read it finds it gone and changes nothing, and one
-    that came first leaves nothing to drop.
+    Excludes compaction: a merge that has read it finds it removed and changes nothing; after a
+    merge there is nothing to drop.
     """
     await connection.execute(sql.take_turns)
     found = await segment(connection, segment_id)
@@ -115,8 +115,8 @@ async def snapshot(
     if fresh := [number for number in ids if number not in known]:
         cursor = await connection.execute(sql.described, {"segment_ids": fresh})
         known.update({row["segment_id"]: segment_of(row) for row in await cursor.fetchall()})
-    if gone := [str(number) for number in ids if number not in known]:
-        raise Conflict(f"the segments {', '.join(gone)} were removed at this moment: ask again")
+    if missing := [str(number) for number in ids if number not in known]:
+        raise Conflict(f"the segments {', '.join(missing)} have just been removed: try again")
     listed = {row["shard"]: row["listed"] for row in rows}
     return Listing(tuple(known[number] for number in ids), listed)
 
@@ -129,7 +129,7 @@ async def newest(connection: Connection) -> int | None:
 
 
 async def shards(connection: Connection, wanted: int) -> int:
-    """Into how many shards series are spread: as wanted if nobody has said before."""
+    """How many shards series are spread over: this number if none was stored before."""
     await connection.execute(sql.fix_shards, {"shards": wanted})
     (row,) = await (await connection.execute(sql.shards)).fetchall()
     found: int = row["shards"]
@@ -137,8 +137,9 @@ async def shards(connection: Connection, wanted: int) -> int:
 
 
 async def note_metadata(connection: Connection, metadata: Mapping[str, Metadata]) -> None:
-    """The last word on a metric counts. What Postgres cannot keep must not keep samples away:
-    bytes that are no text are replaced, and a name of thousands of letters is left out."""
+    """The latest metadata of a metric counts. Text that Postgres cannot store must not block
+    samples: invalid bytes are replaced, and names that are too long are left out.
+    """
     given = {
         _storable(metric): {name: _storable(text) for name, text in vars(entry).items()}
         for metric, entry in metadata.items()
@@ -150,7 +151,7 @@ async def note_metadata(connection: Connection, metadata: Mapping[str, Metadata]
 
 
 async def metadata_changed_at(connection: Connection) -> datetime | None:
-    """When anything was last told of a metric that was not there already."""
+    """When metadata last changed."""
     (row,) = await (await connection.execute(sql.metadata_changed_at)).fetchall()
     found: datetime | None = row["metadata_changed_at"]
     return found

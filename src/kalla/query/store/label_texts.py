@@ -1,5 +1,4 @@
-"""Label sets that have the texts of their rows at hand, as columns: what was written before is not
-spelled again."""
+"""Label sets with their texts, as columns: texts that were written before are reused."""
 
 from __future__ import annotations
 

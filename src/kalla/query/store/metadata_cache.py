@@ -1,6 +1,6 @@
-"""What a process knows to be told of metrics: the newest word counts, and is written if it is news.
+"""Caches metadata of metrics: the newest counts, and is written only when it changed.
 
-Senders repeat themselves with every request, and another process may have been told otherwise.
+Senders repeat themselves with every request, and another process may have received other metadata.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class MetadataCache:
     notes: Mapping[str, Metadata] = field(default_factory=dict)
 
     async def note(self, connection: Connection, metadata: Mapping[str, Metadata]) -> MetadataCache:
-        """Writes what is news; returns what is known once the transaction has ended well."""
+        """Writes changes; returns the new state, valid once the transaction has committed."""
         if not metadata:
             return self
         known = await self._still(connection)
         if not known.news(metadata):
             return known
-        # In turns: whose words come later also carry the later time.
+        # Serialized: later metadata also have the later time.
         await connection.execute(catalogue.sql.take_turns)
         known = await known._still(connection)
         news = known.news(metadata)
@@ -42,6 +42,6 @@ class MetadataCache:
         return {name: note for name, note in metadata.items() if self.notes.get(name) != note}
 
     async def _still(self, connection: Connection) -> MetadataCache:
-        """Nothing is known any more if another process was told something since."""
+        """Empty if another process has written metadata since."""
         latest = await catalogue.metadata_changed_at(connection)
         return self if latest == self.as_of else MetadataCache(latest)

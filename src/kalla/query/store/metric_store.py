@@ -21,11 +21,11 @@ from kalla.query.store.segments import NewSegment, Segment
 from kalla.settings import Settings
 from kalla.storage import Storage
 
-# Series of which a process remembers the labels; beyond that it begins anew.
+# Series whose labels a process keeps in memory; beyond this number it starts again.
 _MOST_SERIES = 2_000_000
-# Segments of which it remembers what the catalogue says.
+# Segments whose catalogue entries it keeps in memory.
 _MOST_SEGMENTS = 200_000
-# Segments that are checked at once, and how much of them: some seconds.
+# Segments and bytes that are checked in one call: some seconds of work.
 _CHECKED_AT_ONCE = 500
 _CHECKED_BYTES = 64 << 20
 _log = logs.get(__name__)
@@ -33,7 +33,7 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True)
 class CheckedPage:
-    """Some verdicts, how many segments are left, and the number to go on behind, if any."""
+    """Some results, how many segments are left, and the number to continue after, if any."""
 
     verdicts: tuple[SegmentVerdict, ...]
     left: int
@@ -41,7 +41,7 @@ class CheckedPage:
 
 
 class MetricStore:
-    """Holds nothing that matters: what it keeps in memory was read from segments."""
+    """A cache only: everything in memory was read from segments."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self.settings = settings.metrics
@@ -54,7 +54,7 @@ class MetricStore:
         self._metadata_cache = MetadataCache()
 
     async def shards(self) -> int:
-        """Into how many parts series are spread; fixed for the whole store by its first use."""
+        """How many shards series are spread over; fixed for the whole store by its first use."""
         if self._shards is None:
             async with self.database.transaction() as connection:
                 self._shards = await catalogue.shards(connection, self.settings.shards)
@@ -71,7 +71,7 @@ class MetricStore:
     ) -> None:
         """Durable when it returns: first the object, then its lines in the catalogue.
 
-        If the catalogue cannot be written, the object is one that nobody lists; upkeep removes it.
+        If the catalogue cannot be written, the object stays unlisted; upkeep removes it.
         """
         if max(shards, default=0) >= await self.shards():
             raise ValueError(f"there is no shard {max(shards)}")
@@ -79,7 +79,7 @@ class MetricStore:
         new: list[NewSegment] = []
         if shards:
             new = await asyncio.to_thread(segments.write, self.storage, self.url, 0, shards)
-        # Upkeep removes objects that nobody lists for long: one that old may be gone already.
+        # Upkeep removes old unlisted objects: this one may have been removed already.
         if time.monotonic() - began > self.settings.grace_seconds / 2:
             raise Unavailable("writing the samples took too long: send them again")
         async with self.database.transaction() as connection:
@@ -116,7 +116,7 @@ class MetricStore:
         return listing
 
     async def check(self, after: int) -> CheckedPage:
-        """Reads segments behind this number, as many as do not take long."""
+        """Reads segments after this number, as many as take a short time."""
         async with self.database.transaction() as connection:
             found, left = await catalogue.following(connection, after, _CHECKED_AT_ONCE)
         some: list[Segment] = []
@@ -127,7 +127,7 @@ class MetricStore:
         verdicts = await asyncio.to_thread(lambda: [*examine(self.storage, self.url, some)])
         verdicts.sort(key=lambda each: each.segment.segment_id)
         if broken := [each.segment.segment_id for each in verdicts if each.problem]:
-            # What was merged meanwhile may be gone, and is missed by nobody.
+            # A segment that was merged meanwhile may be missing; this is not an error.
             async with self.database.transaction() as connection:
                 live = {one.segment_id for one in await catalogue.still_live(connection, broken)}
             verdicts = [

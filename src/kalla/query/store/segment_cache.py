@@ -1,4 +1,4 @@
-"""What a process keeps of segments it has read: a series table and decoded row groups, bounded."""
+"""Caches segments that a process has read: a series table and decoded row groups, bounded."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Group:
-    """What an object's footer tells of a row group."""
+    """An object's footer entry of a row group."""
 
     rows: int
     bytes: int
@@ -96,7 +96,7 @@ _Key = tuple[_Kind, str, int]
 
 
 class SegmentCache:
-    """Nothing on it changes: segments are written once. What was unused for longest goes first."""
+    """Entries never change: segments are written once. Evicts the least recently used first."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SegmentCache:
         self._reading = [threading.Lock() for _ in range(64)]
         self._held: OrderedDict[_Key, Any] = OrderedDict()
         self._bytes = 0
-        # One for all shards: the numbers of series are those of their order, wherever they lie.
+        # One for all shards: series keep the same numbers in every shard.
         self.table = SeriesTable()
 
     @property
@@ -225,7 +225,7 @@ def _footer(metadata: pq.FileMetaData) -> Footer:
                 segments.size_of(group),
                 earliest.min,
                 latest.max,
-                # Names of thousands of letters have no statistics.
+                # Very long names have no statistics.
                 metric.min if metric is not None and metric.has_min_max else None,
                 metric.max if metric is not None and metric.has_min_max else None,
             )

@@ -1,4 +1,4 @@
-"""Whether segments are as they were written, read whole: what a query would find out too late."""
+"""Verifies segments by reading them whole, before a query fails on a damaged one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kalla.query.store import segment_rows, segments
 from kalla.query.store.segments import Segment, SegmentBroken
 from kalla.storage import Storage, join
 
-# What bytes can do to whoever reads them, whether Parquet or ours.
+# The errors that damaged bytes cause in Parquet's reader or Kalla's.
 _UNREADABLE = (SegmentBroken, pa.ArrowException, OSError, ValueError, LookupError)
 
 
@@ -25,26 +25,26 @@ class SegmentVerdict:
 
 
 def examine(storage: Storage, url: str, some: Sequence[Segment]) -> Iterator[SegmentVerdict]:
-    """Checksum, then every row. An object is read once for all of these that lie in it."""
+    """Checksum, then every row. An object is read once for all of its segments."""
     for path, shared in groupby(sorted(some, key=lambda one: one.path), lambda one: one.path):
         held = list(shared)
         try:
             file = pq.ParquetFile(segments.content(storage, url, held[0]))
         except _UNREADABLE as error:
-            yield from (SegmentVerdict(segment, _words(error)) for segment in held)
+            yield from (SegmentVerdict(segment, _error_text(error)) for segment in held)
             continue
         place = join(url, path)
         for segment in held:
             try:
                 _require_rows(file, segment, place)
             except _UNREADABLE as error:
-                yield SegmentVerdict(segment, _words(error))
+                yield SegmentVerdict(segment, _error_text(error))
             else:
                 yield SegmentVerdict(segment, "")
 
 
 def _require_rows(file: pq.ParquetFile, segment: Segment, place: str) -> None:
-    """What the catalogue says of a segment, against its rows."""
+    """Compares a segment's catalogue entry with its rows."""
     found = samples = 0
     earliest: list[int] = []
     latest: list[int] = []
@@ -77,5 +77,5 @@ def _unlike(place: str, reason: str) -> SegmentBroken:
     return SegmentBroken(f"the segment {place} is not what is listed: {reason}")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""REST of the segments themselves: are they sound, and how to go on without one that is not."""
+"""REST of segments: check them, and drop one that is damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logs.get(__name__)
 
 
 class SegmentFacts(BaseModel):
-    """What is listed of a segment; times are milliseconds. A series has a row each two hours."""
+    """A segment in the catalogue; times are milliseconds. A series has a row for each two hours."""
 
     segment_id: int
     path: str
@@ -51,7 +51,7 @@ class CheckRequest(BaseModel):
 
 
 class CheckedSegments(BaseModel):
-    """Of some segments: how many are sound, and what is wrong with the others."""
+    """Of some segments: how many are sound, and errors of the others."""
 
     sound: int
     damaged: list[SegmentProblem]
@@ -76,7 +76,7 @@ async def check_segments(request: Request, asked: CheckRequest) -> CheckedSegmen
 
 @router.get("/{segment_id}")
 async def show_segment(state: State, segment_id: SegmentId) -> SegmentFacts:
-    """What is listed of a segment."""
+    """The catalogue entry of a segment."""
     async with state.database.transaction() as connection:
         return SegmentFacts.of(await catalogue.segment(connection, segment_id))
 
@@ -84,7 +84,7 @@ async def show_segment(state: State, segment_id: SegmentId) -> SegmentFacts:
 @router.post("/{segment_id}/drop")
 @needs("admin")
 async def drop_segment(command: Commanded, segment_id: SegmentId) -> SegmentFacts:
-    """Give up a segment and its samples; tells what is lost with it."""
+    """Drop a segment and its samples; returns what is lost."""
     facts = SegmentFacts.of(await catalogue.drop(command.connection, segment_id))
     _log.warning("a segment is dropped", by=command.caller.name, **facts.model_dump())
     return facts

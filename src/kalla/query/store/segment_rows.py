@@ -1,7 +1,7 @@
 """Samples as rows of Parquet and back: one row per series and block of two hours.
 
-Decimal numbers lie as whole numbers with their count of decimals, which Parquet packs well, all
-others as floats; both come back to the bit. Staleness markers are positions, not values: a NaN's
+Decimal numbers are stored as integers with their count of decimals, which Parquet packs well, all
+others as floats; both are restored bit by bit. Staleness markers are positions, not values: a NaN's
 bits do not survive every reader.
 """
 
@@ -30,7 +30,7 @@ BLOCK_MS = 2 * 3600 * 1000
 
 # Samples of a row group: decoded in some 10 ms, 16 megabytes in memory.
 _GROUP_SAMPLES = 1 << 20
-# With so many a row group ends where its metric ends: statistics then prune by name.
+# With this many a row group ends where its metric ends: statistics then prune by name.
 _GROUP_LEAST = 1 << 16
 
 
@@ -53,14 +53,14 @@ ENCODINGS = {
     for name, (kind, encoding) in _COLUMNS.items()
     if encoding
 }
-# What says which rows a query wants; the other columns are read for row groups that have some.
+# The columns that select rows; the others are read only for row groups with selected rows.
 HEADS = ["labels", "min_time", "max_time"]
 BODIES = ["times", "decimals", "whole", "floats", "stale", "starts"]
 
 
 @dataclass(frozen=True)
 class SampleColumns:
-    """The samples of some rows: those of row i lie at offsets[i] to offsets[i + 1]."""
+    """The samples of some rows: those of row i are at offsets[i] to offsets[i + 1]."""
 
     offsets: Whole
     times: Whole
@@ -81,7 +81,7 @@ class SampleColumns:
 
     @classmethod
     def joined(cls, bodies: Sequence[SampleColumns]) -> SampleColumns:
-        """The rows of all, one after another."""
+        """The rows of all, concatenated."""
         sizes = [len(body.times) for body in bodies]
         shifts = sums(np.array(sizes, np.int64))
         starts = [body.offsets[:-1] + shift for body, shift in zip(bodies, shifts, strict=False)]
@@ -202,7 +202,7 @@ class _Named:
             enough = int(np.searchsorted(reached, reached[first] + _GROUP_LEAST))
             end = int(np.searchsorted(ends, enough))
             beyond = min(full, int(ends[end]) if end < len(ends) else len(order))
-            # A series that is larger by itself is a row group by itself.
+            # A series that is larger is a row group of its own.
             beyond = max(beyond, first + 1)
             yield order[first:beyond]
             first = beyond
@@ -263,7 +263,7 @@ class _Named:
 
 
 def _joined(batches: Sequence[SeriesBatch]) -> SeriesBatch:
-    """The series of all batches, one after another."""
+    """The series of all batches, concatenated."""
     if len(batches) == 1:
         return batches[0]
     spelled = [batch.labels for batch in batches if isinstance(batch.labels, LabelTexts)]
@@ -284,7 +284,7 @@ def _joined(batches: Sequence[SeriesBatch]) -> SeriesBatch:
 def _filled(
     columns: Sequence[NDArray[Any] | None], sizes: Sequence[int], kind: type
 ) -> NDArray[Any] | None:
-    """Columns one after another, zeros for those that are not there; None if none is."""
+    """Columns concatenated, zeros for missing ones; None if all are missing."""
     if all(column is None for column in columns):
         return None
     return np.concatenate(

@@ -1,7 +1,8 @@
-"""One fixed set of segments as a source of the engine: a query sees it from beginning to end.
+"""One fixed set of segments as a source of the engine: a query reads the same set from beginning to
+end.
 
-What no sample can come from is left out by the catalogue, by row groups' statistics, and by the
-labels of their rows, in this order; only then are samples read.
+Segments and rows without matching samples are skipped by the catalogue, by row groups' statistics,
+and by the labels of their rows, in this order; only then are samples read.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ UNREAD = dict.fromkeys(
 class SegmentSource:
     """Implements `samples.Source`.
 
-    `listed` counts each shard's segments of all times. `most_bytes` bounds what one select may
-    hold; `check` is called now and then while it reads, and raises to end it.
+    `listed` counts each shard's segments of all times. `most_bytes` bounds the memory of one
+    select; `check` is called regularly while it reads, and raises to end it.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SegmentSource:
         self._check = check or (lambda: None)
         self._segments = by_shard(segments)
         self._shards = shards
-        self._matching: dict[tuple[Matcher, ...], Mask] = {}
+        self._matching_by_matchers: dict[tuple[Matcher, ...], Mask] = {}
         self._listed = listed or {shard: len(held) for shard, held in self._segments.items()}
 
     @property
@@ -121,12 +122,12 @@ class SegmentSource:
     ) -> list[tuple[_Part, Whole]]:
         """The rows of matching series and this time, by parts, senior first."""
         parts = self._parts(shard, _names(matchers), after, until, read)
-        wanted = self._wanted(tuple(matchers))
+        matching = self._matching_series(tuple(matchers))
         chosen: list[tuple[_Part, Whole]] = []
         touched: set[int] = set()
         for part in parts:
             head = part.head
-            fits = wanted[head.numbers]
+            fits = matching[head.numbers]
             if part.min_time <= after or part.max_time > until:
                 fits &= (head.max_times > after) & (head.min_times <= until)
             rows = fits.nonzero()[0]
@@ -143,13 +144,13 @@ class SegmentSource:
         read["row_groups_pruned"] += sum(len(part.groups) for part in parts) - read["row_groups"]
         return chosen
 
-    def _wanted(self, matchers: tuple[Matcher, ...]) -> Mask:
+    def _matching_series(self, matchers: tuple[Matcher, ...]) -> Mask:
         """Whether each series matches, by number: one answer for all shards, unless more came."""
         table = self._segment_cache.table
-        known = self._matching.get(matchers)
-        if known is None or len(known) < len(table):
-            known = self._matching[matchers] = table.matching(matchers, self._check)
-        return known
+        mask = self._matching_by_matchers.get(matchers)
+        if mask is None or len(mask) < len(table):
+            mask = self._matching_by_matchers[matchers] = table.matching(matchers, self._check)
+        return mask
 
     def _parts(
         self,

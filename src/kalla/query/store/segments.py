@@ -1,6 +1,6 @@
 """Segments: what one object holds of one shard, how an object is written, and how it is read.
 
-An object is written once, durably, under a name nobody else takes; the catalogue makes it count.
+An object is written once, durably, under a unique name; the catalogue makes it visible.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def write(
         for place, table in segment_rows.tables([shards[shard] for shard in given]):
             writer.write_table(table, row_group_size=table.num_rows)
             shard_of_groups.append(given[place])
-        # So that an object tells by itself what the catalogue knows of it.
+        # So that an object contains its own catalogue entry.
         writer.add_key_value_metadata({SHARDS: json.dumps(shard_of_groups)})
     if not shard_of_groups:
         return []

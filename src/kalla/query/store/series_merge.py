@@ -1,4 +1,4 @@
-"""Pieces of series put together in the order of labels and times; a sample told twice comes once.
+"""Merges pieces of series in the order of labels and times; duplicate samples are dropped.
 
 Kernels copy without Python's lock. Only what overlaps is sorted.
 """

@@ -22,9 +22,9 @@ from kalla.query.promql.matchers import Matcher, readable
 
 Numbers = NDArray[np.int32]
 
-# Labels of which every series' value is remembered by number.
+# Labels whose values are cached for every series.
 _MOST_LABELS = 50
-# Matchers of which it is remembered which values of their label they admit.
+# Matchers whose results per label value are cached.
 _MOST_VERDICTS = 64
 
 _plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -90,7 +90,7 @@ class SeriesTable:
                 found = self._values_of(matcher.name).admitted(matcher)
             admitted &= found[
                 : len(admitted)
-            ]  # series that came meanwhile are of nobody's snapshot
+            ]  # series that were added meanwhile are in no snapshot
         return admitted
 
     def codes(self, name: str) -> Numbers:
@@ -99,7 +99,7 @@ class SeriesTable:
             return self._values_of(name).codes
 
     def _values_of(self, name: str) -> _Values:
-        """Kept for the labels that were asked for last: anybody may ask for any name."""
+        """Cached for the labels used last: a query may name any label."""
         values = self._values.pop(name, None) or _Values(name)
         values.extend(self._named.labels)
         self._values[name] = values

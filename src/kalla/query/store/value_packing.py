@@ -1,5 +1,6 @@
-"""Values of samples as columns of lists, exactly: decimal numbers as whole ones with their count of
-decimals, all others as floats."""
+"""Packs values of samples into columns of lists, exactly: decimal numbers as integers with their
+count of decimals, all others as floats.
+"""
 
 from __future__ import annotations
 

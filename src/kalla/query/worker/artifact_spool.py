@@ -1,6 +1,6 @@
 """Artifacts and downloaded segments on this worker's disk, under one budget.
 
-Artifacts go some time after they were fetched, or when nobody fetched them for long.
+Artifacts are deleted some time after they were fetched, or when they were not fetched for long.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Spool:
         self._lock = threading.Lock()
         self._artifacts: dict[str, Artifact] = {}
         self.expired = 0
-        # What a former process of this folder left is of no use to anybody.
+        # Files of a former process in this folder are of no use.
         shutil.rmtree(folder, ignore_errors=True)
         for each in (self._artifacts_folder, self._segments_folder):
             each.mkdir(parents=True, exist_ok=True)
 
     def keep(self, content: pa.Buffer) -> str:
-        """The name under which the artifact can be fetched."""
+        """Stores the artifact; returns the name under which it can be fetched."""
         name = uuid4().hex
         with self._lock:
             self._delete(self.budget.admit_artifact(name, content.size))
@@ -77,7 +77,7 @@ class Spool:
             return None if found is None else found.path
 
     def content(self, name: str) -> pa.Buffer | None:
-        """An artifact's bytes, mapped; None if it is gone."""
+        """An artifact's bytes, mapped; None if it was deleted."""
         path = self.path(name)
         if path is None:
             return None
@@ -99,7 +99,7 @@ class Spool:
             self._delete([name])
 
     def sweep(self) -> int:
-        """Deletes what has had its time; how many artifacts that were."""
+        """Deletes expired files; returns how many artifacts these were."""
         with self._lock:
             now = self._clock()
             late = [name for name, one in self._artifacts.items() if one.goes_at <= now]
@@ -119,7 +119,7 @@ class Spool:
             return self.budget.cache_bytes, self.budget.spool_bytes
 
     def segment(self, segment: Segment) -> Path | None:
-        """Where a downloaded object lies; None if it must be downloaded."""
+        """The path of a downloaded object; None if it must be downloaded."""
         name = _segment_name(segment)
         with self._lock:
             if name not in self.budget.entries:
@@ -159,7 +159,7 @@ class Spool:
 
 
 class SegmentFiles:
-    """Where a worker's segment cache gets its objects from: the disk, or else the store.
+    """Gets objects for a worker's segment cache: from the disk, or else from the store.
 
     `loads` counts by thread, so that a work unit can tell whether it had to read the store.
     """

@@ -1,6 +1,6 @@
-"""One disk budget for artifacts and downloaded segments: what is let go when it fills.
+"""One disk budget for artifacts and downloaded segments: what is evicted when it fills.
 
-Accounting alone: whoever holds the files deletes what `admit_*` returns.
+Accounting only: the caller deletes the files that `admit_*` returns.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from kalla.errors import KallaError
 
 State = Literal["segment", "unacknowledged", "acknowledged", "expired"]
 
-# What goes first. An artifact that nobody has fetched is the last: its work is done again.
+# What is evicted first. An artifact that was not fetched comes last: its work would be done again.
 EVICTION_ORDER: tuple[State, ...] = ("segment", "acknowledged", "expired", "unacknowledged")
 
 
 class DiskFull(KallaError):
-    """What is to be written does not fit the budget, whatever is let go."""
+    """The new file does not fit the budget, whatever is evicted."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Entry:
 
 
 class DiskBudget:
-    """Above the high watermark entries go until the low one is reached.
+    """Above the high watermark entries are evicted until the low one is reached.
 
     `artifact_share` of the budget is never filled by segments.
     """
@@ -61,7 +61,7 @@ class DiskBudget:
         return self.held("segment")
 
     def admit_artifact(self, name: str, size: int) -> list[str]:
-        """The names of what must go for it."""
+        """The names of the files to delete for it."""
         if size > self.high:
             raise DiskFull(
                 f"an artifact of {size} bytes does not fit query_worker.disk_bytes ({self.total})"
@@ -69,7 +69,7 @@ class DiskBudget:
         return self._admit(name, size, "unacknowledged", EVICTION_ORDER)
 
     def admit_segment(self, name: str, size: int) -> list[str] | None:
-        """The same for a segment; None: it is not kept, since artifacts need the room."""
+        """The same for a segment; None: it is not kept, because artifacts need the space."""
         if size > self.segment_limit:
             return None
         protected = self.held("unacknowledged")

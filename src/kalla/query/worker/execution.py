@@ -1,4 +1,4 @@
-"""Carries out one work unit in a thread: segments in, an artifact's bytes out."""
+"""Executes one work unit in a thread: segments in, an artifact's bytes out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kalla.query.store.segment_source import SegmentSource
 from kalla.query.worker.artifact_spool import SegmentFiles
 from kalla.storage import Storage
 
-# Series of which a process remembers the labels; beyond that it begins anew.
+# Series whose labels a process keeps in memory; beyond this number it starts again.
 _MOST_SERIES = 2_000_000
 
 
@@ -41,7 +41,7 @@ class Executor:
         return self._cache.nbytes
 
     def run(self, given: Assignment, stop: threading.Event) -> Result:
-        """Raises a QueryError where this work has no result on any worker."""
+        """Raises a QueryError where the work would fail on any worker."""
         if self._cache.series > _MOST_SERIES:
             self._cache = self._empty_cache()
         budget = Budget(given.limits, stop)

@@ -1,4 +1,4 @@
-"""What a query worker tells on /metrics."""
+"""The metrics of a query worker, on /metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class WorkerMetrics:
-    """Counters as things happen; gauges are read when somebody asks."""
+    """Counters as things happen; gauges are read on request."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -92,11 +92,11 @@ class QueryWorkerServer:
         return f"{_bracketed(self.settings.host)}:{self.port}"
 
     def artifacts(self) -> Starlette:
-        """/artifacts with what peers show each other."""
+        """/artifacts, with the authentication of peers."""
         return Starlette(routes=[Route("/artifacts/{name}", self._artifact)])
 
     def probes(self) -> Starlette:
-        """/metrics, /health and /ready for whoever reaches them."""
+        """/metrics, /health and /ready, without authentication."""
         return Starlette(
             routes=[
                 Route("/metrics", self._metrics),
@@ -114,7 +114,7 @@ class QueryWorkerServer:
         await self._grpc.start()
         background = [
             asyncio.create_task(self._sweep(), name="sweep"),
-            asyncio.create_task(self.sessions.tell_status_regularly(), name="status"),
+            asyncio.create_task(self.sessions.send_status_regularly(), name="status"),
         ]
         _log.info(
             "the query worker serves",
@@ -133,7 +133,7 @@ class QueryWorkerServer:
     async def drain(self) -> None:
         """No new work; returns when all artifacts were fetched, or the time for that is over."""
         self.table.drain()
-        self.sessions.tell_status()
+        self.sessions.send_status()
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
                 while self.table.running or (self.table.unfetched and self.sessions.count):

@@ -19,7 +19,7 @@ _log = logs.get(__name__)
 
 # Messages that wait for a slow API; then its stream is closed.
 _MOST_MESSAGES = 10_000
-# An API that was silent for so long is gone, and its work with it.
+# An API that is silent this long counts as disconnected, and its work ends.
 DEAD_SECONDS = 3.0
 _SILENT_WAITS = 12
 _STATUS_SECONDS = 1.0
@@ -103,17 +103,17 @@ class Sessions:
             memory_bytes=memory,
         )
 
-    def tell_status(self) -> None:
-        """To every API, when it is another than before."""
+    def send_status(self) -> None:
+        """Sends the status to every API when it has changed."""
         status = self.status()
         if status != self._last_status:
             self._last_status = status
             for session in list(self._open):
                 self._put(session, pb.ToApi(status=status))
 
-    async def tell_status_regularly(self) -> None:
+    async def send_status_regularly(self) -> None:
         while True:
-            self.tell_status()
+            self.send_status()
             await asyncio.sleep(_STATUS_SECONDS)
 
     async def _read(self, session: str, incoming: AsyncIterator[pb.ToWorker]) -> None:
@@ -122,7 +122,7 @@ class Sessions:
         while True:
             coming = asyncio.ensure_future(anext(messages))
             try:
-                # Short waits, counted: a pause of this very process is not the API's silence.
+                # Short waits, counted: a pause of this process does not count as the API's silence.
                 for _ in range(_SILENT_WAITS):
                     if (await asyncio.wait({coming}, timeout=DEAD_SECONDS / _SILENT_WAITS))[0]:
                         break
@@ -144,7 +144,7 @@ class Sessions:
                 accepted_before = self._table.accepting
                 self._table.assign(session, message.assign, lambda one: self._put(session, one))
                 if accepted_before != self._table.accepting:
-                    self.tell_status()
+                    self.send_status()
             case "cancel":
                 self._table.cancel(session, key_of(message.cancel.key))
             case "ack":

@@ -45,7 +45,7 @@ class Unit:
 
 
 class WorkTable:
-    """Lives on the event loop; threads only execute."""
+    """Runs on the event loop; threads only execute."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WorkTable:
         self._slots = asyncio.Semaphore(threads)
         self._units: dict[tuple[str, WorkKey], Unit] = {}
         self._tasks: dict[tuple[str, WorkKey], asyncio.Task[None]] = {}
-        # Checksum and name of artifacts by who asked for them: they go when nobody will fetch them.
+        # Checksum and name of artifacts by session: deleted when the session will not fetch them.
         self._artifacts: dict[tuple[str, WorkKey], tuple[str, str]] = {}
         self.draining = False
 
@@ -99,7 +99,7 @@ class WorkTable:
             return
         unit = Unit(session, key, message, send, time.monotonic())
         self._units[session, key] = unit
-        task = asyncio.create_task(self._carry_out(unit), name=f"work {key.work_id}")
+        task = asyncio.create_task(self._execute_unit(unit), name=f"work {key.work_id}")
         self._tasks[session, key] = task
         task.add_done_callback(lambda _: self._forget(session, key))
 
@@ -119,7 +119,7 @@ class WorkTable:
             self._spool.acknowledge(name)
 
     def drop_session(self, session: str) -> None:
-        """Whoever asked is gone: nothing runs on for nobody."""
+        """The session has ended: cancels its work."""
         for owner, key in list(self._units):
             if owner == session:
                 self.cancel(session, key)
@@ -128,7 +128,7 @@ class WorkTable:
                 self._drop_artifact(session, key)
 
     def drain(self) -> None:
-        """No new work; what has not begun is given back."""
+        """Accepts no new work; returns work that was not started."""
         self.draining = True
         for unit in list(self._units.values()):
             if unit.began_at is None:
@@ -142,7 +142,7 @@ class WorkTable:
                 )
 
     async def changed(self, seconds: float) -> None:
-        """Waits for the end of a work unit, or so long at the most."""
+        """Waits for the end of a work unit, at most this long."""
         if self._tasks:
             await asyncio.wait(
                 self._tasks.values(), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -174,7 +174,7 @@ class WorkTable:
         if unit is not None and unit.cancelled_at is not None:
             self._metrics.cancel_seconds.observe(time.monotonic() - unit.cancelled_at)
 
-    async def _carry_out(self, unit: Unit) -> None:
+    async def _execute_unit(self, unit: Unit) -> None:
         structlog.contextvars.bind_contextvars(query_id=unit.key.query_id, work_id=unit.key.work_id)
         span = tracing.start(
             "execute query work",

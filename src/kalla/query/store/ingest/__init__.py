@@ -1,1 +1,1 @@
-"""How samples come in: remote write, OpenMetrics text and Parquet files."""
+"""Ingests samples: remote write, OpenMetrics text and Parquet files."""

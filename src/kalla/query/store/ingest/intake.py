@@ -1,7 +1,7 @@
-"""The way in for samples: a write is answered when what it brought is durable.
+"""Receives samples: a write is answered when its samples are durable.
 
-Writes that arrive together are committed together: one object, one transaction. Nothing that
-matters stays here: who was not answered sends again, and what is there already is not doubled.
+Writes that arrive together are committed together: one object, one transaction. No state is lost
+with this process: a sender without an answer sends again, and stored samples are not duplicated.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from kalla.settings import Metrics
 AHEAD_MS = 10 * 60 * 1000
 # The year 1: differences of times must stay whole numbers of 64 bits.
 EARLIEST_MS = -62_135_596_800_000
-# Samples that wait or are being committed; beyond, senders are asked to come back.
+# Samples that wait or are being committed; above this, senders are asked to retry later.
 MOST_SAMPLES = 4_000_000
 # Bodies that are being read or decoded, in the size of the largest allowed one.
 MOST_BODIES = 4
 # Samples of one commit; more wait for the next.
 _GROUP_SAMPLES = 1_000_000
 _KNOWN_BYTES = 512 << 20
-# What another process stored is noticed so late.
+# How late the samples of another process are noticed.
 _NEWEST_SECONDS = 5.0
-# What a disk, a bucket or a database does that may be otherwise the next time.
+# Errors of a disk, a bucket or a database that may succeed the next time.
 _PASSING = (KallaError, OSError, psycopg.Error, PoolTimeout)
 _log = logs.get(__name__)
 
@@ -60,7 +60,7 @@ class WritableStore(Protocol):
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What became of a write: how many samples are durable now, and why others are not."""
+    """The result of a write: how many samples are durable now, and why others are not."""
 
     samples: int
     refusals: Refusals
@@ -92,7 +92,7 @@ class Intake:
         self._looked_at = -_NEWEST_SECONDS
         self._waiting: Waiting = []
         self._arrived = asyncio.Event()
-        # Bodies that were not answered, and who must know when there are fewer.
+        # Bodies without an answer, and the callers that wait for fewer of them.
         self._bodies = 0
         self._gathered = asyncio.Event()
         self._samples = 0
@@ -101,7 +101,7 @@ class Intake:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="intake")
 
     async def close(self) -> None:
-        """Whoever still waits is told to come back."""
+        """Callers that still wait are asked to retry later."""
         if self._committer is not None:
             self._committer.cancel()
             with suppress(asyncio.CancelledError):
@@ -111,12 +111,12 @@ class Intake:
 
     @property
     def held_samples(self) -> int:
-        """Samples in memory that nobody was told are durable."""
+        """Samples in memory that were not confirmed as durable."""
         return self._samples
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Held while a body of this size is in memory."""
+        """Reserves memory for a body of this size."""
         if self._body_bytes + size > MOST_BODIES * self._settings.write_bytes:
             raise Unavailable("too many writes are under way: send it again in a moment")
         self._body_bytes += size
@@ -139,7 +139,7 @@ class Intake:
         batch, refusals = await loop.run_in_executor(
             self._threads, _batch, body, version, self._settings.write_bytes, known
         )
-        batch = await self._fitting(batch, refusals, history=history)
+        batch = await self._in_time_range(batch, refusals, history=history)
         await self.write(batch)
         return WriteResult(len(batch.times), refusals)
 
@@ -163,8 +163,8 @@ class Intake:
             self._known = SeriesIndex(await self._store.shards(), _KNOWN_BYTES)
         return self._known
 
-    async def _fitting(self, batch: Batch, refusals: Refusals, *, history: bool) -> Batch:
-        """Without what is too old or too far ahead."""
+    async def _in_time_range(self, batch: Batch, refusals: Refusals, *, history: bool) -> Batch:
+        """Without samples that are too old or too far in the future."""
         if time.monotonic() - self._looked_at > _NEWEST_SECONDS:
             self._saw(await self._store.newest())
             self._looked_at = time.monotonic()
@@ -192,7 +192,7 @@ class Intake:
         begun = -self._settings.commit_seconds
         while True:
             await self._arrived.wait()
-            # Whoever comes meanwhile travels in the same commit.
+            # Writes that arrive meanwhile join the same commit.
             await asyncio.sleep(begun + self._settings.commit_seconds - time.monotonic())
             await self._gather()
             begun = time.monotonic()
@@ -213,7 +213,7 @@ class Intake:
                     await self._gathered.wait()
 
     async def _settle(self, group: Waiting) -> None:
-        """Commit what these brought, and tell each of them."""
+        """Commits these writes and answers each."""
         try:
             await self._commit([batch for batch, _ in group])
         except _PASSING as error:
@@ -223,7 +223,7 @@ class Intake:
             if len(group) == 1:
                 self._fail(group, error)
                 return
-            # One of them has what nobody foresaw; it must not keep the others out for ever.
+            # One of them causes an unexpected error; it must not block the others for ever.
             for one in group:
                 await self._settle([one])
         else:
@@ -302,7 +302,7 @@ def merged(batches: Sequence[Batch]) -> dict[int, SeriesBatch]:
     series = numbers[order[begins]]
     stale = values.view(np.uint64) == STALE_BITS
     whole = SeriesBatch(
-        known.spelled(series),
+        known.label_texts(series),
         offsets,
         times,
         values,
@@ -372,7 +372,7 @@ def _only(batch: Batch, kept: Mask) -> Batch:
 
 
 def _to_be_sent_again(error: Exception) -> Exception:
-    """A sender gives up at 4xx: what the store cannot do now must not look like that."""
+    """A sender gives up at 4xx: a temporary error of the store must not look like one."""
     if isinstance(error, (*AWAY, *NOT_MIGRATED)):
         return error
     return Unavailable(f"the samples could not be written, send them again: {error}")

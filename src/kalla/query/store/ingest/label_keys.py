@@ -1,4 +1,4 @@
-"""The bytes of labels, as sent, lead to a number: a hash table in columns, walked by kernels.
+"""Maps the bytes of labels, as sent, to a number: a hash table in columns, read by kernels.
 
 A hash only says where to look; the bytes themselves are compared.
 """
@@ -27,10 +27,10 @@ _HASH, _FROM, _TO, _NUMBER = range(4)
 
 
 class LabelKeys:
-    """It only grows. Who calls it sees to it that no two threads do at the same time."""
+    """It only grows. Not thread-safe: the caller must serialize access."""
 
     def __init__(self) -> None:
-        # Which bytes meet at the same place is another matter in every process.
+        # A random seed per process: nobody can prepare colliding labels.
         self._seed = secrets.randbits(62)
         self._slots = np.full(1 << 10, _EMPTY, np.int64)
         self._entries = np.empty((1 << 9, 4), np.int64)
@@ -50,7 +50,7 @@ class LabelKeys:
         return found
 
     def add(self, data: Bytes, spans: Whole, numbers: Whole) -> None:
-        """What is known already keeps its number."""
+        """Existing entries keep their numbers."""
         self._make_room(len(spans), int((spans[:, 1] - spans[:, 0]).sum()))
         counts = np.array([self._count, self._used])
         held = (self._slots, self._entries, self._bytes)

@@ -1,6 +1,6 @@
 """OpenMetrics text as series of samples, read line by line, a part at a time.
 
-Every sample must have its time: text without times tells how things are now, not what happened.
+Every sample must have its time: text without times describes the current state, not history.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUOTED_NAME = re.compile(rf"\{{\s*{_QUOTED}\s*(,|(?=\}}))")
 _LABEL = re.compile(rf"\s*(?:{_QUOTED}|([a-zA-Z_][a-zA-Z0-9_]*))\s*=\s*{_QUOTED}\s*(,|(?=\}}))")
 _ABOUT = re.compile(rf"# (TYPE|HELP|UNIT) (?:{_QUOTED}|(\S+)) ?(.*)")
 _ESCAPE = re.compile(r'\\(["\\n])')
-# Label sets that are remembered by their text.
+# Label sets that are cached by their text.
 _MOST_KNOWN = 1_000_000
 # A time beyond has no milliseconds of its own as a float.
 _LATEST_SECONDS = 2.0**53 / 1000
@@ -45,7 +45,7 @@ _LATEST_SECONDS = 2.0**53 / 1000
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a file: series with their samples, what is told of metrics, and how far it is."""
+    """Part of a file: series with their samples, metadata, and the position in the file."""
 
     series: list[tuple[Labels, Whole, Floats]]
     metadata: dict[str, Metadata] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Part:
 
 
 def require_end(file: BinaryIO) -> None:
-    """Looks for # EOF before anything is read: a file that was cut off is told at once."""
+    """Checks for # EOF before anything is read, so that a truncated file fails at once."""
     file.seek(0, os.SEEK_END)
     file.seek(max(0, file.tell() - 64))
     if not file.read().rstrip(b"\n").endswith(_EOF.encode()):
@@ -125,12 +125,12 @@ class _Reader:
             times, values = self._opened(head, head + brace.rstrip())
         number, _, moment = tail.strip(" ").partition(" ")
         if not moment:
-            raise self._wrong("has no time, without which a sample cannot be imported")
+            raise self._wrong("has no timestamp; samples without timestamps cannot be imported")
         try:
             seconds = self._number(moment)
             value = self._number(number)
         except ValueError:
-            raise self._wrong(f"has no numbers behind its labels: {tail!r}") from None
+            raise self._wrong(f"has no value and timestamp after its labels: {tail!r}") from None
         if not abs(seconds) < _LATEST_SECONDS:
             raise self._wrong(f"has a time that is none: {moment}")
         times.append(round(seconds * 1000))
@@ -182,7 +182,7 @@ class _Reader:
         return tuple(sorted((name, value) for name, value in found.items() if value))
 
     def _without_exemplar(self, line: str) -> str:
-        """Exemplars are not kept; what looks like one may lie inside of a label."""
+        """Exemplars are not stored; text that looks like one may be inside a label."""
         at, quoted = 0, False
         while at < len(line):
             if line[at] == "\\" and quoted:
@@ -203,7 +203,7 @@ class _Reader:
         noted = self._metadata.get(name, Metadata())
         if kind == "TYPE":
             if text not in TYPES and text != "untyped":
-                raise self._wrong(f"tells of an unknown type: {text!r}")
+                raise self._wrong(f"has an unknown type: {text!r}")
             kept = text if text in TYPES else "unknown"
             self._metadata[name] = Metadata(kept, noted.help, noted.unit)
         elif kind == "HELP":

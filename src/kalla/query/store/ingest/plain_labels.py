@@ -1,6 +1,6 @@
-"""Labels as most senders write them, spelled by a kernel: in order, each once, nothing to escape.
+"""Writes labels as text in a kernel, for the usual case: sorted, unique, nothing to escape.
 
-What is not so is for Python, which knows all cases and the words to refuse some.
+Python handles all other cases and refuses invalid labels.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from kalla.compiling import compiled, helper
 from kalla.query.array_types import Whole
 from kalla.query.store.ingest.label_keys import Bytes
 
-# Where a text and its metric's name lie; a text from -1 is not plain.
+# The positions of a text and its metric's name; -1 where the text is not plain.
 FROM, TO, NAME_FROM, NAME_TO = range(4)
 
 _METRIC = np.frombuffer(b"__name__", np.uint8)
 _QUOTE, _COMMA, _COLON, _OPEN, _CLOSE, _BACKSLASH = b'",:{}\\'
 
 
-def spelled(data: Bytes, spans: Whole) -> tuple[bytes, Whole]:
-    """The texts of label sets, as `series.text_of` has them; where each lies, if it is plain."""
-    # A label takes six bytes beside its name and value, here as there.
+def label_texts(data: Bytes, spans: Whole) -> tuple[bytes, Whole]:
+    """The texts of label sets, as `series.text_of` has them; the position of each plain one."""
+    # A label takes six bytes in addition to its name and value, in both forms.
     out = np.empty(int((spans[:, 1] - spans[:, 0]).sum()) + 2 * len(spans), np.uint8)
     found = np.empty((len(spans), 4), np.int64)
-    size = _spell(data, spans, out, found)
+    size = _write_label_set(data, spans, out, found)
     return out[:size].tobytes(), found
 
 
 @compiled("int: u1 i2 U1 I2")
-def _spell(data, spans, out, found):  # type: ignore[no-untyped-def]
+def _write_label_set(data, spans, out, found):  # type: ignore[no-untyped-def]
     to = 0
     for i in range(len(spans)):
         at, end, begin = spans[i, 0], spans[i, 1], to

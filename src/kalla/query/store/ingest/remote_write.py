@@ -1,6 +1,6 @@
-"""Remote write 1.0 and 2.0: a body of bytes becomes columns of samples, and what it tells of them.
+"""Remote write 1.0 and 2.0: decodes a body into columns of samples and their metadata.
 
-Importing this loads the kernels: done where the first write arrives, not at the start.
+Importing this loads the kernels: import it when the first write arrives, not at the start.
 """
 
 from __future__ import annotations
@@ -106,14 +106,16 @@ def _decode_2(text: bytes, most_bytes: int) -> WriteRequest:
     if len(symbols) and symbols[0, 0] != symbols[0, 1]:
         raise MalformedWrite("the first of the symbols must be the empty one")
     spans = np.empty((len(series), 3), np.int64)
-    size = remote_write_kernels.spell_out(data, symbols, refs, series, np.empty(0, np.uint8), spans)
+    size = remote_write_kernels.expand_symbols(
+        data, symbols, refs, series, np.empty(0, np.uint8), spans
+    )
     if size > most_bytes:
         raise WriteTooLarge(
             f"the labels have {size} bytes when spelled out, more than metrics.write_bytes "
             f"({most_bytes}): send fewer series at once"
         )
     spelled = np.empty(size, np.uint8)
-    remote_write_kernels.spell_out(data, symbols, refs, series, spelled, spans)
+    remote_write_kernels.expand_symbols(data, symbols, refs, series, spelled, spans)
     metadata = _inline_notes(text, symbols, series, spans)
     return _request(
         spelled.tobytes(), np.ascontiguousarray(spans[:, :2]), series, samples, counts, metadata
@@ -130,7 +132,7 @@ def _request(
 ) -> WriteRequest:
     offsets = np.zeros(len(series) + 1, np.int64)
     np.cumsum(series[:, remote_write_kernels.SAMPLES], out=offsets[1:])
-    # Copies: the columns were made for the most that so many bytes can hold.
+    # Copies: the columns were allocated for the most samples that the bytes can hold.
     kept = samples[:, : counts[remote_write_kernels.SAMPLES_ALL]].copy()
     return WriteRequest(
         text,
@@ -147,7 +149,9 @@ def _request(
 
 
 def _columns(size: int) -> tuple[Whole, Whole]:
-    """Room for all that so many bytes can hold; memory is taken only where it is written to."""
+    """Columns for the most samples that the bytes can hold; memory is used only where it is written
+    to.
+    """
     series = np.empty(
         (min(size // 2 + 1, MOST_SERIES), remote_write_kernels.SERIES_COLUMNS), np.int64
     )
@@ -173,12 +177,12 @@ def _note(text: bytes) -> tuple[str, Metadata]:
             kind = content
         elif field in words and isinstance(content, bytes):
             words[field] = content
-    name, about, unit = (_words(words[field]) for field in (2, 4, 5))
+    name, about, unit = (_description(words[field]) for field in (2, 4, 5))
     return name, Metadata(_type(kind), about, unit)
 
 
 def _inline_notes(text: bytes, symbols: Whole, series: Whole, spans: Whole) -> dict[str, Metadata]:
-    """2.0 repeats the metadata with each series; one of each kind is looked at."""
+    """2.0 repeats the metadata with each series; one of each kind is read."""
     columns = [
         series[:, column]
         for column in (
@@ -202,7 +206,8 @@ def _inline_notes(text: bytes, symbols: Whole, series: Whole, spans: Whole) -> d
         if not (0 <= about < known and 0 <= unit < known):
             raise MalformedWrite("metadata refers to a symbol that is not in the table")
         name, helped, united = (
-            _words(text[symbols[each, 0] : symbols[each, 1]]) for each in (metric, about, unit)
+            _description(text[symbols[each, 0] : symbols[each, 1]])
+            for each in (metric, about, unit)
         )
         note = Metadata(_type(kind), helped, united)
         if 0 < len(name) <= _LONGEST_NAME:
@@ -221,8 +226,8 @@ def _type(number: int) -> str:
     return TYPES[number] if 0 <= number < len(TYPES) else TYPES[0]
 
 
-def _words(text: bytes) -> str:
-    # A help text is for people: one bad byte is no reason to refuse the samples beside it. Nor can
+def _description(text: bytes) -> str:
+    # A help text is for people: one bad byte is not a reason to refuse the samples with it. Nor can
     # Postgres keep a zero.
     return text.decode(errors="replace").replace("\0", "\ufffd")[:_LONGEST_WORDS]
 

@@ -1,4 +1,4 @@
-"""Messages of remote write 1.0, as a sender makes them; `wire` is who reads them."""
+"""Messages of remote write 1.0, as a sender makes them; `remote_write` reads them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SNAPPY = pa.Codec("snappy")
 
 
 def notes(metadata: Mapping[str, Metadata]) -> bytes:
-    """What is told of metrics, as a part of a message."""
+    """Metadata of metrics, as a part of a message."""
     return b"".join(
         _field(
             3,

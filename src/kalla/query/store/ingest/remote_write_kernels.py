@@ -1,7 +1,8 @@
 """Kernels over the bytes of remote write: protobuf walked in place, into columns.
 
-Nothing is trusted: each length is held against what encloses it, and every loop moves forward, so
-that no bytes make a kernel read outside of them or go on for ever. Columns are never outgrown.
+Nothing is trusted: each length is checked against the enclosing message, and every loop moves
+forward, so that no input makes a kernel read out of bounds or loop for ever. Columns never
+overflow.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 
 from kalla.compiling import compiled, helper
 
-# What a walk comes to.
+# The result of a walk.
 WHOLE, BROKEN, TOO_MUCH = 0, 1, 2
 
 # The columns of a walked series; the last three are of version 2.0 alone.
@@ -30,9 +31,9 @@ _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 
 @compiled("int: u1 I2 I2 I2 I1")
 def walk_1(data, series, samples, notes, counts):  # type: ignore[no-untyped-def]
-    """A prometheus.WriteRequest. A series is FROM and TO where its labels lie in `data`.
+    """A prometheus.WriteRequest. A series is FROM and TO the positions of its labels in `data`.
 
-    SPLIT says that something else lies between those labels.
+    SPLIT: other bytes are between those labels.
     """
     at, end = 0, len(data)
     while at < end:
@@ -64,7 +65,9 @@ def walk_1(data, series, samples, notes, counts):  # type: ignore[no-untyped-def
 
 @compiled("int: u1 I2 I2 I2 I1 I1")
 def walk_2(data, series, samples, symbols, refs, counts):  # type: ignore[no-untyped-def]
-    """An io.prometheus.write.v2.Request. A series is FROM and TO where its labels lie in `refs`."""
+    """An io.prometheus.write.v2.Request. A series is FROM and TO the positions of its labels in
+    `refs`.
+    """
     at, end = 0, len(data)
     while at < end:
         counts[PLACE] = at
@@ -94,7 +97,7 @@ def walk_2(data, series, samples, symbols, refs, counts):  # type: ignore[no-unt
 
 
 @compiled("int: u1 i2 i1 i2 U1 I2")
-def spell_out(data, symbols, refs, series, out, spans):  # type: ignore[no-untyped-def]
+def expand_symbols(data, symbols, refs, series, out, spans):  # type: ignore[no-untyped-def]
     """The labels of 2.0 series in the bytes of 1.0; gives the size of all, whether it fits or not.
 
     `spans` gets where each series' labels lie in `out`, and the reference to its metric's name;
@@ -190,7 +193,7 @@ def _series_2(data, at, end, series, samples, refs, counts):  # type: ignore[no-
         if at < 0:
             return BROKEN
         if field == 1 and kind == _VARINT:
-            # Not packed: as any reader of protobuf must accept it.
+            # Not packed: every protobuf reader must accept this form.
             at = _reference(data, at, end, refs, counts)
             if at < 0:
                 return BROKEN

@@ -1,4 +1,4 @@
-"""The series that senders have named: the bytes of labels, as sent, lead to a number at one lookup.
+"""The series of all senders: maps the bytes of labels, as sent, to a number in one lookup.
 
 Numbers stand for label sets with their shard, and can be put in the order of a segment's rows.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kalla.errors import KallaError
 from kalla.query.array_types import Mask, Whole
-from kalla.query.evaluate.sample_source import shard_of, shard_of_words
+from kalla.query.evaluate.sample_source import shard_of, shard_of_texts
 from kalla.query.labels.label_sets import Labels, name_of, shown
 from kalla.query.promql.syntax_tree import METRIC_NAME
 from kalla.query.store.label_texts import LabelTexts
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # A number for labels that no series can have.
 REFUSED = -1
-# What one more series costs beside its bytes and texts: its places in lists and dictionaries.
+# The memory of one more series in addition to its bytes and texts: entries in lists and
+# dictionaries.
 _SERIES_BYTES = 400
 _MOST_TEXT = (1 << 31) - 1
 # So many are put into their places one by one.
@@ -36,7 +37,7 @@ _FEW = 100
 
 
 class MalformedWrite(KallaError):
-    """The bytes are no message of remote write; sending them again will not help."""
+    """The bytes are not a valid remote write message; sending them again will not help."""
 
     status = 400
     title = "The write is not valid"
@@ -62,7 +63,7 @@ class Refusals:
             self._first.append(reason)
 
     def add_all(self, words: str, numbers: Sequence[int], known: SeriesIndex) -> None:
-        """The same words for each of these series."""
+        """The same reason for each of these series."""
         for number in numbers[: self.MOST]:
             self.add(f"{words} for series {shown(known.labels(number))}")
         self.count += len(numbers[self.MOST :])
@@ -73,7 +74,7 @@ class Refusals:
 
 
 class SeriesIndex:
-    """Bounded by being given up: who finds it full starts another."""
+    """Bounded: the caller replaces a full index with a new one."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shard_count = shards
@@ -104,7 +105,7 @@ class SeriesIndex:
         return self._bytes + keys > self._most_bytes
 
     def numbers(self, text: bytes, spans: Whole, split: Mask, refusals: Refusals) -> Whole:
-        """Each series' number, or REFUSED, with Prometheus' words for those that are."""
+        """Each series' number, or REFUSED, with Prometheus' error texts for these."""
         from kalla.query.store.ingest.label_keys import (  # brings the compiler of kernels
             FRESH,
             LabelKeys,
@@ -129,22 +130,22 @@ class SeriesIndex:
         return numbers
 
     def _plain(self, data: Bytes, spans: Whole) -> Whole:
-        """The numbers of labels that are as they should be; FRESH for all others."""
+        """The numbers of plain labels; FRESH for all others."""
         from kalla.query.store.ingest import plain_labels
         from kalla.query.store.ingest.label_keys import FRESH
 
-        spelled, found = plain_labels.spelled(data, spans)
+        label_texts, found = plain_labels.label_texts(data, spans)
         numbers = []
         for first, last, name, beyond in found.tolist():
             if first < 0:
                 numbers.append(FRESH)
                 continue
-            text = spelled[first:last].decode()
+            text = label_texts[first:last].decode()
             number = self._by_text.get(text)
             if number is None:
                 # Names and values are plain: a quote begins or ends one.
-                shard = shard_of_words(text[2:-2].split('"')[::2], self._shard_count)
-                number = self._add(text, spelled[name:beyond].decode(), shard)
+                shard = shard_of_texts(text[2:-2].split('"')[::2], self._shard_count)
+                number = self._add(text, label_texts[name:beyond].decode(), shard)
             numbers.append(number)
         return np.array(numbers, np.int64)
 
@@ -171,7 +172,7 @@ class SeriesIndex:
         return number
 
     def places(self) -> Whole:
-        """By number: where the series stands among all, by shard, metric and text."""
+        """By number: the rank of the series among all, by shard, metric and text."""
         with self._changing:
             if self._fresh:
                 self._names.extend([name for _, name, _, _ in self._fresh])
@@ -194,7 +195,7 @@ class SeriesIndex:
                 self._places[self._order] = np.arange(len(self._order))
             return self._places
 
-    def spelled(self, numbers: Whole) -> LabelTexts:
+    def label_texts(self, numbers: Whole) -> LabelTexts:
         """The label sets of numbers that have their place, as columns of a segment."""
         with self._changing:
             return LabelTexts(self._names.take(numbers), self._texts.take(numbers))

@@ -1,7 +1,8 @@
-"""Carries a plan out: kernels on Spark write the merged objects, one transaction swaps them in.
+"""Executes a compaction plan: kernels on Spark write the merged objects, one transaction swaps them
+in.
 
-Before it the old segments are what there is, after it the new ones. What a lost attempt has written
-lies in a folder of its own, which nobody lists and `retention` sweeps.
+Before it queries read the old segments, after it the new ones. A lost attempt leaves its objects in
+its own folder, which no catalogue lists and `retention` sweeps.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ sql = load("kalla.query.store.maintenance", "upkeep.sql")
 FOLDER = "compacted"
 """Below the store's folder: a folder for each attempt of a job."""
 
-# Decoded objects that a task keeps at hand while it merges.
+# Decoded objects that a task caches while it merges.
 _CACHE_BYTES = 1 << 30
 
 _log = logs.get(__name__)
@@ -73,7 +74,7 @@ class Refused:
 
 
 def attempt_of(job: Job) -> str:
-    """Where this attempt writes: whoever sweeps sees by it whether it may still be settled."""
+    """The folder of this attempt; its name shows the sweep whether the attempt may still commit."""
     return f"{FOLDER}/{job.job_id}-{job.fence}"
 
 
@@ -94,7 +95,7 @@ class Compact:
         except KallaError:
             raise
         except Exception as error:
-            # A kernel that broke down does not tell which task it was.
+            # A crashed kernel does not say which task it ran.
             if len(asked.tasks) == 1:
                 raise
             _log.warning("merges are tried one by one", error=str(error).strip().splitlines()[0])
@@ -179,7 +180,7 @@ def _require_all(merge: Merge, read: int, news: Sequence[NewSegment]) -> None:
 
 
 def _may_stay(merge: Merge) -> bool:
-    """One segment that only changes its place in the order need not be written again."""
+    """A segment that only changes its place in the order is not written again."""
     one = merge.inputs[0]
     window = span(merge.level)
     fits = one.min_time // window == one.max_time // window and one.samples <= Bounds().samples
@@ -196,7 +197,7 @@ def _objects(
 ) -> Iterator[tuple[int, Parts]]:
     """What each new object holds: a window of a merge, or of merges that read the same.
 
-    `read` is told each shard's samples, those told twice once.
+    `read` receives each shard's samples; duplicates count once.
     """
     if len(merges) == 1:
         for batch in _pieces(segment_cache, merges[0], read):

@@ -1,6 +1,6 @@
-"""What goes: segments past their time, files of replaced ones, objects that nobody lists.
+"""Deletes segments past their retention time, files of replaced ones, and unlisted objects.
 
-A file goes when nobody can want it any more: it was replaced longer ago than any query takes.
+A file is deleted when no query can still read it: it was replaced longer ago than any query takes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ forget_tasks = load("kalla.query.store.maintenance", "upkeep.sql").forget_tasks
 
 _TASK_FILES = 200  # removed by one task
 _ATTEMPT = re.compile(rf"{FOLDER}/(\d+)-(\d+)/")
-# Whatever else lies in the folder is somebody's.
+# Other files in the folder belong to somebody else.
 _OBJECT = re.compile(rf"({FOLDER}/\d+-\d+/)?\d+/[0-9a-f]{{32}}\.parquet")
 
 _log = logs.get(__name__)
 
 
 class RetentionTask(BaseModel):
-    """What a job clears away: files that nobody reads; with `sweep` it looks for unlisted ones."""
+    """What a job deletes: files that no query reads; with `sweep` also unlisted ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -93,7 +93,7 @@ class Retain:
 
 
 async def _condemn(connection: Connection, objects: Sequence[str]) -> int:
-    """List objects that nobody lists, as replaced: they go when their time has come."""
+    """Record unlisted objects as replaced, so that they are deleted after the grace time."""
     attempts = [_ATTEMPT.match(path) for path in objects]
     cursor = await connection.execute(
         sql.condemn,
@@ -110,7 +110,7 @@ async def _condemn(connection: Connection, objects: Sequence[str]) -> int:
 
 
 def remove(storage: Storage, url: str, paths: Sequence[str]) -> int:
-    """Remove files; what is gone already is gone."""
+    """Remove files; files that are missing already are skipped."""
     for path in paths:
         storage.remove(join(url, path))
     for attempt in {found[0].rstrip("/") for path in paths if (found := _ATTEMPT.match(path))}:

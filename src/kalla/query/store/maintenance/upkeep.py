@@ -1,7 +1,7 @@
-"""Looks after the metric store: has small segments merged, and what is no longer wanted removed.
+"""Maintains the metric store: submits jobs that merge small segments and delete expired ones.
 
-Runs in every worker and in the API. Whoever looks first submits the job; there is one of a kind at
-a time, and none when there is nothing to do.
+Runs in every worker and in the API. The first process to check submits the job; one of each kind
+runs at a time, and none without work.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kalla.work.wake.channel import Wake
 
 sql = load("kalla.query.store.maintenance", "upkeep.sql")
 
-# Segments of a merge that failed are left alone for so long; or when a server was away.
+# How long segments of a failed merge are left alone; the second when a server was unreachable.
 PAUSE_SECONDS = 600.0
 _SHORT_SECONDS = 60.0
-# With so many segments and files in one look the next one comes sooner: there may be more.
+# With this many segments and files in one check the next check comes sooner: there may be more.
 _MUCH = 100
 _SOON_SECONDS = 5.0
-# Between two searches for objects that nobody lists: they are rare, and all names are read.
+# Between two searches for unlisted objects: they are rare, and a search reads all names.
 _SWEEP_SECONDS = 3600.0
 _MOST_FILES = 2000
 _MOST_TASKS = 64
@@ -68,7 +68,7 @@ class Upkeep(Periodic):
             wanted = [Compaction(tasks=tasks).job()] if tasks else []
             wanted += [leftovers.job()] if leftovers else []
             woken = Woken()
-            for job in wanted:  # each by itself: a merge that is refused stops no removal
+            for job in wanted:  # submitted separately: a refused merge does not stop a removal
                 submitted = partial(self._submit, connection, job)
                 woken += await self._aside.attempt(job.type, submitted) or Woken()
         if woken:
