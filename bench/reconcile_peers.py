@@ -138,7 +138,7 @@ def with_kernel(pair: Pair, folder: Path, key: str) -> Seen:
     from kalla.reconcile.sources import source_planning
 
     recipe = recipe_of(pair, key)
-    inputs = {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
     resources = Resources(MEMORY, THREADS, folder / "temp")
     made = plan.make(recipe, inputs)
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -221,13 +221,13 @@ class Kalla(OnSpark):
             self._ended = time.monotonic()
 
     def _carry_out(self, pair: Pair, folder: Path) -> Seen:
-        from kalla.reconcile.runs.execute import carry_out
+        from kalla.reconcile.runs.execute import execute_recipe
 
         recipe = self.recipe(pair)
         limits = Limits(memory=MEMORY, threads=THREADS, buckets=self._buckets)
         began = time.monotonic()
         try:
-            done = carry_out(self._session, recipe, folder, limits, lambda *_: None)
+            done = execute_recipe(self._session, recipe, folder, limits, lambda *_: None)
         except InvalidInput as error:
             raise Skipped(str(error)) from error
         return Seen(time.monotonic() - began, done.facts.seconds)

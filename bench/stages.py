@@ -23,12 +23,12 @@ from bench.reconcile_peers import fresh, with_kernel
 
 # As they follow each other; what lies within another is indented.
 STEPS = (
-    "sources.source_planning.look",
+    "sources.source_planning.inspect_files",
     "kernel._load",
     "  session.column_arrays.gather",
     "  session.side_loading.count",
     "  session.duplicate_keys.number",
-    "kernel.carry_out",
+    "kernel.execute_rules",
     "  matching.dense_key_join.join",
     "kernel.find_unmatched",
     "evidence.writing.datasets.Evidence.pairs",

@@ -74,7 +74,7 @@ def make_evidence(
 
 def match_here(wanted: Recipe, evidence: Path) -> str:
     """A run of a recipe over files, without Spark."""
-    inputs = {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     evidence.mkdir()
     session: Any = None
     with patch.object(execute, "place", _place_here):

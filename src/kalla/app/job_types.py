@@ -11,7 +11,7 @@ from kalla.reconcile.runs.handlers import (
     AskedChunk,
     AskedSide,
     Exec,
-    Ground,
+    HandlerDependencies,
     StageChunk,
     StagePlan,
 )
@@ -28,7 +28,7 @@ from kalla.work.job_type import JobType, JobTypes
 
 def job_types(settings: Settings, spark: SparkSessions) -> JobTypes:
     vault = Vault(settings)
-    ground = Ground(settings, spark, vault.resolve)
+    ground = HandlerDependencies(settings, spark, vault.resolve)
     known = JobTypes(
         settings,
         [

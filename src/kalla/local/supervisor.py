@@ -56,7 +56,7 @@ class Supervisor(threading.Thread):
             self.failure = failure
         except (
             Exception
-        ) as error:  # a supervisor that dies unheard would look like one that is content
+        ) as error:  # a supervisor that dies unnoticed would look like one that is content
             self.failure = StartFailed(f"{self.server.name} cannot be kept running: {error!r}")
             self._tell(News("trouble", self.server, str(self.failure)))
         finally:

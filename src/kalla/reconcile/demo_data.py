@@ -130,7 +130,7 @@ def _invoice(number: int) -> Invoice:
 
 
 def _payments(number: int) -> Iterator[Payment]:
-    """What arrives for an invoice: mostly what was asked, when it was asked."""
+    """The payments of an invoice: mostly the right amount, on time."""
     invoice, chance = _invoice(number), Random(~number)  # noqa: S311
     fate = chance.random()
     paid_on = invoice.due_on + timedelta(days=chance.randrange(-20, 8))

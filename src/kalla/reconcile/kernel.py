@@ -25,7 +25,12 @@ from kalla.reconcile.plan.plan import Plan, RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session import currency_sums, side_loading
 from kalla.reconcile.session.duckdb_engine import Resources
-from kalla.reconcile.session.match_progress import Headway, Told, stages, unheard
+from kalla.reconcile.session.match_progress import (
+    MatchProgress,
+    ProgressCallback,
+    no_progress,
+    stages,
+)
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.row_status import OPEN, SETTLED
 from kalla.reconcile.session.side_loading import Loaded
@@ -83,23 +88,24 @@ def match(
     resources: Resources,
     matched_at: str,
     found_pairs: Sequence[str] | None = None,
-    told: Told = unheard,
+    progress_callback: ProgressCallback = no_progress,
     *,
     task: str = "",
 ) -> Facts:
-    """Match both sides by the plan's rules, or by pairs that are found already (their files), and
-    write the evidence below that URL, in files named by the task."""
+    """Match both sides by the plan's rules, or by the pairs in the given files, and write the
+    evidence below that URL, in files named by the task.
+    """
     session = MatchSession(plan, resources)
     inputs = [plan.sides[side].input for side in SIDES]
     tables = [each for each in inputs if each.connector is not None]
-    headway = Headway(told, stages(inputs))
+    progress = MatchProgress(progress_callback, stages(inputs))
     slices = sum(len(each.slices) for each in tables)
     try:
         for each in tables:
-            fetched = partial(headway.made, "fetch", 1 / max(1, slices))
+            fetched = partial(progress.made, "fetch", 1 / max(1, slices))
             direct_reads.fetch(session.connection, each, resources.threads, fetched)
         written = Evidence(session, str(evidence), matched_at, task=task)
-        return _match(session, written, found_pairs, headway)
+        return _match(session, written, found_pairs, progress)
     except duckdb.Error as error:  # the same again: it would fail in the same way
         raise duckdb_errors.of_matching(error) from error
     finally:
@@ -107,24 +113,27 @@ def match(
 
 
 def _match(
-    session: MatchSession, evidence: Evidence, found_pairs: Sequence[str] | None, headway: Headway
+    session: MatchSession,
+    evidence: Evidence,
+    found_pairs: Sequence[str] | None,
+    progress: MatchProgress,
 ) -> Facts:
     clock = Clock()
-    loaded = _load(session, headway)
+    loaded = _load(session, progress)
     for side in SIDES:
         direct_reads.drop(session.connection, session.plan.sides[side].input)
     clock.lap("load")
     if found_pairs is None:
-        tables = carry_out(session, session.plan.rules, headway)
+        tables = execute_rules(session, session.plan.rules, progress)
     else:
         began = time.monotonic()
         (rule,) = session.plan.rules
         table, statement = connected_components.match(session, rule, found_pairs)
-        tables = [Carried(rule, table, time.monotonic() - began)]
-        headway.made("match", 1)
+        tables = [ExecutedRule(rule, table, time.monotonic() - began)]
+        progress.made("match", 1)
     clock.lap("match")
     session.by_side(find_unmatched)
-    facts, written, counted = _write(session, evidence, tables, headway)
+    facts, written, counted = _write(session, evidence, tables, progress)
     states = {
         side: SideFacts(loaded[side], counted[side] | {"filtered": filtered(loaded[side])})
         for side in SIDES
@@ -140,33 +149,36 @@ def _match(
     )
 
 
-def _load(session: MatchSession, headway: Headway) -> dict[Side, Loaded]:
+def _load(session: MatchSession, progress: MatchProgress) -> dict[Side, Loaded]:
     def load(own: MatchSession, side: Side) -> Loaded:
         loaded = side_loading.load(own, side)
-        headway.made("load", 1 / len(SIDES))
+        progress.made("load", 1 / len(SIDES))
         return loaded
 
     return session.by_side(load)
 
 
 def _write(
-    session: MatchSession, evidence: Evidence, carried: Sequence[Carried], headway: Headway
+    session: MatchSession,
+    evidence: Evidence,
+    executed: Sequence[ExecutedRule],
+    progress: MatchProgress,
 ) -> tuple[tuple[RuleFacts, ...], tuple[Written, ...], dict[Side, dict[str, Tally]]]:
     """All evidence: what matched, and what is left of each side, at the same time, for most of the
     work is too small to use more than one core. Also how many rows are in each state."""
 
     def matched() -> None:
-        _write_matched(evidence, carried)
+        _write_matched(evidence, executed)
         evidence.ambiguous()
-        headway.made("evidence", 0.4)
+        progress.made("evidence", 0.4)
 
     def unmatched(own: MatchSession, side: Side) -> tuple[list[Written], dict[str, Tally]]:
         states = states_of(own, side)
         explained = evidence.fork(own)
         nearest_candidates.search(own, side)
-        headway.made("evidence", 0.2)
+        progress.made("evidence", 0.2)
         explained.unmatched(side)
-        headway.made("evidence", 0.1)
+        progress.made("evidence", 0.1)
         return explained.written, states
 
     with ExitStack() as stack:
@@ -174,36 +186,36 @@ def _write(
         for own in sessions.values():
             stack.callback(own.close)
         pool = stack.enter_context(ThreadPoolExecutor(min(session.threads, 1 + len(SIDES))))
-        # Matches come last: they are the work that can be divided among all who are free by then.
+        # Matches come last: this work can be divided among all free threads.
         asked = {side: pool.submit(unmatched, own, side) for side, own in sessions.items()}
         pairs_written = pool.submit(matched)
         found = {side: each.result() for side, each in asked.items()}
         pairs_written.result()
     rest = [each for written, _ in found.values() for each in written]
     states = {side: counted for side, (_, counted) in found.items()}
-    return _rules_facts(session, carried), (*evidence.written, *rest), states
+    return _rules_facts(session, executed), (*evidence.written, *rest), states
 
 
 @dataclass(frozen=True)
-class Carried:
-    """A rule that was carried out: its pairs, or the name of the table of its groups."""
+class ExecutedRule:
+    """An executed rule: its pairs, or the name of the table of its groups."""
 
     rule: RulePlan
     found: pa.Table | str
     seconds: float
 
 
-def carry_out(
-    session: MatchSession, rules: Sequence[RulePlan], headway: Headway | None = None
-) -> list[Carried]:
-    """The rules in turn, each on what the ones before it left."""
+def execute_rules(
+    session: MatchSession, rules: Sequence[RulePlan], progress: MatchProgress | None = None
+) -> list[ExecutedRule]:
+    """Executes the rules in order, each on the rows that earlier rules left."""
     found = []
     for rule in rules:
         began = time.monotonic()
         room = one_to_one if rule.cardinality == "1:1" else many_to_many
-        found.append(Carried(rule, room.match(session, rule), time.monotonic() - began))
-        if headway is not None:
-            headway.made("match", 1 / len(rules))
+        found.append(ExecutedRule(rule, room.match(session, rule), time.monotonic() - began))
+        if progress is not None:
+            progress.made("match", 1 / len(rules))
     return found
 
 
@@ -215,30 +227,34 @@ def find_unmatched(session: MatchSession, side: Side) -> None:
 
 
 def write_matched(
-    session: MatchSession, evidence: Evidence, carried: Sequence[Carried]
+    session: MatchSession, evidence: Evidence, executed: Sequence[ExecutedRule]
 ) -> tuple[RuleFacts, ...]:
-    """The evidence of what rules matched, and their facts; who is in doubt is known at the end."""
-    _write_matched(evidence, carried)
-    return _rules_facts(session, carried)
+    """Writes the evidence of matched rows, and the rules' facts; ambiguous rows are known at the
+    end.
+    """
+    _write_matched(evidence, executed)
+    return _rules_facts(session, executed)
 
 
-def _write_matched(evidence: Evidence, carried: Sequence[Carried]) -> None:
-    for each in carried:
+def _write_matched(evidence: Evidence, executed: Sequence[ExecutedRule]) -> None:
+    for each in executed:
         if isinstance(each.found, str):
             evidence.groups(each.rule, each.found)
         else:
             evidence.pairs(each.rule, each.found)
 
 
-def _rules_facts(session: MatchSession, carried: Sequence[Carried]) -> tuple[RuleFacts, ...]:
+def _rules_facts(session: MatchSession, executed: Sequence[ExecutedRule]) -> tuple[RuleFacts, ...]:
     settled = {side: _settled(session, side) for side in SIDES}
-    return tuple(_rule_facts(session, each, settled) for each in carried)
+    return tuple(_rule_facts(session, each, settled) for each in executed)
 
 
 def _rule_facts(
-    session: MatchSession, carried: Carried, settled: Mapping[Side, Mapping[tuple[str, int], Tally]]
+    session: MatchSession,
+    executed: ExecutedRule,
+    settled: Mapping[Side, Mapping[tuple[str, int], Tally]],
 ) -> RuleFacts:
-    rule, found = carried.rule, carried.found
+    rule, found = executed.rule, executed.found
     if isinstance(found, str):
         (matches,) = session.row(f"SELECT count(DISTINCT gid) FROM {found}")
     else:
@@ -255,13 +271,13 @@ def _rule_facts(
         tallies["right"],
         0,
         0,
-        round(carried.seconds, 3),
+        round(executed.seconds, 3),
         largest_suggestions.largest_of(session, rule, found) if isinstance(found, str) else (),
     )
 
 
 def doubts(session: MatchSession, side: Side) -> dict[int, int]:
-    """How many rows are ambiguous in the end, by the number of the rule that found them so."""
+    """The number of ambiguous rows by the number of the rule that marked them."""
     return dict(
         session.rows(
             f"SELECT rule, count(*) FROM {side}_ambiguous"
@@ -284,7 +300,7 @@ def with_doubts(
 
 
 def states_of(session: MatchSession, side: Side) -> dict[str, Tally]:
-    """Each row's state, counted anew from the rows themselves: what conservation is checked on."""
+    """The rows of each state, counted again from the rows, for the conservation check."""
     found = {}
     for state in OPEN:
         rows = f"{session.open_rows(side)} WHERE row_id IN (SELECT row_id FROM {side}_{state})"
@@ -324,7 +340,7 @@ def _amount(session: MatchSession, side: Side) -> str:
 
 
 def total(amounts: Sequence[Decimal | None]) -> Decimal | None:
-    """Exact: the everyday decimal context would round at 28 digits. Of nothing, nothing."""
+    """Exact: the default decimal context would round at 28 digits. None for no rows."""
     given = [each for each in amounts if each is not None]
     with localcontext(prec=100):
         return sum(given, Decimal(0)) if given else None

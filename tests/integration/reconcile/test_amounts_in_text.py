@@ -49,7 +49,7 @@ def match(
     rules = [{"name": "only", "conditions": conditions}]
     recipe = Recipe.model_validate({"name": "test", "sources": sources, "rules": rules})
     made = plan.make(
-        recipe, {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+        recipe, {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
     )
     resources, evidence = Resources("500MB", 1, folder / "temp"), folder / "evidence"
     if count == 1:

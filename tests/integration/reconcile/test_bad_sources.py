@@ -52,7 +52,7 @@ def match(folder: Path, left: str | bytes, **options: Any) -> Facts:
     (folder / "right.csv").write_text(GOOD)
     wanted = recipe(folder, options)
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -138,7 +138,7 @@ def test_what_one_rule_cannot_read_is_counted_though_another_can(
         }
     )
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -177,7 +177,7 @@ def test_what_a_filter_cannot_read_is_counted_and_named_though_its_row_is_left_o
     }
     wanted = recipe(tmp_path, options)
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, tmp_path / "temp")
     work, when = tmp_path / "evidence", "2026-01-01 00:00:00Z"
@@ -229,7 +229,7 @@ def test_a_text_too_long_for_similarity_is_counted_and_named(
         {"name": "long", "sources": {"left": left, "right": right}, "rules": [rule]}
     )
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -245,7 +245,7 @@ def matched(folder: Path, left: Source, right: Source, **rule: Any) -> list[dict
         {"name": "100%", "sources": {"left": left, "right": right}, "rules": [{"name": "r"} | rule]}
     )
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, folder / "temp")
     kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -309,7 +309,7 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
         }
     )
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, tmp_path / "temp")
     facts = kernel.match(made, tmp_path / "evidence", resources, "2026-01-01 00:00:00Z")
@@ -320,7 +320,7 @@ def test_a_date_filters_points_in_time_by_their_day_in_the_recipes_zone(tmp_path
 def test_a_column_that_comes_late_in_json_lines_is_there(tmp_path: Path) -> None:
     lines = ['{"id": "1"}'] * 30_000 + ['{"id": "2", "note": "x", "amount": 0.1}']
     (tmp_path / "left.jsonl").write_text("\n".join(lines) + "\n")
-    seen = source_planning.look(
+    seen = source_planning.inspect_files(
         Source(uri=str(tmp_path / "left.jsonl"), primary_key=("id",)), "left"
     )
     assert seen.types == {"id": "VARCHAR", "note": "VARCHAR", "amount": "VARCHAR"}

@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Storage]
 
 def look(uri: str, storage: Storage) -> Input:
     source = Source.model_validate({"uri": uri, "primary_key": ["id"]})
-    return source_planning.look(source, "left", storage=storage)
+    return source_planning.inspect_files(source, "left", storage=storage)
 
 
 def test_a_file_that_has_changed_since_it_was_looked_at_is_told(place: tuple[str, Storage]) -> None:
@@ -85,7 +85,7 @@ def test_a_look_within_bounds_asks_no_object_by_itself(s3_server: S3Server) -> N
     storage, url = s3_server.storage, f"s3://{s3_server.create()}/rows.csv"
     storage.write_text(url, "id\n1\n")
     source = Source.model_validate({"uri": url, "primary_key": ["id"]})
-    (mark,) = native_files.look(source, storage=storage, bounds=Bounds()).marks
+    (mark,) = native_files.inspect_files(source, storage=storage, bounds=Bounds()).marks
     assert set(mark) == {"file", "bytes", "modified"}
 
 
@@ -130,7 +130,7 @@ def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
         "rules": [{"name": "r", "conditions": [condition]}],
     }
     recipe = Recipe.model_validate(document)
-    inputs = {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+    inputs = {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
 
     def match(_: object, __: object, made: Plan, work: Path, *___: object) -> Facts:
         found = kernel.match(made, work / "evidence", Resources("200MB", 1, work / "t"), str(WHEN))
@@ -141,14 +141,14 @@ def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
     monkeypatch.setattr(execute, "_match", match)
     folder = tmp_path / "out"
 
-    def carry_out() -> None:
+    def execute_recipe() -> None:
         nobody = cast(Any, None)
         execute.match(nobody, recipe, inputs, folder, Limits(), lambda *_: None, WHEN)
 
     if not changes:
-        carry_out()
+        execute_recipe()
         assert (folder / "metadata.json").exists()
         return
     with pytest.raises(Unavailable, match=r"rows\.csv has changed while it was read"):
-        carry_out()
+        execute_recipe()
     assert not [each for each in folder.rglob("*") if each.is_file()]

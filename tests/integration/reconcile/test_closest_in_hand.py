@@ -50,7 +50,7 @@ def test_the_evidence_is_that_of_sql(
     rows = {side: made_up(random.Random(f"{side} {keys}"), keys) for side in SIDES}
     seen: list[bool] = []
 
-    def search(*given: Any, **options: Any) -> list[nearest_in_arrays.Seen] | None:
+    def search(*given: Any, **options: Any) -> list[nearest_in_arrays.NearestCandidates] | None:
         found = in_hand(*given, **options)
         seen.append(found is not None)
         return found
@@ -132,7 +132,7 @@ def evidence(folder: Path, rules: list[dict[str, Any]], rows: dict[Any, Rows]) -
     for each in SIDES:
         path = folder / f"{each}.parquet"
         pq.write_table(pa.Table.from_pylist(rows[each], schema), path)
-        inputs[each] = native_files.seen("parquet", [File(str(path), path.stat().st_size)])
+        inputs[each] = native_files.file_input("parquet", [File(str(path), path.stat().st_size)])
     made = plan.make(Recipe.model_validate(document), inputs)
     resources = Resources("500MB", 2, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")

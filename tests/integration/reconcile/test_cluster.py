@@ -29,7 +29,7 @@ from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
 from kalla.reconcile.plan import plan
 from kalla.reconcile.recipe.model import SIDES, Recipe
-from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.runs.execute import execute_recipe
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import direct_reads, source_planning
 from kalla.reconcile.sources.source_planning import Limits
@@ -182,7 +182,7 @@ def test_evidence_made_where_nothing_is_shared_is_that_of_one_machine(
     local = invoices_and_payments(bank, str(tmp_path / "invoices"), with_password=bool(password))
     recipe = invoices_and_payments(bank, join(bucket, "invoices"), with_password=bool(password))
     killer = Killer(spark_cluster)
-    done = carry_out(
+    done = execute_recipe(
         session,
         recipe,
         url,
@@ -237,7 +237,9 @@ def test_a_recipe_of_sql_needs_no_shared_folder(
         statement = str(document["match_sql"]).format(least=least)
         recipe = Recipe.model_validate(document | {"match_sql": statement})
         url = join(bucket, str(least))
-        done = carry_out(session, recipe, url, Limits("500MB", 1, storage=storage), lambda *_: None)
+        done = execute_recipe(
+            session, recipe, url, Limits("500MB", 1, storage=storage), lambda *_: None
+        )
         assert done.facts.sides["left"].states["matched"].rows == matched
         assert verify(url, storage).holds
 
@@ -300,7 +302,10 @@ def in_one_bucket(recipe: Recipe, folder: Path) -> Facts:
         source_planning.connector(source, "right", "UTC") as connector,
         direct_reads.open_input(connector, recipe, "right", Limits()) as right,
     ):
-        inputs = {"left": source_planning.look(recipe.sources.left, "left"), "right": right}
+        inputs = {
+            "left": source_planning.inspect_files(recipe.sources.left, "left"),
+            "right": right,
+        }
         made = plan.make(recipe, {side: inputs[side] for side in SIDES})
         resources = Resources("500MB", 1, folder / "temp")
         return kernel.match(made, folder / "one", resources, "2026-01-01 00:00:00Z")

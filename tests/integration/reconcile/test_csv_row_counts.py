@@ -29,7 +29,7 @@ SHORT = ["1,a,10.00", "2,b,20.00"]
 def counted(path: Path, encoding: str = "utf-8") -> int:
     """The rows as a match would load them."""
     fields: dict[str, Any] = {"uri": str(path), "primary_key": ["id"]}
-    seen = source_planning.look(
+    seen = source_planning.inspect_files(
         Source.model_validate(fields | {"csv": {"encoding": encoding}}), "left"
     )
     with opened(LOCAL) as connection:

@@ -20,7 +20,7 @@ from kalla.reconcile import kernel
 from kalla.reconcile.partitioned import shuffle
 from kalla.reconcile.plan import plan
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
-from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.runs.execute import execute_recipe
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_progress import FETCHING
 from kalla.reconcile.sources import direct_reads, inspection, source_planning
@@ -103,7 +103,7 @@ def run(
     sides = ({"partition_key": "id"}, {"consistency": "snapshot", "max_parallel_chunks": 3})
     wanted = recipe(url, *({"read": read, **side} for side in sides), **how)
     folder.mkdir()
-    carry_out(session, wanted, folder, limits, lambda *_: None)
+    execute_recipe(session, wanted, folder, limits, lambda *_: None)
     text = (folder / "metadata.json").read_text()
     assert (urlsplit(url).password or "no password") not in text
     metadata: dict[str, Any] = json.loads(text)
@@ -155,7 +155,7 @@ def test_sql_sees_the_same_values_of_a_direct_table_as_of_a_staged_one(
     for read in ("staged", "direct"):
         (tmp_path / read).mkdir()
         wanted = recipe(bank, *({"read": read, **side} for side in sides), match_sql=sql)
-        carry_out(session, wanted, tmp_path / read, LIMITS, lambda *_: None)
+        execute_recipe(session, wanted, tmp_path / read, LIMITS, lambda *_: None)
         found[read] = json.loads((tmp_path / read / "metadata.json").read_text())
     assert digests(found["direct"]) == digests(found["staged"])
     states = [found[read]["sources"]["left"]["states"] for read in found]
@@ -196,7 +196,9 @@ def test_a_match_that_fetches_its_tables_tells_each_slice(bank: str, tmp_path: P
             )
         resources = Resources("500MB", 2, tmp_path / "temp")
         made = plan.make(wanted, inputs)
-        kernel.match(made, tmp_path / "e", resources, "2026-01-01 00:00:00Z", told=told.append)
+        kernel.match(
+            made, tmp_path / "e", resources, "2026-01-01 00:00:00Z", progress_callback=told.append
+        )
     slices = sum(len(each.slices) for each in inputs.values())
     fetched = FETCHING["fetch"]
     assert slices > 4
@@ -245,7 +247,7 @@ def test_a_table_that_is_not_read_in_one_snapshot_says_so_in_its_mark(
     grant = "GRANT SELECT (id, memo, ref, amount) ON payments TO {}"
     with PostgresShelf(bank).clerk(grant) as clerk:  # who may read it all, but not lock it
         wanted = recipe(bank, {}, {"uri": clerk})
-        carry_out(session, wanted, tmp_path, LIMITS, lambda *_: None)
+        execute_recipe(session, wanted, tmp_path, LIMITS, lambda *_: None)
     (mark,) = json.loads((tmp_path / "metadata.json").read_text())["sources"]["right"]["marks"]
     assert (mark["table"], mark["snapshot"]) == ("public.payments", None)
     assert mark["read_from"] < mark["read_to"]

@@ -409,7 +409,7 @@ def test_to_load_counts_for_more_of_a_match_where_a_side_is_text(tmp_path: Path)
         made = plan.make(recipe(), {"left": left, "right": kept["right"]})
         resources = Resources("500MB", 1, tmp_path / "temp")
         folder = tmp_path / f"of {left.format}"
-        kernel.match(made, folder, resources, "2026-01-01 00:00:00Z", told=told.append)
+        kernel.match(made, folder, resources, "2026-01-01 00:00:00Z", progress_callback=told.append)
         assert told[-1] == pytest.approx(100)
         return told[2]  # after both sides
 

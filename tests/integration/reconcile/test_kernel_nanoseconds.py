@@ -39,7 +39,7 @@ def match(folder: Path, left: list[Any], right: list[Any], **how: Any) -> Facts:
         {"name": "t", "sources": sources, "rules": [rule], "time_zone": zone}
     )
     made = plan.make(
-        recipe, {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+        recipe, {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, folder / "temp")
     return kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")

@@ -235,7 +235,7 @@ def test_a_side_that_cannot_be_explained_fails_the_match(
 
     def fail(
         session: MatchSession, side: Side, **options: bool
-    ) -> list[nearest_in_arrays.Seen] | None:
+    ) -> list[nearest_in_arrays.NearestCandidates] | None:
         if side == failing:
             session.run("SELECT * FROM nowhere")
         return search(session, side, **options)

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from kalla.errors import InvalidInput, Permanent
 from kalla.reconcile.recipe.model import Recipe
-from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.runs.execute import execute_recipe
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.reconcile.user_sql import match_sql
 from kalla.settings import Spark as SparkSettings
@@ -70,7 +70,7 @@ class Desk:
         out = self.folder / f"out-{self.runs}"
         out.mkdir()
         limits = Limits(memory="500MB", threads=1)
-        carry_out(self.session, recipe, out, limits, lambda *_: None)
+        execute_recipe(self.session, recipe, out, limits, lambda *_: None)
         return Evidence(out)
 
 

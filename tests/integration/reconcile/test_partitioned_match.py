@@ -250,7 +250,7 @@ def test_files_whose_columns_differ_in_type_are_one_source_in_any_number_of_buck
     document = {"name": "test", "sources": sides, "rules": [{"name": "r", "conditions": [REF]}]}
     wanted = Recipe.model_validate(document)
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     found = [told(match(made, tmp_path / str(count), count)) for count in (1, 3, 7)]
     assert found[0]["rows"]["matched"] == 60
@@ -270,7 +270,7 @@ def test_a_delta_table_whose_older_files_lack_a_column_is_read_in_buckets(tmp_pa
     }
     wanted = Recipe.model_validate(document)
     made = plan.make(
-        wanted, {side: source_planning.look(wanted.sources[side], side) for side in SIDES}
+        wanted, {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     )
     found = [told(match(made, tmp_path / str(count), count)) for count in (1, 3)]
     assert found[0]["rows"]["matched"] == 2

@@ -22,7 +22,7 @@ from tests.pairs_of_sources import PAIRS, Document, bank_and_ledger
 def matched(recipe: Recipe, folder: Path) -> int:
     """Rows of both sides that a recipe matches."""
     made = plan.make(
-        recipe, {side: source_planning.look(recipe.sources[side], side) for side in SIDES}
+        recipe, {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
     )
     resources = Resources("500MB", 1, folder / "temp")
     facts = kernel.match(made, folder / "evidence", resources, "2026-01-01 00:00:00Z")

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from kalla.errors import Permanent
 from kalla.reconcile.recipe.model import Recipe
-from kalla.reconcile.runs.execute import Run, carry_out
+from kalla.reconcile.runs.execute import Run, execute_recipe
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.settings import Spark as SparkSettings
 from kalla.spark.session import connect
@@ -92,7 +92,7 @@ def run(
     session: SparkSession, wanted: Recipe, folder: Path
 ) -> tuple[Run, dict[str, Any], list[Any]]:
     told: list[Any] = []
-    done = carry_out(
+    done = execute_recipe(
         session,
         wanted,
         folder,
@@ -146,7 +146,7 @@ def test_a_work_folder_that_an_executor_does_not_see_fails_the_run(
 
     source = invoices(tmp_path)
     with pytest.raises(Permanent, match=r"let storage.evidence be on S3, or a folder"):
-        carry_out(
+        execute_recipe(
             session, recipe(source, source), folder, Limits("500MB", 1, buckets=buckets), hide
         )
     assert not (folder / "metadata.json").exists()

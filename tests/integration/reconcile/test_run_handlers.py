@@ -13,7 +13,7 @@ from kalla.errors import InvalidInput
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Source
 from kalla.reconcile.runs import handlers
-from kalla.reconcile.runs.handlers import Exec, Ground, StagePlan
+from kalla.reconcile.runs.handlers import Exec, HandlerDependencies, StagePlan
 from kalla.reconcile.sources import source_planning
 from kalla.settings import Settings
 from kalla.spark.session import SparkSessions
@@ -41,7 +41,7 @@ sources:
 rules:
   - {{name: r, conditions: [{{left: id, op: eq, right: id}}]}}
 """
-    ground = Ground(
+    ground = HandlerDependencies(
         settings_here, SparkSessions(settings_here.spark), lambda _: SecretStr(at.password or "")
     )
     (first, *_), _ = handlers.first_jobs(parsing.read(text))
@@ -60,7 +60,9 @@ def test_a_match_of_csv_files_knows_about_how_many_rows_it_has(tmp_path: Path) -
     def expected(left: Path, right: Path) -> int:
         given = {"left": left, "right": right}
         inputs = {
-            side: source_planning.look(Source(uri=str(given[side]), primary_key=("id",)), side)
+            side: source_planning.inspect_files(
+                Source(uri=str(given[side]), primary_key=("id",)), side
+            )
             for side in SIDES
         }
         return handlers.rows_expected(inputs, LOCAL)

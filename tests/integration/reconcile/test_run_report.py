@@ -234,7 +234,7 @@ def test_what_may_let_values_be_read_is_told_beside_them(tmp_path: Path) -> None
 
     amounts, days = troubles("plain")
     assert amounts.endswith("such as '900,00': csv.decimal is \",\" where that is the decimal sign")
-    assert days.endswith("such as '01.05.2026': csv.date_format tells how dates are written")
+    assert days.endswith("such as '01.05.2026': set csv.date_format to the format of the dates")
     (tmp_path / "left.csv").write_text("id;amount;day\n1;1.900,00;01.05.2026\n")
     amounts, _ = troubles("grouped", decimal=",")
     assert amounts.endswith("csv.decimal what comes behind them")

@@ -46,13 +46,13 @@ def test_compressed_files_are_read_by_their_endings(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(ROWS)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(ROWS))
     (tmp_path / "c.CSV.ZST").write_bytes(zstd(ROWS))
-    seen = source_planning.look(source(tmp_path), "left")
+    seen = source_planning.inspect_files(source(tmp_path), "left")
     assert seen.format == "csv"
     assert seen.types == {"id": "VARCHAR", "ref": "VARCHAR"}
     assert read(seen) == sorted(READ * 3)
     assert source_columns.columns_of(source(tmp_path / "b.csv.gz")) == {"id": "text", "ref": "text"}
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(b'{"id": 1}\n{"id": 2}\n'))
-    assert read(source_planning.look(source(tmp_path / "rows.jsonl.gz"), "left")) == [
+    assert read(source_planning.inspect_files(source(tmp_path / "rows.jsonl.gz"), "left")) == [
         ("1",),
         ("2",),
     ]
@@ -65,7 +65,7 @@ def test_lines_in_quotes_are_no_rows_wherever_a_reader_begins(tmp_path: Path, pa
     content = ("id,note,amount\n" + f'1,"{lines}",5\n' * 750).encode()
     file = tmp_path / ("rows.csv.gz" if packed else "rows.csv")
     file.write_bytes(gzip.compress(content, 1) if packed else content)
-    seen = source_planning.look(source(file), "left")
+    seen = source_planning.inspect_files(source(file), "left")
     assert seen.in_one_place
     assert read(seen) == [("1", lines, "5")] * 750
 
@@ -86,26 +86,26 @@ def test_only_where_there_are_quotes_is_a_file_read_in_one_place(
 ) -> None:
     file = tmp_path / "rows.csv"
     file.write_bytes(content.encode())
-    assert source_planning.look(source(file), "left").in_one_place is expected
+    assert source_planning.inspect_files(source(file), "left").in_one_place is expected
 
 
 def test_a_tsv_is_separated_by_tabs_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\tref\n1\ta\n2\tb\n")
-    assert read(source_planning.look(source(tmp_path / "a.tsv"), "left")) == READ
+    assert read(source_planning.inspect_files(source(tmp_path / "a.tsv"), "left")) == READ
     (tmp_path / "b.tsv").write_bytes(ROWS)
     commas = source(tmp_path / "b.tsv", csv={"delimiter": ","})
-    assert read(source_planning.look(commas, "left")) == READ
+    assert read(source_planning.inspect_files(commas, "left")) == READ
 
 
 def test_every_file_has_a_mark(tmp_path: Path) -> None:
     for name in ("a.csv", "deep/b.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(ROWS)
-    seen = source_planning.look(source(tmp_path), "left")
+    seen = source_planning.inspect_files(source(tmp_path), "left")
     assert [mark["file"] for mark in seen.marks] == list(seen.files)
     assert [mark["bytes"] for mark in seen.marks] == [len(ROWS)] * 2
     os.utime(tmp_path / "a.csv", (1, 1))
-    assert source_planning.look(source(tmp_path), "left").marks != seen.marks
+    assert source_planning.inspect_files(source(tmp_path), "left").marks != seen.marks
 
 
 def test_a_file_that_has_several_names_is_read_once_and_the_others_are_noted(
@@ -116,11 +116,11 @@ def test_a_file_that_has_several_names_is_read_once_and_the_others_are_noted(
     (tmp_path / "c.csv").hardlink_to(tmp_path / "b.csv")
     (tmp_path / "d.csv").write_bytes(ROWS)
     for pattern in ("", "*.csv", "**/*.csv"):
-        seen = source_planning.look(source(tmp_path / pattern), "left")
+        seen = source_planning.inspect_files(source(tmp_path / pattern), "left")
         assert [Path(each).name for each in seen.files] == ["b.csv", "d.csv"]
         (note,) = seen.notes
         assert note.endswith("other names of files that are read: a-latest.csv, c.csv")
-    alone = source_planning.look(source(tmp_path / "*latest.csv"), "left")
+    alone = source_planning.inspect_files(source(tmp_path / "*latest.csv"), "left")
     assert (read(alone), alone.notes) == (READ, ())
 
 
@@ -129,8 +129,8 @@ def test_a_folder_of_several_formats_is_refused_unless_the_recipe_chooses(tmp_pa
     parquet(tmp_path / "b.parquet", id=[7])
     (tmp_path / "README.txt").write_text("about")
     with pytest.raises(InvalidInput, match=r"several formats .*a\.csv.*b\.parquet"):
-        source_planning.look(source(tmp_path), "left")
-    seen = source_planning.look(source(tmp_path, format="parquet"), "left")
+        source_planning.inspect_files(source(tmp_path), "left")
+    seen = source_planning.inspect_files(source(tmp_path, format="parquet"), "left")
     assert read(seen) == [(7,)]
     (note,) = seen.notes
     assert "left out" in note
@@ -143,8 +143,10 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(ROWS)
     told = r"Cannot tell the format of .*part-0.*\. Supported: CSV, .*\. Set format"
     with pytest.raises(InvalidInput, match=told):
-        source_planning.look(source(tmp_path), "left")
-    assert read(source_planning.look(source(tmp_path, format="csv"), "left")) == sorted(READ * 2)
+        source_planning.inspect_files(source(tmp_path), "left")
+    assert read(source_planning.inspect_files(source(tmp_path, format="csv"), "left")) == sorted(
+        READ * 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,13 +188,13 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInput, match=rf"sources\.left\.uri.*{name}.*{why}"):
-        source_planning.look(source(tmp_path / name), "left")
+        source_planning.inspect_files(source(tmp_path / name), "left")
 
 
 def test_numbers_in_json_keep_every_digit(tmp_path: Path) -> None:
     lines = b'{"id": 0.30000000000000004}\n{"id": 123456789012345678901234567890}\n{"id": "1.10"}\n'
     (tmp_path / "rows.jsonl").write_bytes(lines)
-    found = read(source_planning.look(source(tmp_path / "rows.jsonl"), "left"))
+    found = read(source_planning.inspect_files(source(tmp_path / "rows.jsonl"), "left"))
     assert found == [("0.30000000000000004",), ("1.10",), ("123456789012345678901234567890",)]
 
 
@@ -222,7 +224,9 @@ def test_digits_in_a_text_and_numbers_that_a_float_keeps_are_no_fault(
     tmp_path: Path, line: bytes, read_as: str
 ) -> None:
     (tmp_path / "rows.jsonl").write_bytes(line + b"\n")
-    assert read(source_planning.look(source(tmp_path / "rows.jsonl"), "left")) == [(read_as,)]
+    assert read(source_planning.inspect_files(source(tmp_path / "rows.jsonl"), "left")) == [
+        (read_as,)
+    ]
 
 
 def test_beside_a_number_that_needs_many_zeros_other_values_are_what_they_were(
@@ -232,16 +236,18 @@ def test_beside_a_number_that_needs_many_zeros_other_values_are_what_they_were(
               b'{"a": [1, "x"]}', b"123456789012345678901234567890")  # fmt: skip
     lines = b"".join(b'{"id": %d, "a": %s}\n' % each for each in enumerate(values))
     (tmp_path / "plain.jsonl").write_bytes(lines)
-    wanted = read(source_planning.look(source(tmp_path / "plain.jsonl"), "left"))
+    wanted = read(source_planning.inspect_files(source(tmp_path / "plain.jsonl"), "left"))
     (tmp_path / "rows.jsonl").write_bytes(lines + b'{"id": 99, "a": 0.00001}\n{"id": 999}\n')
-    found = read(source_planning.look(source(tmp_path / "rows.jsonl"), "left"))
+    found = read(source_planning.inspect_files(source(tmp_path / "rows.jsonl"), "left"))
     assert found == sorted([*wanted, ("99", "0.00001"), ("999", None)], key=str)
 
 
 @pytest.mark.parametrize("mark", [b"\xff\xfe", b""], ids=["with mark", "without"])
 def test_utf_16_is_read(tmp_path: Path, mark: bytes) -> None:
     (tmp_path / "rows.csv").write_bytes(mark + '"id",ref\n1,ä\n'.encode("utf-16-le"))
-    seen = source_planning.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
+    seen = source_planning.inspect_files(
+        source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left"
+    )
     assert list(seen.types) == ["id", "ref"]
     assert read(seen) == [("1", "ä")]
 
@@ -249,19 +255,23 @@ def test_utf_16_is_read(tmp_path: Path, mark: bytes) -> None:
 def test_utf_16_of_the_other_order_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"\xfe\xff" + "id,ref\n1,ä\n".encode("utf-16-be"))
     with pytest.raises(InvalidInput, match="high byte first"):
-        source_planning.look(source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left")
+        source_planning.inspect_files(
+            source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left"
+        )
 
 
 @pytest.mark.parametrize("header", [True, False])
 def test_a_byte_order_mark_is_no_part_of_a_value(tmp_path: Path, header: bool) -> None:
     (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbf" + (ROWS if header else b"1,a\n2,b\n"))
-    seen = source_planning.look(source(tmp_path / "rows.csv", csv={"header": header}), "left")
+    seen = source_planning.inspect_files(
+        source(tmp_path / "rows.csv", csv={"header": header}), "left"
+    )
     assert read(seen) == READ
 
 
 def test_a_null_byte_in_a_value_is_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"id,ref\n1,a\0b\n2,b\n")
-    seen = source_planning.look(source(tmp_path / "rows.csv"), "left")
+    seen = source_planning.inspect_files(source(tmp_path / "rows.csv"), "left")
     assert read(seen) == [("1", "a\0b"), ("2", "b")]
 
 
@@ -269,7 +279,7 @@ def test_other_columns_in_one_of_many_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(ROWS)
     (tmp_path / "b.csv").write_text("id,reference\n")
     with pytest.raises(InvalidInput, match=r"b\.csv has other columns than .*a\.csv"):
-        source_planning.look(source(tmp_path), "left")
+        source_planning.inspect_files(source(tmp_path), "left")
 
 
 def test_places_that_cannot_be_read_are_refused_with_their_field() -> None:
@@ -280,7 +290,7 @@ def test_places_that_cannot_be_read_are_refused_with_their_field() -> None:
         ("/no/such/*.csv", "holds no file"),
     ):
         with pytest.raises(InvalidInput, match=rf"sources\.right\.uri: .*{why}"):
-            source_planning.look(source(uri), "right")
+            source_planning.inspect_files(source(uri), "right")
 
 
 @pytest.mark.parametrize(
@@ -295,7 +305,7 @@ def test_a_line_that_cannot_be_read_is_told_in_a_few_words(
     tmp_path: Path, content: bytes, why: str
 ) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
-    seen = source_planning.look(source(tmp_path / "rows.csv"), "left")
+    seen = source_planning.inspect_files(source(tmp_path / "rows.csv"), "left")
     with opened(LOCAL) as connection, pytest.raises(duckdb.Error) as raised:
         connection.execute(f"SELECT count(*), max(ref) FROM {scan(seen)}").fetchall()
     told = of_reading(raised.value, "the left source", seen.files)

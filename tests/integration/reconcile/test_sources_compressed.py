@@ -35,7 +35,7 @@ def flipped(content: bytes) -> bytes:
 
 def look(uri: Path | str, storage: Storage = LOCAL, **fields: Any) -> None:
     given = Source.model_validate({"uri": str(uri), "primary_key": ["id"]} | fields)
-    source_planning.look(given, "left", storage=storage)
+    source_planning.inspect_files(given, "left", storage=storage)
 
 
 CSV = b"id,amount\n" + LINES

@@ -83,7 +83,7 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     write(place, FIRST, mode="overwrite", partition_by=["day", "place"])
     more = FIRST.append_column("note", pa.array(["n"] * 3)).slice(0, 1)
     write(place, more, mode="append", schema_mode="merge")
-    seen = source_planning.look(source(uri), "left", storage=storage)
+    seen = source_planning.inspect_files(source(uri), "left", storage=storage)
     assert seen.format == "delta"
     assert seen.rows == 4
     assert seen.types == {
@@ -100,13 +100,13 @@ def test_a_delta_table_is_its_current_version_with_its_partition_columns(place: 
     assert seen.marks[0] == {"table": uri, "version": 3}
     assert source_columns.columns_of(source(uri), storage=storage)["amount"] == "decimal"
     with pytest.raises(InvalidInput, match="set format: delta"):
-        source_planning.look(source(uri, format="parquet"), "left", storage=storage)
+        source_planning.inspect_files(source(uri, format="parquet"), "left", storage=storage)
 
 
 def test_a_delta_table_without_partitions_is_its_files(place: Place) -> None:
     uri, storage = place
     write(place, FIRST)
-    seen = source_planning.look(source(uri, format="delta"), "left", storage=storage)
+    seen = source_planning.inspect_files(source(uri, format="delta"), "left", storage=storage)
     assert seen.relation is None
     assert [row[0] for row in read(seen, storage)] == [1, 2, 3]
 
@@ -114,7 +114,7 @@ def test_a_delta_table_without_partitions_is_its_files(place: Place) -> None:
 def test_a_delta_table_without_rows_has_its_columns(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
     DeltaTable.create(uri, pa.schema({"id": pa.int64(), "amount": AMOUNT}))
-    seen = source_planning.look(source(uri), "left")
+    seen = source_planning.inspect_files(source(uri), "left")
     assert (seen.rows, seen.types) == (0, {"id": "BIGINT", "amount": "DECIMAL(12,2)"})
     assert read(seen, LOCAL) == []
 
@@ -132,13 +132,13 @@ def test_a_delta_table_that_lost_a_file_names_it(tmp_path: Path, statistics: boo
     (lost,) = folder.glob("*.parquet")
     lost.unlink()
     with pytest.raises(InvalidInput, match=rf"sources\.left\.uri: .*{lost.name}.*cannot be read"):
-        source_planning.look(source(str(folder)), "left")
+        source_planning.inspect_files(source(str(folder)), "left")
 
 
 def test_a_folder_without_a_log_is_no_delta_table(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id\n1\n")
     with pytest.raises(InvalidInput, match="holds no Delta table"):
-        source_planning.look(source(str(tmp_path), format="delta"), "left")
+        source_planning.inspect_files(source(str(tmp_path), format="delta"), "left")
 
 
 STRANGE = "a b [c] q?x#y ü"
@@ -165,11 +165,11 @@ def test_a_delta_table_is_one_whatever_signs_are_in_its_name(place: Place) -> No
     uri, storage = stale(place)
     asked = [uri] if storage.s3 else [uri, Path(uri).as_uri()]
     for each in asked:
-        seen = source_planning.look(source(each), "left", storage=storage)
+        seen = source_planning.inspect_files(source(each), "left", storage=storage)
         assert (seen.format, seen.rows) == ("delta", 1)
         assert [row[0] for row in read(seen, storage)] == [9]
     with pytest.raises(InvalidInput, match="set format: delta"):
-        source_planning.look(source(uri, format="parquet"), "left", storage=storage)
+        source_planning.inspect_files(source(uri, format="parquet"), "left", storage=storage)
 
 
 @pytest.mark.parametrize("below", ["", "/*.parquet", "/**"])
@@ -177,16 +177,16 @@ def test_files_are_not_taken_from_below_a_delta_table(place: Place, below: str) 
     uri, storage = stale(place)
     folder = uri.rpartition("/")[0].replace("[", "[[]") + "/*" if below else uri.rpartition("/")[0]
     with pytest.raises(InvalidInput, match=r"uri: .*/table is a Delta table: name it itself"):
-        source_planning.look(source(folder + below), "left", storage=storage)
+        source_planning.inspect_files(source(folder + below), "left", storage=storage)
 
 
 def test_a_folder_of_a_delta_table_is_no_source_but_a_file_of_it_is(place: Place) -> None:
     uri, storage = place
     write(place, FIRST, partition_by=["id"])
     with pytest.raises(InvalidInput, match=r"a table is a Delta table: name it itself"):
-        source_planning.look(source(join(uri, "id=1")), "left", storage=storage)
+        source_planning.inspect_files(source(join(uri, "id=1")), "left", storage=storage)
     (file,) = storage.files(join(uri, "id=1"))
-    assert source_planning.look(source(file.url), "left", storage=storage).rows == 1
+    assert source_planning.inspect_files(source(file.url), "left", storage=storage).rows == 1
 
 
 def test_an_escape_in_the_name_of_a_delta_table_leads_to_no_other(place: Place) -> None:
@@ -196,11 +196,13 @@ def test_an_escape_in_the_name_of_a_delta_table_leads_to_no_other(place: Place) 
     if storage.s3 is None:
         write_deltalake(str(Path(uri).with_name("made")), rows((9, JAN, "z", "9.50")))
         Path(uri).with_name("made").rename(other)
-        assert [row[0] for row in read(source_planning.look(source(other), "left"), storage)] == [9]
+        assert [
+            row[0] for row in read(source_planning.inspect_files(source(other), "left"), storage)
+        ] == [9]
         return
     storage.write_text(join(other, "_delta_log", "0.json"), "{}")
     with pytest.raises(InvalidInput, match=r"a%20table cannot be read: its name holds an escape"):
-        source_planning.look(source(other), "left", storage=storage)
+        source_planning.inspect_files(source(other), "left", storage=storage)
 
 
 def relogged(folder: Path, change: Callable[[dict[str, Any]], None]) -> str:
@@ -270,7 +272,7 @@ def test_what_the_files_of_a_delta_table_do_not_show_is_refused(tmp_path: Path) 
     ):
         uri = relogged(tmp_path / change.__name__, change)
         with pytest.raises(InvalidInput, match=rf"sources\.left\.uri: the Delta table .*{why}"):
-            source_planning.look(source(uri), "left")
+            source_planning.inspect_files(source(uri), "left")
 
 
 def test_deletion_vectors_that_may_be_but_are_not_are_no_obstacle(tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_deletion_vectors_that_may_be_but_are_not_are_no_obstacle(tmp_path: Path
             action["protocol"] = feature("deletionVectors")
 
     uri = relogged(tmp_path / "table", allowed)
-    assert source_planning.look(source(uri), "left").rows == 3
+    assert source_planning.inspect_files(source(uri), "left").rows == 3
 
 
 @pytest.mark.parametrize("path", ["../secrets.parquet", "a/../../x.parquet", "/etc/x.parquet"])
@@ -290,4 +292,4 @@ def test_a_delta_log_does_not_lead_out_of_its_table(tmp_path: Path, path: str) -
 
     uri = relogged(tmp_path / "table", elsewhere)
     with pytest.raises(InvalidInput, match="names a file outside of it"):
-        source_planning.look(source(uri), "left")
+        source_planning.inspect_files(source(uri), "left")

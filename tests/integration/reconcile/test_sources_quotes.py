@@ -29,7 +29,7 @@ def test_lines_in_quotes_are_no_rows_beside_a_quote_in_a_value(
     lines = "1,2,3\n" * 2_000
     file = tmp_path / "rows.csv"
     file.write_text('id,note,amount\n0,5" pipe,3\n' + f'1,"{lines}",5\n' * 750, encoding)
-    found = read(source_planning.look(source(file, csv={"encoding": encoding}), "left"))
+    found = read(source_planning.inspect_files(source(file, csv={"encoding": encoding}), "left"))
     assert found == [("0", '5" pipe', "3")] + [("1", lines, "5")] * 750
 
 

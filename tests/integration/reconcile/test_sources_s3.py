@@ -19,7 +19,7 @@ from kalla.cli.main import application
 from kalla.errors import InvalidInput, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Recipe, Source
-from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.runs.execute import execute_recipe
 from kalla.reconcile.sources import source_columns, source_planning
 from kalla.reconcile.sources.native_files import demand_unchanged
 from kalla.reconcile.sources.scanning.duckdb_files import opened
@@ -65,7 +65,7 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
         ("what [1]?.parquet", [("4", "d")]),
         ("*.parquet", [("4", "d")]),
     ):
-        seen = source_planning.look(source(join(bucket, pattern)), "left", storage=storage)
+        seen = source_planning.inspect_files(source(join(bucket, pattern)), "left", storage=storage)
         assert read(seen, storage) == wanted, pattern
         assert all(file.startswith(bucket) for file in seen.files)
         assert [mark["file"] for mark in seen.marks] == list(seen.files)
@@ -74,7 +74,7 @@ def test_files_folders_and_patterns_are_read(storage: Storage, bucket: str, tmp_
     with pytest.raises(
         InvalidInput, match=r"sources\.left\.uri: there is no bucket nowhere-at-all"
     ):
-        source_planning.look(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
+        source_planning.inspect_files(source("s3://nowhere-at-all/a.csv"), "left", storage=storage)
 
 
 def test_the_command_line_reads_s3_by_its_settings(
@@ -129,7 +129,7 @@ def test_a_run_reads_both_sides_from_s3_and_tells_no_key(
     given = SparkSettings(remote=spark_server.remote, token=SecretStr(spark_server.token))
     session = connect(given)
     try:
-        done = carry_out(session, recipe, tmp_path, limits, lambda *_: None)
+        done = execute_recipe(session, recipe, tmp_path, limits, lambda *_: None)
     finally:
         session.stop()
     assert done.facts.sides["left"].states["matched"].rows == 1
@@ -146,7 +146,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_that_may_pass(
 ) -> None:
     url = join(bucket, "rows.csv")
     storage.write_text(url, "id\n1\n")
-    seen = source_planning.look(source(url), "left", storage=storage)
+    seen = source_planning.inspect_files(source(url), "left", storage=storage)
     with opened(storage) as connection:
         assert connection.execute(f"SELECT count(*) FROM {scan(seen)}").fetchall() == [(1,)]
         storage.write_text(url, "id\n1\n2\n")
@@ -164,10 +164,10 @@ def test_of_a_bucket_that_keeps_versions_a_mark_tells_which_was_read(
     keep_versions(bucket, s3_server.settings)
     url, storage = join(bucket, "rows.csv"), s3_server.storage
     storage.write_text(url, "id\n1\n")
-    first = source_planning.look(source(bucket), "left", storage=storage)
+    first = source_planning.inspect_files(source(bucket), "left", storage=storage)
     demand_unchanged(first, storage)
     storage.write_text(url, "id\n1\n")
-    second = source_planning.look(source(bucket), "left", storage=storage)
+    second = source_planning.inspect_files(source(bucket), "left", storage=storage)
     ((one,), (other,)) = first.marks, second.marks
     assert one["etag"] == other["etag"]
     assert None not in {one["version"], other["version"]}
@@ -176,4 +176,4 @@ def test_of_a_bucket_that_keeps_versions_a_mark_tells_which_was_read(
         demand_unchanged(first, storage)
     storage.remove(url)
     with pytest.raises(InvalidInput, match="holds no file"):
-        source_planning.look(source(bucket), "left", storage=storage)
+        source_planning.inspect_files(source(bucket), "left", storage=storage)

@@ -33,7 +33,7 @@ def write(path: Path, **columns: Any) -> Path:
 
 
 def look(uri: Path) -> Input:
-    return source_planning.look(Source(uri=str(uri), primary_key=("id",)), "left")
+    return source_planning.inspect_files(Source(uri=str(uri), primary_key=("id",)), "left")
 
 
 def amounts(seen: Input) -> list[Any]:

@@ -27,7 +27,7 @@ def source(path: Path, **options: Any) -> Source:
 
 
 def rows_of(given: Source) -> tuple[dict[str, str], list[tuple[Any, ...]]]:
-    seen = native_files.look(given)
+    seen = native_files.inspect_files(given)
     return dict(seen.types), duckdb.execute(f"SELECT * FROM {scan(seen)}").fetchall()
 
 
@@ -129,12 +129,12 @@ def test_files_that_are_no_workbook_are_refused_in_a_sentence(
     monkeypatch.setattr(workbooks, "LARGEST_UNPACKED", 1 << 19)
     make(tmp_path / "rows.xlsx")
     with pytest.raises(InvalidInput, match=message):
-        native_files.look(source(tmp_path / "rows.xlsx"))
+        native_files.inspect_files(source(tmp_path / "rows.xlsx"))
 
 
 def test_a_bank_export_is_read_without_its_preamble_and_its_sum() -> None:
     csv = {"delimiter": ";", "encoding": "windows-1252", "skip": 3, "footer": 1}
-    seen = native_files.look(source(EXAMPLES / "bank-export.csv", csv=csv))
+    seen = native_files.inspect_files(source(EXAMPLES / "bank-export.csv", csv=csv))
     assert list(seen.types)[-3:] == ["Währung", "Saldo", "Währung_2"]
     assert any("3 lines of bank-export.csv above the header" in note for note in seen.notes)
     assert any("Summe;;126 Umsätze" in note for note in seen.notes)

@@ -15,7 +15,7 @@ from kalla.errors import Unavailable
 from kalla.local import ports
 from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.admission import SourceDocument
-from kalla.reconcile.registry.timed_inspection import Look
+from kalla.reconcile.registry.timed_inspection import SourceInspector
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
 from kalla.storage import LOCAL
@@ -203,7 +203,7 @@ async def test_a_source_that_never_answers_is_given_up() -> None:
         released.wait(60)
         return SecretStr("")
 
-    look = Look(LOCAL, resolve, seconds=0.05)
+    look = SourceInspector(LOCAL, resolve, seconds=0.05)
     source = SourceDocument(uri="postgresql://127.0.0.1:1/x", table="t", password="secret://x")
     try:
         with pytest.raises(Unavailable, match="did not answer within"):
@@ -217,7 +217,7 @@ async def test_a_source_that_never_answers_is_given_up() -> None:
 async def test_a_look_at_a_locked_table_ends_at_the_database_too(site: Site) -> None:
     """Or a few of them would hold all the threads that there are for looks."""
     source = await _registered(site, "bank")
-    look = replace(Look.of(site.settings), seconds=0.2)
+    look = replace(SourceInspector.of(site.settings), seconds=0.2)
 
     async def waiting() -> int:
         found = await site.one(
@@ -237,7 +237,7 @@ async def test_a_look_at_a_locked_table_ends_at_the_database_too(site: Site) -> 
             return await waiting() == 0
 
         await until(at_rest, "the looks to end", 30)
-    assert (await Look.of(site.settings).reach(source)).reachable
+    assert (await SourceInspector.of(site.settings).reach(source)).reachable
 
 
 def test_a_look_at_files_that_takes_too_long_is_interrupted() -> None:

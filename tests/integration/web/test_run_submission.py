@@ -10,7 +10,7 @@ import pytest
 
 from kalla.local import ports
 from kalla.reconcile.registry import entries, timed_inspection
-from kalla.reconcile.registry.timed_inspection import Look, Seen
+from kalla.reconcile.registry.timed_inspection import InspectedColumns, SourceInspector
 from kalla.work.state import jobs
 from tests.web_kit import Site
 
@@ -115,7 +115,7 @@ async def test_while_others_are_looked_at_a_recipe_is_saved_and_run_without(
         submitted = await client.post("/api/runs", json={"recipe": recipe()})
     assert (saved.status_code, submitted.status_code) == (201, 201), submitted.text
     assert saved.json()["notes"] == [
-        "the columns were not checked: too many recipes are being looked at: try again in a moment"
+        "the columns were not checked: too many recipes are being checked: try again in a moment"
     ]
 
 
@@ -123,9 +123,9 @@ async def test_while_others_are_looked_at_a_recipe_is_saved_and_run_without(
 async def test_a_run_names_the_version_it_used_whatever_is_saved_meanwhile(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Look.wanted
+    look = SourceInspector.columns_for
 
-    async def slow(self: Look, *asked: Any) -> Seen:
+    async def slow(self: SourceInspector, *asked: Any) -> InspectedColumns:
         seen = await look(self, *asked)
         async with site.database.transaction() as connection:
             text = json.dumps(recipe(description="two"))
@@ -134,7 +134,7 @@ async def test_a_run_names_the_version_it_used_whatever_is_saved_meanwhile(
 
     async with site.client("operator") as client:
         await client.post("/api/recipes", json=recipe(description="one"))
-        monkeypatch.setattr(Look, "wanted", slow)
+        monkeypatch.setattr(SourceInspector, "columns_for", slow)
         run = (await client.post("/api/runs", json={"recipe_id": "bank"})).json()
     assert run["recipe_version"] == 1
     assert "description: one" in run["recipe"]

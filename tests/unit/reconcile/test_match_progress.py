@@ -9,7 +9,14 @@ import pytest
 
 from kalla.errors import Cancelled
 from kalla.reconcile.session import match_progress
-from kalla.reconcile.session.match_progress import FETCHING, OF_TEXTS, SQL, STAGES, Account, Headway
+from kalla.reconcile.session.match_progress import (
+    FETCHING,
+    OF_TEXTS,
+    SQL,
+    STAGES,
+    Account,
+    MatchProgress,
+)
 from kalla.storage import LOCAL
 from tests.waiting import until
 
@@ -17,7 +24,7 @@ from tests.waiting import until
 @pytest.mark.parametrize("stages", [STAGES, OF_TEXTS, FETCHING], ids=["files", "texts", "tables"])
 def test_stages_add_up_to_a_hundred_parts(stages: dict[str, int]) -> None:
     told: list[float] = []
-    made = Headway(told.append, stages)
+    made = MatchProgress(told.append, stages)
     for stage in stages:
         made.made(stage, 0.25)
         made.made(stage, 0.75)
@@ -31,8 +38,8 @@ def test_what_is_written_is_passed_on_while_the_match_goes_on(
 ) -> None:
     monkeypatch.setattr(match_progress, "_BETWEEN_LOOKS", 0.01)
     told: list[float] = []
-    tell = match_progress.told_in(str(tmp_path / "reached"), LOCAL)
-    with match_progress.followed(str(tmp_path / "reached"), LOCAL, told.append):
+    tell = match_progress.progress_file(str(tmp_path / "reached"), LOCAL)
+    with match_progress.follow_progress_file(str(tmp_path / "reached"), LOCAL, told.append):
         tell(12.5)
         until(lambda: told == [12.5], "the first number")
     assert told == [12.5]
@@ -40,8 +47,8 @@ def test_what_is_written_is_passed_on_while_the_match_goes_on(
 
 def test_what_was_written_last_is_told_at_the_end(tmp_path: Path) -> None:
     told: list[float] = []
-    with match_progress.followed(str(tmp_path / "reached"), LOCAL, told.append):
-        match_progress.told_in(str(tmp_path / "reached"), LOCAL)(100)
+    with match_progress.follow_progress_file(str(tmp_path / "reached"), LOCAL, told.append):
+        match_progress.progress_file(str(tmp_path / "reached"), LOCAL)(100)
     assert told == [100]
     assert [path.name for path in tmp_path.iterdir()] == ["reached"]
 
@@ -50,10 +57,10 @@ def test_a_job_that_was_taken_away_ends_the_waiting(tmp_path: Path) -> None:
     def cancelled(_: float) -> None:
         raise Cancelled("by a person")
 
-    match_progress.told_in(str(tmp_path / "reached"), LOCAL)(1)
+    match_progress.progress_file(str(tmp_path / "reached"), LOCAL)(1)
     with (
         pytest.raises(Cancelled, match="by a person"),
-        match_progress.followed(str(tmp_path / "reached"), LOCAL, cancelled),
+        match_progress.follow_progress_file(str(tmp_path / "reached"), LOCAL, cancelled),
     ):
         pass
 
@@ -62,10 +69,10 @@ def test_a_match_that_fails_says_why_itself(tmp_path: Path) -> None:
     def broken(_: float) -> None:
         raise ValueError("nobody listens")
 
-    match_progress.told_in(str(tmp_path / "reached"), LOCAL)(1)
+    match_progress.progress_file(str(tmp_path / "reached"), LOCAL)(1)
     with (
         pytest.raises(Cancelled, match="the reason"),
-        match_progress.followed(str(tmp_path / "reached"), LOCAL, broken),
+        match_progress.follow_progress_file(str(tmp_path / "reached"), LOCAL, broken),
     ):
         raise Cancelled("the reason")
 

@@ -39,7 +39,7 @@ def test_a_doubled_dollar_sign_is_no_parameter() -> None:
     [
         ("{}", {}, "sources.left.uri", "uses the parameter `x`, which is not declared"),
         ("{x: {}}", {}, "sources.left.uri", "needs the parameter `x`, which has no value"),
-        ("{x: {}}", {"x": "a", "y": "b"}, "parameters.y", "is given a value but is not declared"),
+        ("{x: {}}", {"x": "a", "y": "b"}, "parameters.y", "has a value but is not declared"),
         ("{x: {type: number}}", {"x": "a"}, "parameters.x", "must be a number"),
         ("{x: {type: date}}", {"x": "2026-02-30"}, "parameters.x", "must be a date"),
         ("{x: {default: 5}}", {}, "parameters.x.default", "must be text"),

@@ -253,13 +253,13 @@ def test_what_is_missing_is_answered_with_an_example() -> None:
         " rules: [{name: '', conditions: [{op: fuzzy, left: a}]}, {name: b, conditions: []}]}"
     )
     assert {field: each.suggestion for field, each in told.items()} == {
-        "name": "any words that tell it from others",
+        "name": "any text that identifies it",
         "sources.left.uri": "a path, s3://…, postgresql://… or source://NAME",
         "sources.left.primary_key":
             "name the columns that identify a row, such as primary_key: [id]",
         "sources.right": "such as {uri: invoices.csv, primary_key: [id]}",
         "parameters.x": "such as {type: number, default: 0.01}",
-        "rules[0].name": "any words that tell it from others",
+        "rules[0].name": "any text that identifies it",
         "rules[0].conditions[0].right": "name a column",
         "rules[0].conditions[0].threshold": "such as 0.9",
         "rules[1].conditions": "such as [{left: ref, op: eq, right: ref}]",
@@ -325,7 +325,7 @@ def test_what_is_wrong_with_sql_is_told_before_anything_runs() -> None:
          "select it once, AS right_shipment_id"),
     ]  # fmt: skip
     assert said("SELECT l.*, l.total AS order_id, 1 AS shipment_id FROM left_src l") == [
-        ("the left primary key order_id stands more than once in its result", "order_id",
+        ("the left primary key order_id occurs more than once in its result", "order_id",
          "select it once, AS left_order_id"),
     ]  # fmt: skip
     # Of the right side nobody knows the columns: its key may be among them.

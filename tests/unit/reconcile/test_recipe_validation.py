@@ -34,7 +34,7 @@ def test_a_path_may_hold_brackets() -> None:
 
 
 def test_a_recipe_has_either_rules_or_sql() -> None:
-    assert told(recipe(match_sql="SELECT 1")) == {"match_sql": "cannot stand beside rules"}
+    assert told(recipe(match_sql="SELECT 1")) == {"match_sql": "cannot be combined with rules"}
     assert list(told(recipe(rules=[]))) == ["rules"]
     assert list(told(recipe(rules=[], match_sql=" "))) == ["match_sql"]
     assert told(recipe(rules=[], match_sql="SELECT 1")) == {}

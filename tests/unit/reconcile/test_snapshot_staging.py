@@ -11,7 +11,7 @@ import pytest
 
 from kalla.errors import Cancelled, Permanent
 from kalla.reconcile.runs import handlers
-from kalla.reconcile.runs.handlers import Ground, StagePlan
+from kalla.reconcile.runs.handlers import HandlerDependencies, StagePlan
 from kalla.spark.connectors.connector import Slice
 from kalla.spark.staging import Staged
 from kalla.work.handler import Context
@@ -57,7 +57,7 @@ def stage_all(
         return Staged(f"{part.number}.parquet", 10, 100, "")
 
     monkeypatch.setattr(handlers, "place", place)
-    plan = StagePlan(Ground(cast(Any, None), cast(Any, Sessions()), cast(Any, None)))
+    plan = StagePlan(HandlerDependencies(cast(Any, None), cast(Any, Sessions()), cast(Any, None)))
     context = context or Context()
     return plan._stage_all(cast(Job, None), context, kernel, PARTS, at_once, {"side": "left"})
 

@@ -37,7 +37,7 @@ from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input, Plan
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side, Source
-from kalla.reconcile.runs.execute import carry_out
+from kalla.reconcile.runs.execute import execute_recipe
 from kalla.reconcile.sources import inspection, source_planning
 from kalla.reconcile.sources.source_planning import Limits
 from kalla.redaction import scrub
@@ -115,7 +115,7 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
         # What is wrong with a source is said before Spark takes its time to start.
         for side in SIDES:
             if not source_planning.is_staged(recipe.sources[side]):
-                source_planning.look(recipe.sources[side], side, storage=limits.storage)
+                source_planning.inspect_files(recipe.sources[side], side, storage=limits.storage)
         with bar(words=12) as progress:
             start = progress.add_task("start Spark", total=1)
             with private_spark(brief=recipe.match_sql is None) as session:
@@ -126,7 +126,7 @@ def reconcile(recipe: Recipe, output: str | None) -> Report:
                     shown = "stage" if name == "stage" else "match"
                     progress.update(tasks[shown], completed=done, total=of)
 
-                carry_out(session, recipe, evidence, limits, tell, Vault(settings).resolve)
+                execute_recipe(session, recipe, evidence, limits, tell, Vault(settings).resolve)
     return run_report.of_evidence(url, storage)
 
 
@@ -175,7 +175,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     inputs = {
         side: source_planning.preview(recipe, side, resolve=resolve)
         if source_planning.is_staged(recipe.sources[side])
-        else source_planning.look(recipe.sources[side], side, storage=limits.storage)
+        else source_planning.inspect_files(recipe.sources[side], side, storage=limits.storage)
         for side in SIDES
     }
     rows = {side: inspection.estimate(inputs[side], limits.storage) for side in SIDES}

@@ -1,1 +1,1 @@
-"""Evidence: written by a match; opened, searched, compared and told of afterwards."""
+"""Evidence: written by a match; read, searched, compared and reported afterwards."""

@@ -26,7 +26,7 @@ def mark_ambiguous_pairs(
 def mark_ambiguous_keys(
     session: MatchSession, rule: RulePlan, side: Side, other: Side, which: str
 ) -> None:
-    """Rows whose key was not looked into: all of the other side in that key are candidates."""
+    """Rows whose key was not searched: all rows of the other side with that key are candidates."""
     same = conjunction([f"t.{name} = k.{name}" for name in group_columns(rule)])
     mine, theirs = (
         f"SELECT t.row_id, k.kid FROM {each}_grouped t JOIN kids k ON {same}"

@@ -61,10 +61,10 @@ def solve(component: Component) -> Solution:
 
 
 class _Placing:
-    """The rows of one left class after the other find their places: among right classes, or out of
-    the assignment, which costs more than all distances together.
+    """Assigns the rows of each left class in turn: to right classes, or to none, which costs more
+    than all distances together.
 
-    Each goes by the cheapest way, on which it may push others from their places to other ones.
+    Each takes the cheapest path, which may move earlier rows to other places.
     Prices make every step of a way cost nothing or more, and those of the assignment nothing: that
     of a left class is what a place for it costs, that of a right one what there is off.
     """
@@ -105,11 +105,11 @@ class _Placing:
         ]
 
     def moving(self) -> set[int]:
-        """The classes whose part is not the same in every optimal assignment.
+        """The classes whose assignment is not the same in every optimum.
 
         Another optimum differs from this one by cycles of no cost, on which rows take the places of
-        others. One that is out takes the place of one that is in by way of the source; room is
-        given from one right class to another by way of the sink.
+        others. An unassigned row replaces an assigned one through the source; capacity moves
+        between right classes through the sink.
         """
         split = len(self.lefts)
         source = split + len(self.rights)

@@ -1,8 +1,7 @@
-"""What becomes of the classes of some keys, from the edges between them: which pairs of classes
-match, and which classes are in doubt.
+"""Decides the classes of some keys from the edges between them: which pairs of classes match, and
+which classes are ambiguous.
 
-However many edges there are, few are in hand at once; only those of components that have something
-to decide are looked at one by one.
+Only a few edges are in memory at once; only components with a choice are solved one by one.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def decide(session: MatchSession, kids: str, distances: Sequence[str], *, fifo: 
     lefts, rights = np.concatenate([lefts, pairs[:, 0]]), np.concatenate([rights, pairs[:, 1]])
     even = classes.rows[lefts] == classes.rows[rights]
     told = [classes.pairs(lefts[even], rights[even], "matched")]
-    # Of classes of unequal size nobody knows who is left over, unless rows have an order.
+    # With classes of unequal size the remaining rows are undetermined, unless rows have an order.
     lefts, rights = lefts[~even], rights[~even]
     if fifo:
         told.append(classes.pairs(lefts, rights, "fifo"))
@@ -85,7 +84,7 @@ def decide(session: MatchSession, kids: str, distances: Sequence[str], *, fifo: 
 
 
 def _read_classes(session: MatchSession, kids: str) -> _Classes:
-    """Those of keys that follow one another do so too."""
+    """Classes of consecutive keys are consecutive too."""
     sides = [
         session.columns(f"SELECT class, n FROM {side}_class WHERE {kids} ORDER BY class")
         for side in SIDES
@@ -98,7 +97,7 @@ def _read_classes(session: MatchSession, kids: str) -> _Classes:
 
 def _connect(session: MatchSession, classes: _Classes) -> npt.NDArray[np.int32]:
     """For each node the number of its component."""
-    # Here, where a crowded key needs it: it takes longer to import than most matches take.
+    # Imported only for contested keys: the import takes longer than most matches.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -115,7 +114,7 @@ def _connect(session: MatchSession, classes: _Classes) -> npt.NDArray[np.int32]:
 def _alone(
     labels: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_], split: int
 ) -> tuple[Nodes, Nodes]:
-    """Pairs of nodes, of components that are one edge each."""
+    """Pairs of nodes from components with a single edge."""
     lefts, rights = np.flatnonzero(chosen[:split]), np.flatnonzero(chosen[split:]) + split
     return lefts[np.argsort(labels[lefts])], rights[np.argsort(labels[rights])]
 

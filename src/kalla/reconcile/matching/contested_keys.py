@@ -1,8 +1,8 @@
 """Rows of 1:1 rules that have several partners, or a key of very many rows: solved exactly.
 
 They are first put into classes of interchangeable ones, so that a hot key with many equal rows is a
-single edge. Keys are looked at few at once, so that there are never more edges than can be held;
-what is too large is ambiguous and says so.
+single edge. Keys are processed in small batches, so that the edges fit in memory; a key that is too
+large becomes ambiguous with that reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kalla.reconcile.session.rule_sql import (
     value_columns,
 )
 
-# A key whose classes make more pairs than this is searched by its range, not pair by pair.
+# A key whose classes have more pairs than this is searched by range, not pair by pair.
 _HOT_PAIRS = 1_000_000
 _HOT_RANGE = 10_000_000  # pairs within its range, or so many for each of its classes
 _RANGE_A_CLASS = 4
@@ -35,7 +35,7 @@ _PAIRS_AT_ONCE = 5_000_000  # of keys that are not hot
 
 @dataclass(frozen=True)
 class _Keys:
-    """Some that follow one another, or a hot one alone."""
+    """Consecutive keys, or a single hot one."""
 
     first: int
     last: int
@@ -59,11 +59,11 @@ def solve(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
         if _find_edges(session, rule, keys):
             component_decisions.decide(session, keys.chosen, distances, fifo=rule.fifo)
             session.run("INSERT INTO solved FROM verdicts WHERE l + r >= 0")
-            _doubt_classes(session, rule)
+            _mark_ambiguous_classes(session, rule)
         else:
             too_large.append(keys.first)
     pairs = _pair_classes(session, rule, said)
-    _doubt_hot_keys(session, rule, too_large)
+    _mark_ambiguous_hot_keys(session, rule, too_large)
     for name in ("left_class", "right_class", "left_member", "right_member", "solved", "crowded"):
         session.run(f"DROP TABLE {name}")
     return pairs
@@ -133,7 +133,7 @@ def _find_edges(session: MatchSession, rule: RulePlan, keys: _Keys) -> bool:
 def _is_within(session: MatchSession, chosen: list[str], band: str) -> bool:
     """`within` (l, r): pairs of a hot key's classes by one range alone; whether these are all.
 
-    A range that nearly all rows share would be as dear as holding every row against every other.
+    A range that nearly all rows share would cost as much as comparing every pair.
     """
     (classes,) = session.row(f"SELECT count(*) FROM (FROM {' UNION ALL FROM '.join(chosen)})")
     most = max(_HOT_RANGE, _RANGE_A_CLASS * classes)
@@ -167,7 +167,7 @@ def _pair_classes(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
     )
 
 
-def _doubt_classes(session: MatchSession, rule: RulePlan) -> None:
+def _mark_ambiguous_classes(session: MatchSession, rule: RulePlan) -> None:
     """The rows of ambiguous classes, each with the first of its candidates."""
     for side, other in (SIDES, SIDES[::-1]):
         mine, theirs = ("l", "r") if side == "left" else ("r", "l")
@@ -203,8 +203,8 @@ def _doubt_classes(session: MatchSession, rule: RulePlan) -> None:
         )
 
 
-def _doubt_hot_keys(session: MatchSession, rule: RulePlan, kids: list[int]) -> None:
-    """Keys nobody looked into: all their rows, with the first of the whole other side."""
+def _mark_ambiguous_hot_keys(session: MatchSession, rule: RulePlan, kids: list[int]) -> None:
+    """Hot keys that were not searched: all their rows, with the first rows of the other side."""
     if not kids:
         return
     listed = ", ".join(map(str, kids))

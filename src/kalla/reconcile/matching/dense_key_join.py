@@ -1,5 +1,5 @@
-"""Pairs by address: where a rule's key is the primary key of a side, and these are whole numbers
-that lie close together, an array tells which row has a number. Nothing is hashed.
+"""Joins pairs by array index: where a rule's key is the primary key of a side, and its values are
+whole numbers in a dense range, an array maps each number to its row. Nothing is hashed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAR = 2**62
 _MOST_ROWS = 2**31
 _DIGITS = 19  # what the difference of two decimals of a word takes
 _FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
-_BATCH = 1 << 16  # rows: what is made of them stays in a cache
+_BATCH = 1 << 16  # rows: intermediate results stay in a processor cache
 
 Places = npt.NDArray[np.int32]
 Given = TypeVar("Given")
@@ -76,7 +76,7 @@ def join(session: MatchSession, rule: RulePlan, side: Side) -> pa.Table | None:
 
 
 def _admitted(session: MatchSession, rule: RulePlan, side: Side, known: Compared) -> Chosen:
-    """Which rows of a side the rule looks at."""
+    """The rows of a side that the rule reads."""
     if not is_bare(rule, side):
         chosen = np.zeros(session.row_status[side].rows, np.bool_)
         chosen[session.column(f"SELECT row_id FROM {session.rule_input(rule, side)}")] = True

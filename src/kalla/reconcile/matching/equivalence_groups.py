@@ -1,7 +1,7 @@
 """Which rows of a group rule share a key, where one may be equal to several that differ.
 
-A date in text is equal to every point in time of its day. Rows that are equal to the same ones are
-kin, and those are a group; what is equal to nobody is in none.
+A date in text is equal to every point in time of its day. Rows that are transitively equal form a
+group; a row that equals no other is in none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kalla.reconcile.session.rule_sql import conjunction, key_columns
 
 
 def group(session: MatchSession, rule: RulePlan) -> None:
-    """`{side}_grouped`: what a rule looks at, with what the rows of a group have in common."""
+    """`{side}_grouped`: the rule's input rows, with the columns that identify their group."""
     if not rule.normalized_key:
         for side in SIDES:
             session.run(f"CREATE OR REPLACE TEMP VIEW {side}_grouped AS SELECT * FROM {side}_rule")
@@ -47,7 +47,7 @@ def _connect(session: MatchSession, rule: RulePlan) -> None:
     (count,) = session.row("SELECT count(*) FROM left_keys")
     (others,) = session.row("SELECT count(*) FROM right_keys")
     size = count + others
-    # Here, where such a key needs it: it takes longer to import than most matches take.
+    # Imported only for such keys: the import takes longer than most matches.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -59,8 +59,9 @@ def _connect(session: MatchSession, rule: RulePlan) -> None:
 
 
 def _equal_keys(rule: RulePlan) -> str:
-    """Pairs of keys that are equal, each of their moments by itself or by its day: to hold all of
-    a day against each other would take too long."""
+    """Pairs of keys that are equal, each by its moment or by its day: comparing all values of a day
+    in pairs would take too long.
+    """
     plain = [f"l.{name} = r.{name}" for name in key_columns(rule) if not name.startswith("k")]
     ways = product(*((_instant(place), _day(place)) for place in rule.normalized_key))
     return " UNION ALL ".join(

@@ -1,9 +1,10 @@
-"""Which nodes of a directed graph lie on a cycle of at least three nodes, found in one pass each
-over its strongly connected parts and over their bridges.
+"""Finds the nodes of a directed graph on a cycle of at least three nodes, in one pass each over its
+strongly connected parts and over their bridges.
 
-There and back between two nodes is no cycle. Of a strongly connected part, seen without directions,
-every node that has an edge which is no bridge is on a cycle: its block is strongly connected too,
-and if all its ways led out and back by one neighbour each, the block would fall apart without it.
+Two nodes with edges both ways are not a cycle. Of a strongly connected part, seen without
+directions, every node with an edge that is not a bridge is on a cycle: its block is strongly
+connected too, and if all its paths went through one neighbour each, the block would not be
+connected without it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def on_cycles(ends: Sequence[Sequence[int]]) -> set[int]:
             if part[start] == part[end]:
                 near[start].add(end)
                 near[end].add(start)
-    return _beside_bridges(near)
+    return _on_non_bridges(near)
 
 
 def _strong_parts(ends: Sequence[Sequence[int]]) -> list[int]:
@@ -59,8 +60,8 @@ def _strong_parts(ends: Sequence[Sequence[int]]) -> list[int]:
     return part
 
 
-def _beside_bridges(near: Sequence[set[int]]) -> set[int]:
-    """The nodes of a graph without directions that have an edge which is no bridge."""
+def _on_non_bridges(near: Sequence[set[int]]) -> set[int]:
+    """The nodes of an undirected graph that have an edge which is not a bridge."""
     found: set[int] = set()
     seen = [-1] * len(near)
     low = [0] * len(near)

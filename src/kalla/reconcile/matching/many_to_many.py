@@ -1,4 +1,4 @@
-"""Rules that match groups of rows: several with several here, one with several in `splits`."""
+"""Rules that match groups of rows: several with several here, one with several in `one_to_many`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOT_TEXTS = 2_000_000  # where texts are compared by similarity, which takes tw
 
 
 def match(session: MatchSession, rule: RulePlan) -> str:
-    """Carry a group rule out. Returns the table of its groups, a line for each row in one."""
+    """Executes a group rule. Returns the table of its groups, a line for each row in one."""
     session.rule_input(rule, "left")
     session.rule_input(rule, "right")
     equivalence_groups.group(session, rule)
@@ -68,7 +68,7 @@ def _keep_pairs(session: MatchSession, rule: RulePlan, groups: str) -> None:
 
 
 def _keep_sums(session: MatchSession, rule: RulePlan, groups: str) -> None:
-    """What groups sum up to, and in which currency; kept now, as pairs are."""
+    """The sums of groups and their currency; stored now, like pairs."""
     if rule.sums is None:
         return
     scale = rule.sum_scale
@@ -126,8 +126,8 @@ def _match_many(session: MatchSession, rule: RulePlan, groups: str) -> None:
 def _find_agreeing(session: MatchSession, rule: RulePlan, keys: list[str]) -> None:
     """`left_part` and `right_part`: rows that agree with some row of the other side.
 
-    Rows alike in all that is compared agree with the same ones, so that kinds of rows are held
-    against each other; a key with too many kinds of them is not looked into.
+    Rows equal in all compared columns agree with the same rows, so distinct kinds of rows are
+    compared; a key with too many kinds is not searched.
     """
     compared = [place for place in rule.pair_checks if place != rule.sum_check]
     values = [f"v{place}" for place in (*rule.normalized_key, *compared)]

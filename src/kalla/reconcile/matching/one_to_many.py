@@ -1,7 +1,7 @@
 """Rules that match one row with several: whole groups, then subsets that add up.
 
-Whole groups are decided by DuckDB, and so is which keys are too large to look into; only the others
-come to Python.
+Whole groups are decided by DuckDB, and so are keys that are too large to search; only the others
+are solved in Python.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import conjunction, group_columns, same_key, unscaled
 from kalla.reconcile.sql import decimal_sums
 
-# More pairs than this under one key with several rows on the one side are not looked into.
+# More pairs than this under one key with several rows on the one side are not searched.
 _HOT_PAIRS = 1_000_000
 _FETCHED = 10_000  # rows at a time
 
 
 def match(session: MatchSession, rule: RulePlan, groups: str, one: Side) -> None:
-    """Carry the rule out for keys whose rows of side `one` are matched with several each."""
+    """Executes the rule for keys whose rows of side `one` match several rows each."""
     many = opposite(one)
     _number_keys(session, rule, one, many)
     _find_large(session, rule, one, many)
@@ -45,12 +45,12 @@ def match(session: MatchSession, rule: RulePlan, groups: str, one: Side) -> None
         _search_subsets(session, rule, one, many, findings)
     _search_together(session, rule, one, many, findings)
     _write(session, rule, groups, findings)
-    _doubt_large(session, rule, one, many)
+    _mark_ambiguous_large(session, rule, one, many)
 
 
 @dataclass
 class _Findings:
-    """What the searches in Python found, to be written at once."""
+    """Results of the searches in Python, written in one batch."""
 
     groups: list[tuple[int, str, int]] = field(
         default_factory=list
@@ -285,8 +285,8 @@ def _write(session: MatchSession, rule: RulePlan, groups: str, findings: _Findin
         )
 
 
-def _doubt_large(session: MatchSession, rule: RulePlan, one: Side, many: Side) -> None:
-    """What was too large to be looked into; only rows that count are in doubt, but for hot keys."""
+def _mark_ambiguous_large(session: MatchSession, rule: RulePlan, one: Side, many: Side) -> None:
+    """Marks rows of keys that were too large to search; only counting rows, except in hot keys."""
     hot = "m.kid IN (SELECT kid FROM kids WHERE hot)"
     large = "SELECT kid FROM large_kids"
     whole = f"NOT fits AND n > 1 AND counting > {session.plan.bounds.subset_rows}"

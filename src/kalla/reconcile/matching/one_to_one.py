@@ -1,4 +1,4 @@
-"""1:1 rules. Pairs whose rows have no other partner come from one join; the rest is a crowd."""
+"""1:1 rules. Pairs whose rows have no other partner come from one join; others are contested."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def match(session: MatchSession, rule: RulePlan) -> pa.Table:
     if hot or doubtful.any():
         row_ids = [np.concatenate([np.empty(0, np.int64), *each]) for each in _row_ids(pairs)]
         _set_aside(session, rule, [each[doubtful] for each in row_ids], hot)
-        solved = contested_keys.solve(session, rule, _said(session, rule))
+        solved = contested_keys.solve(session, rule, _pair_columns(session, rule))
         alone = pairs.filter(pa.array(~doubtful))
         alone = alone.select(solved.column_names).cast(solved.schema)
         pairs = pa.concat_tables([alone, solved])
@@ -59,7 +59,7 @@ def match(session: MatchSession, rule: RulePlan) -> pa.Table:
 def _by_side(
     session: MatchSession, work: Callable[[Side, list[RowIds]], Found], row_ids: Rows
 ) -> list[Found]:
-    """The same for each side, at the same time: what goes through all rows of one uses one core."""
+    """The same for each side, at the same time: a pass over all rows of one side uses one core."""
     with ThreadPoolExecutor(min(session.threads, len(SIDES))) as pool:
         return list(pool.map(work, SIDES, row_ids))
 
@@ -102,7 +102,7 @@ def _hashable_key(rule: RulePlan) -> list[str]:
 
 
 def _is_primary(session: MatchSession, rule: RulePlan, side: Side) -> bool:
-    """Whether a rule's key holds the primary key of a side, of which no two rows are alike."""
+    """Whether a rule's key holds the primary key of a side, so that its values are unique."""
     compared = {check.of(side).sql for check in rule.checks if check.is_key}
     primary = {value.sql for value in session.plan.sides[side].primary_key}
     return primary <= compared and session.ordinals.get(side) is False
@@ -118,20 +118,22 @@ def _by_address(session: MatchSession, rule: RulePlan) -> pa.Table | None:
 
 
 def _join(session: MatchSession, rule: RulePlan, hot: str) -> pa.Table:
-    """All pairs of rows that satisfy key and checks, but for hot keys."""
+    """All pairs of rows that satisfy key and checks, except in hot keys."""
     left, right = (session.rule_input(rule, side) for side in SIDES)
     checks = [rule.checks[place].holds for place in rule.pair_checks]
     condition = conjunction([*same_key(rule), *checks]) if key_columns(rule) else "false"
     cool = f"(SELECT * FROM {left} WHERE NOT ({hot}))" if hot else left
     return session.arrow(
-        f"SELECT l.row_id AS left_row_id, r.row_id AS right_row_id, {_said(session, rule)},"
+        f"SELECT l.row_id AS left_row_id, r.row_id AS right_row_id, {_pair_columns(session, rule)},"
         f" false AS interchangeable, false AS fifo"
         f" FROM {cool} l JOIN {right} r ON {condition}"
     )
 
 
-def _said(session: MatchSession, rule: RulePlan) -> str:
-    """What evidence needs of a pair: both primary keys, and by how much its checks were missed."""
+def _pair_columns(session: MatchSession, rule: RulePlan) -> str:
+    """The columns that evidence needs of a pair: both primary keys, and the differences of its
+    checks.
+    """
     keys = [
         f"{letter}.p{place} AS {letter}p{place}"
         for side, letter in zip(SIDES, "lr", strict=True)
@@ -150,7 +152,7 @@ def _row_ids(pairs: pa.Table) -> Rows:
 
 
 def _doubtful(session: MatchSession, pairs: pa.Table) -> npt.NDArray[np.bool_]:
-    """Which pairs have a row that is in another pair too: the others are a component each."""
+    """Pairs with a row that is also in another pair; each other pair is a component of its own."""
 
     def of_side(side: Side, parts: list[RowIds]) -> npt.NDArray[np.bool_] | None:
         rows = session.row_status[side].rows

@@ -1,7 +1,7 @@
-"""Which rows of a group add up to an amount: every way, counted, within a bound set beforehand.
+"""Finds the rows of a group that add up to an amount: counts all solutions, within a fixed bound.
 
-No way is looked at by itself. What can be said of all of them is read off the sums of two halves,
-or, for several amounts, off the sets of rows that each of them could have.
+Solutions are not enumerated: the result follows from the sums of two halves, or, for several
+amounts, from the sets of rows that each of them could have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 20  # pairs of sets
 
 @dataclass(frozen=True)
 class Found:
-    """What the search says: groups (of a one row, by its place) or rows that stay ambiguous."""
+    """The result of the search: groups (of a one row, by its place) or rows that stay ambiguous."""
 
     groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
     reason: Reason | None = None
@@ -106,7 +106,7 @@ def _ways(classes: Classes, fits: Ranges, kind: Any) -> tuple[int, set[int], boo
         (np.searchsorted(second, low - first), np.searchsorted(second, high - first, "right"))
         for low, high in fits
     ]
-    # To take nothing is no way.
+    # The empty subset does not count.
     ways = sum(int((end - start).sum()) for start, end in spans)
     ways -= any(low <= 0 <= high for low, high in fits)
     if not ways:

@@ -1,4 +1,4 @@
-"""Which sums fit an amount: whole numbers of the last place, worked out once for each amount."""
+"""The sums that fit an amount: in units of the last place, computed once for each amount."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class Fitting:
 def _allowed(
     bound: Decimal | None, percent: Decimal | None, scale: int
 ) -> tuple[Fraction, Fraction]:
-    """How far apart two values may be: so many last places, and such a part of the left one."""
+    """The allowed distance of two values: an absolute part in units, and a part relative to the
+    left one.
+    """
     if percent is not None:
         return Fraction(0), Fraction(percent) / 100
     return Fraction(bound or 0) * 10**scale, Fraction(0)

@@ -1,5 +1,5 @@
-"""What two groups come to whose sums do not fit: kept when their rule has had its turn, for what is
-said at the end of the rows that it left.
+"""Stores the sums of two groups that do not fit, after their rule has run, to explain their rows at
+the end.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def are_kept(plan: Plan) -> bool:
 
 
 def lay_out(session: MatchSession, side: Side) -> None:
-    """`{side}_shortfalls` (row_id, rule and what is said), which is there for all hands."""
+    """`{side}_shortfalls` (row_id, rule and what is said), shared by all forks."""
     columns = ", ".join(f"{name} VARCHAR" for name in _COLUMNS)
     session.run(f"CREATE TABLE IF NOT EXISTS {side}_shortfalls (row_id BIGINT, {columns})")
 
 
 def keep(session: MatchSession, rule: RulePlan, groups: str) -> None:
-    """For each row that a rule has left, and that agrees with one that it has left: what all such
-    rows of its key sum up to, on both sides."""
+    """For each unmatched row that agrees with another unmatched row: the sums of all such rows of
+    its key, on both sides.
+    """
     if rule.sum_bound is None:
         return
     keys = group_columns(rule) if rule.cardinality == "M:N" else ["kid"]
@@ -67,7 +68,7 @@ def _left(rule: RulePlan, side: Side, keys: list[str], groups: str) -> str:
     mine, theirs = (
         f"(SELECT row_id FROM {groups} WHERE side = '{each}')" for each in (side, opposite(side))
     )
-    if rule.cardinality == "M:N":  # a group goes as a whole
+    if rule.cardinality == "M:N":  # a group is settled as a whole
         shared = "".join(f"{name}, " for name in keys)
         units = unscaled("amount", rule.sum_scale)
         return (
@@ -86,7 +87,7 @@ def _same(keys: list[str], one: str, other: str) -> str:
 
 
 def handed_on(session: MatchSession, side: Side) -> str:
-    """Of a row `t`, all that is kept, as KIND."""
+    """All stored sums of a row `t`, as KIND."""
     if not are_kept(session.plan):
         return "NULL"
     lay_out(session, side)

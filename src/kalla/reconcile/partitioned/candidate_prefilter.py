@@ -1,6 +1,6 @@
-"""Of all rows of a side, the few that the search for closest candidates can come upon.
+"""Selects the few rows of a side that can be nearest candidates.
 
-In buckets nobody holds all of a side. What the rows that ask cannot be near to is left in its file.
+No task holds all of a side: rows that cannot be near any unmatched row are not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the tasks of a match in buckets found, and the facts of many as the facts of one."""
+"""The results of the tasks of a partitioned match, and how they combine into the facts of one
+match.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from kalla.reconcile.session.side_loading import Loaded, Unreadable
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartitionResult:
     """What a task found, or left for others."""
 
     rules: tuple[RuleFacts, ...] = ()
@@ -56,31 +58,35 @@ def _together(parts: Iterable[Unreadable]) -> Unreadable:
     )
 
 
-def states_of(outcomes: Sequence[Outcome], side: Side, loaded: Loaded) -> dict[str, Tally]:
-    told = [each.states[side] for each in outcomes if each.states is not None]
-    states = {state: kernel.added([each.get(state, Tally()) for each in told]) for state in STATES}
+def states_of(results: Sequence[PartitionResult], side: Side, loaded: Loaded) -> dict[str, Tally]:
+    tallies = [each.states[side] for each in results if each.states is not None]
+    states = {
+        state: kernel.added([each.get(state, Tally()) for each in tallies]) for state in STATES
+    }
     return states | {"filtered": kernel.filtered(loaded)}
 
 
-def rules_of(outcomes: Sequence[Outcome], rules: Sequence[RulePlan]) -> tuple[RuleFacts, ...]:
+def rules_of(
+    results: Sequence[PartitionResult], rules: Sequence[RulePlan]
+) -> tuple[RuleFacts, ...]:
     facts = []
     for rule in rules:
-        told = [each for outcome in outcomes for each in outcome.rules if each.name == rule.name]
+        tallies = [each for result in results for each in result.rules if each.name == rule.name]
         facts.append(
             replace(
-                told[0],
-                matches=sum(each.matches for each in told),
-                left=kernel.added([each.left for each in told]),
-                right=kernel.added([each.right for each in told]),
-                seconds=max(each.seconds for each in told),
+                tallies[0],
+                matches=sum(each.matches for each in tallies),
+                left=kernel.added([each.left for each in tallies]),
+                right=kernel.added([each.right for each in tallies]),
+                seconds=max(each.seconds for each in tallies),
                 suggested=largest_suggestions.largest(
-                    each for one in told for each in one.suggested
+                    each for one in tallies for each in one.suggested
                 ),
             )
         )
     doubts: dict[Side, dict[int, int]] = {side: {} for side in SIDES}
-    for outcome in outcomes:
-        for side, found in (outcome.doubts or {}).items():
+    for result in results:
+        for side, found in (result.doubts or {}).items():
             for number, count in found.items():
                 doubts[side][number] = doubts[side].get(number, 0) + count
     return kernel.with_doubts(facts, doubts)

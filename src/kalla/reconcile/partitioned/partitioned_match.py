@@ -1,7 +1,7 @@
 """The match in several buckets: rows are spread by a rule's key, each bucket is matched by itself.
 
-Rules of one key are one stage. What a stage leaves is spread anew by the key of the next. The
-evidence is that of one bucket, digest by digest; only its files are more.
+Rules of one key are one stage. Rows that a stage leaves are shuffled again by the next stage's key.
+The evidence has the same digests as that of one bucket; only the number of files differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from kalla.reconcile.evidence.writing.datasets import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
 from kalla.reconcile.matching import sum_mismatches
 from kalla.reconcile.partitioned import candidate_prefilter, shuffle, state_handoff
-from kalla.reconcile.partitioned.partition_results import Outcome, loaded_of, rules_of, states_of
+from kalla.reconcile.partitioned.partition_results import (
+    PartitionResult,
+    loaded_of,
+    rules_of,
+    states_of,
+)
 from kalla.reconcile.partitioned.shuffle import (
     Key,
     KeyTask,
@@ -50,7 +55,7 @@ _FEW_KEYS = 10_000_000
 
 
 class Place(Protocol):
-    """Runs a kernel on every task, somewhere; gives back what each found."""
+    """Runs a kernel for every task and returns their results."""
 
     def __call__(
         self, kernel: Callable[[Task], Found], tasks: Sequence[Task], /
@@ -59,7 +64,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """Rules that are carried out bucket by bucket, since they share a key."""
+    """Rules that run bucket by bucket, because they share a key."""
 
     key: Key
     rules: tuple[RulePlan, ...]
@@ -75,8 +80,8 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Asking:
-    """Some of a side's rows that are yet to be explained."""
+class UnmatchedBatch:
+    """Unmatched rows of a side that need an explanation."""
 
     side: Side
     number: int
@@ -99,7 +104,7 @@ def match(
 
 
 def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
-    """Neighbouring rules whose rows one spreading brings together; without a key, in one bucket."""
+    """Consecutive rules that one shuffle serves; without a key, in one bucket."""
     found: list[Stage] = []
     for rule in rules:
         key = Key.of(rule)
@@ -112,7 +117,7 @@ def stages(rules: Sequence[RulePlan], buckets: int) -> list[Stage]:
 
 def tasks_expected(rules: Sequence[RulePlan], buckets: int) -> int:
     """How many tasks a match has: each side is read by as many as there are buckets, then each
-    stage is matched and each side explained. Who looks at keys of many rows is found out later."""
+    stage is matched and each side explained. Tasks for keys with many rows are decided later."""
     return 2 * buckets + sum(stage.buckets for stage in stages(rules, buckets)) + 2
 
 
@@ -143,35 +148,35 @@ class _Match:
             )
 
         pieces = shuffle.pieces(self.plan, self.buckets, self.resources.storage)
-        read = place(_told(spread), pieces)
+        read = place(_error_text(spread), pieces)
         loaded = {side: loaded_of([each for each in read if each.side == side]) for side in SIDES}
         clock.lap("spread")
         ordinals = self._ordinals(place, read)
         for side, found in ordinals.items():
             loaded[side] = replace(loaded[side], doubled_keys=found.rows)
         clock.lap("keys")
-        outcomes: list[Outcome] = []
+        results: list[PartitionResult] = []
         waiting = _by_side((each.side, each.place) for each in read)
         for number, stage in enumerate(self.stages):
             tasks = [Bucket(each, waiting) for each in range(stage.buckets)]
 
-            def carry_out(task: Bucket, number: int = number) -> Outcome:
+            def carry_out(task: Bucket, number: int = number) -> PartitionResult:
                 return self.carry_out(number, task, ordinals if number == 0 else {})
 
-            came = place(_told(carry_out), tasks)
-            outcomes += came
+            came = place(_error_text(carry_out), tasks)
+            results += came
             waiting = _by_side(pair for each in came for pair in (each.left_over or {}).items())
         clock.lap("match")
         spread_out = _by_side((each.side, each.place) for each in read)
-        outcomes += self._explain_rest(place, outcomes, spread_out, ordinals)
+        results += self._explain_rest(place, results, spread_out, ordinals)
         clock.lap("closest")
         facts = Facts(
             {
-                side: SideFacts(loaded[side], states_of(outcomes, side, loaded[side]))
+                side: SideFacts(loaded[side], states_of(results, side, loaded[side]))
                 for side in SIDES
             },
-            rules_of(outcomes, self.plan.rules),
-            _that_count(outcomes),
+            rules_of(results, self.plan.rules),
+            _counted_files(results),
             clock.laps,
         )
         clock.lap("evidence")
@@ -192,7 +197,7 @@ class _Match:
             found: Sequence[dict[Side, str]] = [find(KeyTask(0, 1, places))]
         else:
             tasks = [KeyTask(number, self.buckets, places) for number in range(self.buckets)]
-            found = place(_told(find), tasks)
+            found = place(_error_text(find), tasks)
         doubled = {side: [each[side] for each in found if side in each] for side in SIDES}
         nulls = {each.side for each in read if each.null_keys}
         sides = [side for side in SIDES if doubled[side] or side in nulls]
@@ -200,11 +205,13 @@ class _Match:
         def number(side: Side) -> Ordinals:
             return shuffle.number(self.plan, side, doubled[side], work, self.resources)
 
-        return dict(zip(sides, place(_told(number), sides), strict=True))
+        return dict(zip(sides, place(_error_text(number), sides), strict=True))
 
     # Kernels
 
-    def carry_out(self, number: int, task: Bucket, ordinals: Mapping[Side, Ordinals]) -> Outcome:
+    def carry_out(
+        self, number: int, task: Bucket, ordinals: Mapping[Side, Ordinals]
+    ) -> PartitionResult:
         """One bucket of one stage."""
         stage, is_last = self.stages[number], number + 1 == len(self.stages)
         sides = {
@@ -216,7 +223,7 @@ class _Match:
                 shuffle.lay_out(session, sides[side].input, task.number)
                 state_handoff.restore(session, side, kept(self.plan, side), ordinals.get(side))
             evidence = self._evidence(session)
-            carried = kernel.carry_out(session, stage.rules)
+            carried = kernel.execute_rules(session, stage.rules)
             rules = kernel.write_matched(session, evidence, carried)
             suggested = self._write_suggested(session)
             if not is_last:
@@ -224,7 +231,7 @@ class _Match:
                 left_over = {
                     side: self._hand_on(session, side, self.stages[number + 1]) for side in SIDES
                 }
-                return Outcome(
+                return PartitionResult(
                     rules, tuple(evidence.written), states, None, left_over, None, suggested
                 )
             evidence.ambiguous()
@@ -232,7 +239,7 @@ class _Match:
             for side in SIDES:
                 kernel.find_unmatched(session, side)
                 lonely[side] = self._explain(session, evidence, side)
-            return Outcome(
+            return PartitionResult(
                 rules,
                 tuple(evidence.written),
                 {side: kernel.states_of(session, side) for side in SIDES},
@@ -246,7 +253,7 @@ class _Match:
             session.close()
 
     def _explain(self, session: MatchSession, evidence: Evidence, side: Side) -> int:
-        """Write the unmatched rows that this bucket can say all about; how many are left."""
+        """Writes the unmatched rows that this bucket can explain; returns how many are left."""
         if len(self.stages) == 1:
             nearest_candidates.search(session, side, by_value=False)
             session.run(f"CREATE TEMP TABLE {side}_everyone AS SELECT * FROM {side}_unmatched")
@@ -268,35 +275,35 @@ class _Match:
     def _explain_rest(
         self,
         place: Place,
-        outcomes: Sequence[Outcome],
+        results: Sequence[PartitionResult],
         spread_out: Mapping[Side, tuple[str, ...]],
         ordinals: Mapping[Side, Ordinals],
-    ) -> Sequence[Outcome]:
-        """The rows that only a look at all of the other side explains, some in each task."""
-        open_rows = _by_side(pair for each in outcomes for pair in (each.open_rows or {}).items())
-        suggested = _by_side(pair for each in outcomes for pair in (each.suggested or {}).items())
+    ) -> Sequence[PartitionResult]:
+        """Explains the rows that need all of the other side, some in each task."""
+        open_rows = _by_side(pair for each in results for pair in (each.open_rows or {}).items())
+        suggested = _by_side(pair for each in results for pair in (each.suggested or {}).items())
         tasks = []
         for side in SIDES:
-            asking = sum(each.lonely[side] for each in outcomes if each.lonely)
+            asking = sum(each.lonely[side] for each in results if each.lonely)
             of = min(self.buckets, -(-asking // _ASKING))
-            tasks += [Asking(side, number, of) for number in range(of)]
+            tasks += [UnmatchedBatch(side, number, of) for number in range(of)]
 
-        def explain(task: Asking) -> Outcome:
+        def explain(task: UnmatchedBatch) -> PartitionResult:
             other = opposite(task.side)
             everyone = stored(self.plan, other, spread_out[other], fresh=True)
             open_sides = {side: stored(self.plan, side, open_rows[side]) for side in SIDES}
             return self.explain(task, open_sides, everyone, ordinals.get(other), suggested[other])
 
-        return place(_told(explain), tasks)
+        return place(_error_text(explain), tasks)
 
     def explain(
         self,
-        task: Asking,
+        task: UnmatchedBatch,
         open_sides: Mapping[Side, SidePlan],
         everyone: SidePlan,
         ordinals: Ordinals | None,
         suggested: Sequence[str],
-    ) -> Outcome:
+    ) -> PartitionResult:
         """Some open rows of one side against those of the other that may be closest to them."""
         side, other, by_key = task.side, everyone.side, len(self.stages) > 1
         asking = [f"{quote(f'kalla:{name}')} IS NULL" for name in ("rule", "explained")]
@@ -324,7 +331,7 @@ class _Match:
             state_handoff.recall(session, side, open_sides[other], suggested)
             evidence = self._evidence(session)
             evidence.unmatched(side)
-            return Outcome(written=tuple(evidence.written))
+            return PartitionResult(written=tuple(evidence.written))
         finally:
             session.close()
 
@@ -373,9 +380,9 @@ class _Match:
         return Evidence(session, self.places.evidence, self.matched_at, task=uuid4().hex[:12])
 
 
-def _that_count(outcomes: Sequence[Outcome]) -> tuple[Written, ...]:
-    """The files that count: of empty ones no more than are needed."""
-    found = [written for each in outcomes for written in each.written]
+def _counted_files(results: Sequence[PartitionResult]) -> tuple[Written, ...]:
+    """The files of the evidence: of empty ones no more than are needed."""
+    found = [written for each in results for written in each.written]
     kept_files: list[Written] = []
     for dataset in dict.fromkeys(each.dataset for each in found):
         files = [each for each in found if each.dataset == dataset]
@@ -389,8 +396,8 @@ def _gone(session: MatchSession, side: Side) -> dict[str, Tally]:
     return kernel.states_of(session, side) | {"ambiguous": Tally()}
 
 
-def _told(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
-    """What DuckDB says of a failure would be the same again: one sentence, and no retries."""
+def _error_text(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """DuckDB's error would be the same again: one sentence, and no retries."""
 
     def told(task: Task) -> Found:
         try:

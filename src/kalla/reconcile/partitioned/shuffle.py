@@ -1,7 +1,7 @@
 """Rows spread over buckets by a key, in files: one task reads and writes them, another matches.
 
-Rows of equal key are in one bucket, whichever side and piece they come from. A task writes below a
-folder of its own making, which its facts name: what a task that ran twice left is never read.
+Rows of equal key are in one bucket, whichever side and piece they come from. A task writes below
+its own new folder, which its facts name: files of a duplicate task are never read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import Value, held, literal, quote
 from kalla.storage import Storage, join
 
-# What is known of a row so far, beside the columns of its source. Those are written as they are
-# held, so that a column that is called as one of these is another.
+# The state of a row, next to the columns of its source. Source columns keep their internal names,
+# so they never collide with these.
 STATE: Mapping[str, str] = {
     "kalla:ordinal": "BIGINT",
     "kalla:rule": "INTEGER",  # and so on, of one that is ambiguous
@@ -92,7 +92,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Spread:
-    """What a task that reads has written."""
+    """The files that a reading task has written."""
 
     side: Side
     place: str
@@ -120,7 +120,7 @@ def _parts(given: Input, most: int, storage: Storage) -> list[Input]:
     described = footers(given.files, storage)
     names = [each.schema.to_arrow_schema().names for each in described]
     if any(each != names[0] for each in names):
-        return [given]  # a file that lacks a column can only be read beside one that has it
+        return [given]  # a file that lacks a column can only be read together with one that has it
     if len(given.files) > 1:
         return [replace(given, files=each) for each in _dealt(given.files, most)]
     rows = described[0].num_rows
@@ -174,7 +174,7 @@ def spread(
 
 
 def _read_back(session: MatchSession, side: Side, place: str) -> None:
-    """`{side}_rows`: what was written, where it lies."""
+    """`{side}_rows`: a view of the written files."""
     part = session.plan.sides[side]
     written = shuffle_files.read([place], session.storage)
     session.connection.register(f"{side}_written", written)
@@ -231,7 +231,7 @@ def lay_out(session: MatchSession, given: Input, bucket: int | None = None) -> N
 
 
 def kept(plan: Plan, side: Side) -> list[str]:
-    """What the matching holds of a row: rows alike in all of it are the same to the matching."""
+    """The columns of a row that the matching uses: rows equal in all are interchangeable."""
     return [held(name) for name in plan.sides[side].columns]
 
 

@@ -1,7 +1,7 @@
-"""Rows on their way from task to task: one Arrow file, in which each batch is of one bucket.
+"""Shuffled rows between tasks: one Arrow file, in which each batch belongs to one bucket.
 
-What is written once and read soon is neither encoded nor compressed. On disk it is read where it
-lies, and of a file on S3 a task fetches its own batches alone.
+Files are written once and read soon, so they are neither encoded nor compressed. Files on disk are
+memory-mapped; from S3 a task fetches only its own batches.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def save(array: npt.NDArray[Any], url: str, storage: Storage) -> None:
 
 
 def load(url: str, storage: Storage) -> npt.NDArray[Any]:
-    """On disk, only the pages that are looked at are read."""
+    """On disk, only the pages in use are read."""
     if not is_s3(url):
         mapped: npt.NDArray[Any] = np.load(storage.filesystem(url)[1], "r")
         return mapped

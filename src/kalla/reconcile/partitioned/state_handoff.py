@@ -1,4 +1,4 @@
-"""What became of a row in one task, as another knows it: written with the row, or by its key."""
+"""Passes the state of a row from one task to another: written with the row, or by its key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def restore(
 def recall(
     session: MatchSession, side: Side, open_rows: SidePlan, suggested: Sequence[str]
 ) -> None:
-    """What became of the other side's rows that were found closest: what is not open is settled."""
+    """The states of the nearest candidates on the other side: a row that is not open is settled."""
     other = open_rows.side
     session.keys_table(other, f"SELECT DISTINCT other FROM {side}_found", "found_keys")
     ordinal = f"coalesce('#' || {quote('kalla:ordinal')}, '')"

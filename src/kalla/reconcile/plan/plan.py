@@ -1,4 +1,4 @@
-"""The decision as data: what is read from each side, and each rule as a kernel needs it."""
+"""The plan of a match: what is read from each side, and each rule as a kernel needs it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ MATCH_SQL = "match_sql"  # the name of the one rule that a recipe with SQL of it
 _UNBOUNDED_PAIRS = 1_000_000  # that a rule may look at, one by one
 _UNPACKED = 4  # how much larger rows are in memory than in a file
 _TOGETHER = 256 * 1024 * 1024
-_ROW = 50  # bytes in a file, where nobody counted the rows
+_ROW = 50  # bytes in a file, where rows were not counted
 _EXAMPLE = 40  # characters of a text that is too long to be shown
-_HELD = 64  # bytes of a row in memory: its pair, and what became of it
+_HELD = 64  # bytes of a row in memory: its pair and its state
 
 
 @dataclass(frozen=True)
 class Input:
-    """The rows of one side, with the types DuckDB reads them by: files as they lie, or slices of a
-    table that are read when they are needed."""
+    """The rows of one side, with the types DuckDB reads them by: files in place, or slices of a
+    table that are read when they are needed.
+    """
 
     format: str
     files: tuple[str, ...]
@@ -110,7 +111,7 @@ class RulePlan:
 
     @property
     def pair_checks(self) -> tuple[int, ...]:
-        """What a pair of rows is held to, besides the key."""
+        """The checks of a pair of rows, in addition to the key."""
         return tuple(place for place, check in enumerate(self.checks) if not check.is_key)
 
 
@@ -127,7 +128,7 @@ class Plan:
 
 
 def make(recipe: Recipe, inputs: Mapping[Side, Input]) -> Plan:
-    """Decide how a recipe is carried out over these inputs."""
+    """Plan how a recipe runs over these inputs."""
     columns = {
         side: Columns(inputs[side].types, source.csv, recipe.time_zone, source.amount)
         for side in SIDES
@@ -193,10 +194,10 @@ def recipe_hash(recipe: Recipe) -> str:
     """The same for the same meaning: defaults and parameters are filled in, order is none."""
     document = recipe.model_dump(mode="json", exclude={"output", "description", "parameters"})
     for source in document["sources"].values():
-        # What evidence shows of rows, and how it calls a side, is no part of what is matched.
+        # Display columns and source names are not part of the match.
         del source["date"], source["show"]
         source["alias"] = None
-        # They came later: recipes without them are still those that earlier evidence is of.
+        # Added later: recipes without them keep the hash of earlier evidence.
         if source["csv"]["thousands"] is None:
             del source["csv"]["thousands"]
         for name in ("skip", "footer"):
@@ -291,7 +292,7 @@ def _rule(number: int, rule: Rule, recipe: Recipe, columns: tuple[Columns, Colum
             sum_check = rule.conditions.index(rule.tolerance)
         if sums and rule.tolerance:
             sum_bound = bound_of(rule.tolerance, max(value.scale for value in sums))
-        if sum_bound:  # of sums nobody knows how many digits they have
+        if sum_bound:  # the digits of sums are unknown
             sum_bound = replace(sum_bound, is_tight=True)
     return RulePlan(
         number,

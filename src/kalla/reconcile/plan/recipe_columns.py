@@ -45,7 +45,7 @@ def amount(recipe: Recipe, side: Side) -> str | None:
 
 
 def date(recipe: Recipe, side: Side) -> DateColumn | None:
-    """What says when: named, or the first that a date window compares."""
+    """The date column: named, or the first that a date window compares."""
     if (name := recipe.sources[side].date) is not None:
         return DateColumn(name)
     for rule in recipe.rules_in_order:
@@ -56,8 +56,9 @@ def date(recipe: Recipe, side: Side) -> DateColumn | None:
 
 
 def shown(recipe: Recipe, side: Side) -> tuple[str, ...]:
-    """What evidence shows of a row beside its key, amount, currency and date: as the recipe says,
-    or what its rules compare."""
+    """The columns that evidence shows of a row in addition to its key, amount, currency and date:
+    as the recipe says, or what its rules compare.
+    """
     source, when = recipe.sources[side], date(recipe, side)
     if source.show is not None:
         return source.show

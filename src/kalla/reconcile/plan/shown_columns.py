@@ -1,4 +1,4 @@
-"""What evidence shows of rows themselves, beside what became of them: names and SQL of a plan.
+"""The columns of rows that evidence shows in addition to their results: names and SQL of a plan.
 
 `left_amount` and the like are there in all evidence; a column of a source is `left.` and its name.
 """
@@ -60,7 +60,7 @@ def named(columns: Iterable[str]) -> str:
 
 
 def in_pair(side: Side, name: str) -> str:
-    """A column of a source beside those of the other side, before it is made what is shown."""
+    """A column of a source next to those of the other side, before formatting."""
     return f"{side}={name}"
 
 

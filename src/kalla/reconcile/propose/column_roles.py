@@ -57,7 +57,7 @@ _CURRENCIES = frozenset(
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A column by the numbers, and what it seems to hold."""
+    """The figures of a column, and its probable role."""
 
     name: str
     type: str  # in a word

@@ -1,4 +1,4 @@
-"""How well a key brings rows together: whether the amounts under it agree, and in which groups.
+"""Evaluates a key: whether the amounts of rows with equal keys agree, and in which groups.
 
 Rows are grouped by the key on both sides; of large tables the groups are those whose key's hash
 falls into one of few buckets, so that a group is in the sample as a whole or not at all.
@@ -19,7 +19,7 @@ from kalla.reconcile.propose.side_tables import SideTable
 SAMPLED_ROWS = 300_000
 MOST_AMOUNTS = 8
 NEAR = "0.1"  # of an amount: what could still be the same one, less a fee
-_FULL = 0.995  # of what another amount agrees in, too
+_FULL = 0.995  # of the agreement of another amount
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class AmountPair:
 
 @dataclass(frozen=True)
 class KeyEvaluation:
-    """A key of one or more parts, by what it brings together in the sample."""
+    """A key of one or more parts, and its groups in the sample."""
 
     parts: tuple[KeyPart, ...]
     groups: int
     left_rows: int  # in groups that both sides have
     right_rows: int
-    sampled_left: int  # rows with such a key at all, and those without
+    sampled_left: int  # rows with a key, and rows without
     sampled_right: int
     pairable: float  # rows of the shorter side that could each have one of the other
     uniqueness: float
     amounts: AmountPair | None
-    has_amounts: bool  # columns that could be compared, beside the key
+    has_amounts: bool  # columns that could be compared, besides the key
 
     @property
     def left_share(self) -> float:
@@ -72,13 +72,13 @@ class KeyEvaluation:
 
     @property
     def score(self) -> float:
-        """What the key brings together, by how far the amounts under it agree."""
+        """The score of the key: joined rows, weighted by the agreement of their amounts."""
         agreement = self.amounts.agreement if self.amounts else 0.4 * (not self.has_amounts)
         return self.pairable * self.uniqueness * (0.2 + 0.8 * agreement)
 
 
 class Sample:
-    """Both tables' rows as they are compared: keys, amounts and dates as values."""
+    """The rows of both tables with keys, amounts and dates as comparable values."""
 
     def __init__(
         self,

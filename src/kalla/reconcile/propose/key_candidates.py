@@ -1,4 +1,5 @@
-"""Which columns of two tables hold the same references, after which derivations, by their values.
+"""Finds columns of two tables that hold the same references, and the derivations they need, by
+their values.
 
 Large tables are compared by a sample of the rows of each: of a row in one sample, the partner is in
 the other one as often as any row is. The few best candidates are then looked at by whole groups.
@@ -147,7 +148,7 @@ def _sampled(table: SideTable) -> str:
 
 
 def _simplest(found: Sequence[KeyCandidate]) -> Iterator[KeyCandidate]:
-    """Of the ways to compare two columns, the simplest that loses next to nothing."""
+    """The simplest way to compare two columns that loses almost nothing."""
     pairs: dict[tuple[str, str], list[KeyCandidate]] = {}
     for each in found:
         pairs.setdefault((each.left.column, each.right.column), []).append(each)
@@ -162,7 +163,7 @@ def _forms(
     tables: tuple[SideTable, SideTable],
     facts: tuple[list[ColumnFacts], list[ColumnFacts]],
 ) -> tuple[list[Form], list[Form]]:
-    """Each column of each side in every way that it could be compared."""
+    """All forms in which each column of each side could be compared."""
     columns = tuple(_comparable(own) for own in facts)
     forms: tuple[list[Form], list[Form]] = ([], [])
     for own, compared in zip(forms, columns, strict=True):

@@ -69,7 +69,7 @@ def tolerance(sample: Sample, pair: AmountPair) -> ToleranceFound:
     relative = next((bound for bound in _PERCENT if percent[bound] >= _COVERED * pairs), None)
     exact = absolute["0"]
     if exact * 10 >= 9 * pairs and (small is None or Decimal(small) > Decimal("0.05")):
-        small = "0.01" if absolute["0.01"] > exact else "0"  # few differ, each in its own way
+        small = "0.01" if absolute["0.01"] > exact else "0"  # few differ, without a pattern
     if small is not None and (relative is None or Decimal(small) <= 1):
         found, covered = {"absolute": small}, absolute[small]
     elif relative is not None:
@@ -86,7 +86,7 @@ def tolerance(sample: Sample, pair: AmountPair) -> ToleranceFound:
 
 
 def window(sample: Sample, pair: AmountPair | None) -> WindowFound | None:
-    """The dates that lie closest together in joined rows, and how far apart they are."""
+    """The date columns with the smallest distance in joined rows, and the date window."""
     agrees = "true"
     if pair is not None:
         left, right = _values(sample, pair)
@@ -118,7 +118,7 @@ def window(sample: Sample, pair: AmountPair | None) -> WindowFound | None:
 def parts(
     sample: Sample, pair: AmountPair, allowed: ToleranceFound
 ) -> tuple[PartsFound, PartsFound]:
-    """Left rows that are paid in several right rows, and right rows of several left ones."""
+    """Groups of one left row and several right rows, and the reverse."""
     left, right = _values(sample, pair)
     gap = f"abs({right} - {left})"
     bound = next(iter(allowed.options.values()))

@@ -98,7 +98,7 @@ def _column(
     if _measured(table, facts) and smallest is not None and smallest != largest:
         histogram = _bins(connection, table, value, facts.role == "date")
     elif facts.distinct * 2 > facts.given:
-        histogram = []  # nearly every value is its own
+        histogram = []  # nearly all values are distinct
     return ProfiledColumn(
         facts.name,
         facts.type,
@@ -113,7 +113,7 @@ def _column(
 
 
 def _measured(table: SideTable, facts: ColumnFacts) -> str | None:
-    """The column as a number or a day, if that is what it holds."""
+    """The column as a number or a day, if it holds such values."""
     if facts.role == "date":
         return table.day(facts.name)
     return table.number(facts.name) if facts.role in ("amount", "integer") else None

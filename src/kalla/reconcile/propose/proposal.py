@@ -37,7 +37,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
 
 _TRIED_KEYS = 6
-_FEW_ROWS = 500_000  # beyond, only candidates near the best are looked at
+_FEW_ROWS = 500_000  # above this, only candidates near the best are evaluated
 _MOST_PARTS = 3
 _UNIQUE = 0.95
 _BETTER = 1.02
@@ -49,7 +49,7 @@ ProgressCallback = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A recipe with what speaks for it. `text` is YAML with comments, for a person to edit."""
+    """A recipe with the reasons for it. `text` is YAML with comments, for a person to edit."""
 
     text: str
     evidence: tuple[str, ...]
@@ -70,7 +70,7 @@ def propose(
     bounds: Bounds = side_tables.PROFILED,
     progress: ProgressCallback = lambda _: None,
 ) -> Proposal:
-    """Propose a recipe for two sources; `uris` are what it names them by, if not their own."""
+    """Propose a recipe for two sources; `uris` replace the sources' own uris in it."""
     began = time.monotonic()
     with side_tables.opened(storage, bounds) as connection:
         progress("reading both sources")
@@ -86,7 +86,7 @@ def propose(
         progress("trying the recipe")
         draft, trial = _tried(connection, draft, tables, bounds)
     text = recipe_text.write(draft, trial)
-    parsing.read(text)  # what is proposed is a recipe
+    parsing.read(text)  # the proposal must be a valid recipe
     decisions = {
         name: table.decisions for name, table in zip(("left", "right"), tables, strict=True)
     }
@@ -96,7 +96,7 @@ def propose(
 
 
 def as_facts(found: Proposal) -> dict[str, Any]:
-    """A proposal as JSON has it."""
+    """A proposal as JSON."""
     return {
         "text": found.text,
         "evidence": list(found.evidence),
@@ -179,7 +179,7 @@ def _best_key(sample: Sample, found: Sequence[KeyCandidate]) -> KeyEvaluation | 
         best = further
     if best.score < _LEAST_SCORE:
         return None
-    return sample.evaluate(best.parts)  # its groups are what is looked at from here on
+    return sample.evaluate(best.parts)  # the following steps use its groups
 
 
 def _with_another_part(
@@ -334,7 +334,7 @@ def _unsure(
             f" {format(allowed.largest or 0, 'f').rstrip('0').rstrip('.')}"
         )
     if window is None and not any(part.left.is_date for part in key.parts):
-        found.append("no dates lie close together: no date window is proposed")
+        found.append("no date columns are close enough: no date window is proposed")
     return found
 
 
@@ -344,7 +344,7 @@ def _tried(
     tables: tuple[SideTable, SideTable],
     bounds: Bounds,
 ) -> tuple[Draft, Trial]:
-    """The draft without rules that take nothing, and what the others take."""
+    """The draft without rules that match nothing, and what the others match."""
     recipe = parsing.read(recipe_text.write(draft))
     trial = try_recipe(connection, recipe, tables, bounds)
     taken = {each.name for each in trial.rules if each.matches}

@@ -31,7 +31,8 @@ router = APIRouter(prefix="/api", route_class=GuardedRoute)
 Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Result = TypeVar("Result")
 
-# Of its own: a proposal takes both cores for a while, and others must still be answered.
+# A pool of its own: a proposal uses both cores for a while, and other requests must still be
+# answered.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="propose")
 _MOST_WAITING = 6
 _waiting = 0
@@ -54,12 +55,12 @@ class AskedTrial(BaseModel):
     before: Text | None = Field(
         None,
         max_length=250_000,
-        description="the recipe before an edit: tells what the edit changed",
+        description="the recipe before an edit: the answer then contains what the edit changed",
     )
 
 
 class Scope(BaseModel):
-    """Which rows of a source are wanted."""
+    """The filters that select rows of a source."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -112,7 +113,9 @@ async def propose_recipe(state: State, asked: AskedPair) -> dict[str, Any]:
 @router.post("/recipes/try", tags=["recipes"])
 @harmless
 async def try_recipe(state: State, asked: AskedTrial) -> dict[str, Any]:
-    """Match a sample of both sources by a recipe and tell what each rule takes. Nothing is kept."""
+    """Match a sample of both sources by a recipe and return what each rule matches. Nothing is
+    stored.
+    """
     async with state.database.transaction() as connection:
         known = await entries.known_sources(connection)
     means = _means(state.settings)
@@ -126,7 +129,9 @@ async def try_recipe(state: State, asked: AskedTrial) -> dict[str, Any]:
     def attempt() -> dict[str, Any]:
         before = None
         if asked.before is not None:
-            with contextlib.suppress(InvalidInput):  # it was a recipe once; its source may be gone
+            with contextlib.suppress(
+                InvalidInput
+            ):  # it was a recipe before; its source may have been removed
                 before = admitted(asked.before)
         return _trials.attempt(admitted(asked.recipe), before, **means)
 
@@ -152,7 +157,7 @@ def _called(uri: str, uploads: dict[str, str]) -> str:
 async def _in_thread(work: Callable[[], Result]) -> Result:
     global _waiting
     if _waiting >= _MOST_WAITING:
-        raise Unavailable("other sources are being looked at: try again in a moment")
+        raise Unavailable("too many sources are being read: try again in a moment")
     _waiting += 1
     try:
         return await asyncio.get_running_loop().run_in_executor(_threads, work)

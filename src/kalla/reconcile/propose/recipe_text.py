@@ -84,7 +84,7 @@ def with_rules(draft: Draft, rules: tuple[DraftRule, ...]) -> Draft:
 
 
 def write(draft: Draft, trial: Trial | None = None) -> str:
-    """The text of the recipe; with a trial, what it took is told."""
+    """The text of the recipe; with the results of a trial, if there is one."""
     return "\n".join(_lines(draft, trial)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Which columns tell the rows of a table apart: the `primary_key` that a recipe names."""
+"""Finds the columns that identify the rows of a table: the `primary_key` of a recipe."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def row_key(
         names,
         False,
         (
-            f"no columns tell all rows apart: {', '.join(names)} has {max(best[0], 1):,} values in"
+            f"no columns identify all rows: {', '.join(names)} has {max(best[0], 1):,} values in"
             f" {table.rows:,} rows, and equal ones are numbered"
         ),
     )

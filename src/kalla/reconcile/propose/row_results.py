@@ -1,4 +1,4 @@
-"""What became of each row of a trial, and what differs between two trials of the same rows."""
+"""The result of each row of a trial, and the differences between two trials of the same rows."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def read(evidence: Path) -> pa.Table:
 def changes(
     before: pa.Table, after: pa.Table, renamed: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
-    """How many rows have another result, and the first of them by side and key. That a rule is
-    called otherwise is no other result: `renamed` has its earlier name and the new one."""
+    """How many rows have another result, and the first of them by side and key. A renamed rule does
+    not change a result: `renamed` maps its earlier name to the new one.
+    """
     with duckdb.connect() as connection:
         connection.register("as_named", before)
         names = pa.table(

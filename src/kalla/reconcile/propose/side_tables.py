@@ -1,5 +1,6 @@
-"""Both sources in one DuckDB, with how their files are written found first: what profiles and
-proposals are computed from."""
+"""Loads both sources into one DuckDB, after detecting their file options: profiles and proposals
+are computed from it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ MOST_TABLE_ROWS = 200_000  # of a database, whose rows would all have to be fetc
 
 @dataclass(frozen=True)
 class SideTable:
-    """A source as a table of its rows: each column under the name that we hold it by, and `rid`."""
+    """A source as a table of its rows: each column under its internal name, and `rid`."""
 
     name: str  # of the table
     source: Source  # with the csv options that were found
@@ -87,7 +88,7 @@ def opened(storage: Storage, bounds: Bounds) -> Iterator[duckdb.DuckDBPyConnecti
             reason = "was given up" if not is_over.is_set() else f"took over {bounds.seconds:g} s"
             raise Unavailable(f"the look at the sources {reason}: name a part of them") from None
         except duckdb.OutOfMemoryException:
-            raise Unavailable("the sources take more memory than a look may have") from None
+            raise Unavailable("the sources need more memory than an inspection may use") from None
         except duckdb.Error as error:
             first = str(error).partition("\n")[0]
             raise InvalidInput(Problem("uri", f"cannot be read: {first}")) from None
@@ -102,14 +103,17 @@ def load(
     resolve: Resolve = from_environment,
     as_said: bool = False,
 ) -> SideTable:
-    """Read a source into a table of this name. How a CSV is written is found, unless it is to be
-    read `as_said` and no other way."""
+    """Read a source into a table of this name. Detects the options of a CSV, unless `as_said`
+    demands the given ones.
+    """
     if is_staged(source):
         return _load_table(connection, name, source, resolve)
     decisions: tuple[Decided, ...] = ()
     if not as_said:
         source, decisions = sniffed(source, storage)
-    given = native_files.look(source, storage=storage, bounds=Bounds(seconds=PROFILED.seconds))
+    given = native_files.inspect_files(
+        source, storage=storage, bounds=Bounds(seconds=PROFILED.seconds)
+    )
     connection.execute(
         f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, * FROM {reader(given)}"
     )
@@ -120,7 +124,7 @@ def load(
 
 
 def sniffed(source: Source, storage: Storage) -> tuple[Source, tuple[Decided, ...]]:
-    """The source with the options of its CSV files, as said or as found in the first of them."""
+    """The source with the options of its CSV files, given or detected in the first of them."""
     if source.format not in (None, "csv"):
         return source, ()
     with native_files.problems_at("", "uri"):

@@ -1,5 +1,6 @@
-"""Trials of one recipe after another, as an editor asks for them: rows are read once while their
-files stay the same, and the trial before an edit is remembered."""
+"""Runs repeated trials for an editor: rows are read once while their files stay the same, and the
+trial before an edit is cached.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from kalla.storage import Storage
 
 _SAMPLES = 6
 _RESULTS = 24
-_SECONDS = 600.0  # a table of a database has no mark by which a change would be seen
+_SECONDS = 600.0  # a database table has no mark that would show a change
 
 Value = TypeVar("Value")
 
@@ -52,7 +53,7 @@ class _Latest(Generic[Value]):
 
 
 class _HeldSample:
-    """A sample whose files go when nobody uses it any more."""
+    """A sample whose files are removed when it is no longer used."""
 
     def __init__(self, make: Callable[[Path], Sample]) -> None:
         folder = Path(tempfile.mkdtemp(prefix="kalla-sample-"))
@@ -70,8 +71,9 @@ class TrialCache:
     def attempt(
         self, recipe: Recipe, before: Recipe | None, *, storage: Storage, resolve: Resolve
     ) -> dict[str, Any]:
-        """What a recipe takes; with the recipe before it, what differs where both are tried on the
-        same rows under the same keys."""
+        """The matches of a recipe; with an earlier recipe, also the differences if both are tried
+        on the same rows and keys.
+        """
         identity = _identity(recipe, storage)
         tried = self._tried(recipe, identity, storage, resolve)
         facts = dict(trial_match.as_facts(tried.trial))
@@ -106,14 +108,14 @@ class TrialCache:
 
 
 def _renamed(before: Recipe, after: Recipe) -> dict[str, str]:
-    """Rules that only have another name: the old one is gone, and the new one is in its place."""
+    """Rules that were only renamed: the new name is in the place of the old one."""
     old, new = ([rule.name for rule in recipe.rules] for recipe in (before, after))
     pairs = zip(old, new, strict=False)
     return {one: other for one, other in pairs if one not in new and other not in old}
 
 
 def _identity(recipe: Recipe, storage: Storage) -> str:
-    """Which rows a recipe is tried on, and how they are called."""
+    """The rows that a recipe is tried on, and their names."""
     key = trial_match.sample_key(recipe)
     parts = [key.model_dump_json() if key else "no key"]
     for side in SIDES:

@@ -1,4 +1,4 @@
-"""A recipe tried on a sample: the real match, on rows whose key's hash falls into few buckets."""
+"""Tries a recipe on a sample: the real match, on rows whose key hash is in a few buckets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage.files import File
 
 TRIED_ROWS = 100_000  # of a side
-_WHEN = "1970-01-01T00:00:00+00:00"  # of evidence that nobody keeps
+_WHEN = "1970-01-01T00:00:00+00:00"  # of temporary evidence
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TriedRule:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a recipe did to the rows that it was tried on."""
+    """The result of a recipe on a sample."""
 
     left_rows: int
     right_rows: int
@@ -95,12 +95,12 @@ def draw_sample(
 
 
 def try_on_sample(recipe: Recipe, drawn: Sample, bounds: Bounds) -> Tried:
-    """The real match of a sample, and what became of each of its rows."""
+    """Runs the real match on a sample; returns the result of each row."""
     inputs: dict[Side, plan.Input] = {}
     for side in SIDES:
         file = drawn.file(side)
         found = File(str(file), file.stat().st_size)
-        inputs[side] = replace(native_files.seen("parquet", [found]), marks=())
+        inputs[side] = replace(native_files.file_input("parquet", [found]), marks=())
     made = plan.make(recipe, inputs)
     with tempfile.TemporaryDirectory(prefix="kalla-trial-") as place:
         folder = Path(place)
@@ -131,7 +131,7 @@ def try_on_sample(recipe: Recipe, drawn: Sample, bounds: Bounds) -> Tried:
 
 
 def sample_key(recipe: Recipe) -> Equal | None:
-    """The condition by whose value rows are drawn: the first equality of the first rule."""
+    """The condition whose value selects sample rows: the first equality of the first rule."""
     conditions = recipe.rules[0].conditions if recipe.rules else ()
     return next((each for each in conditions if isinstance(each, Equal)), None)
 

@@ -1,4 +1,4 @@
-"""Whether the columns a recipe names are there, and of a type that its conditions can compare."""
+"""Checks that the columns of a recipe exist and have types that its conditions can compare."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _AMOUNT = "amounts in text"
 
 
 class Unread(str):
-    """Why a column is not read, in the place of its type."""
+    """The reason why a column is not read, instead of its type."""
 
     __slots__ = ()
 
 
 def findings(recipe: Recipe, columns: Mapping[Side, Columns]) -> Iterator[Finding]:
-    """What does not fit; a side whose columns are not known is not judged."""
+    """The problems found; a side with unknown columns is not checked."""
     for side, known in columns.items():
         yield from _names(recipe, side, known)
     for index, rule in enumerate(recipe.rules):
@@ -73,7 +73,7 @@ def _names(recipe: Recipe, side: Side, known: Columns) -> Iterator[Finding]:
 
 
 def _delimiter(known: Columns) -> str | None:
-    """What parts the columns of a file that seems to have only one."""
+    """The probable delimiter of a file that seems to have one column."""
     (only,) = known if len(known) == 1 else ("",)
     found = next((sign for sign in _DELIMITERS if sign in only), None)
     return found and f"its only column is {only!r}: set csv.delimiter to {json.dumps(found)}"
@@ -174,7 +174,7 @@ def _derived(raw: str, last: object) -> str:
 
 
 def _misfit(condition: Condition, word: str) -> tuple[str, str] | None:
-    """Why a condition cannot compare what it is given, and one that can."""
+    """Why a condition cannot compare its columns, and an alternative."""
     if isinstance(condition, Tolerance) and word in (*_TIMES, "boolean"):
         return "which is not an amount", "use eq" if word == "boolean" else "use date_window"
     if isinstance(condition, DateWindow) and word in (*_NUMBERS, "boolean"):

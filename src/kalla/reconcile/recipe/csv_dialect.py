@@ -1,4 +1,4 @@
-"""Whether a CSV can be written as a recipe says: signs that mean two things cannot be read."""
+"""Checks the CSV options of a recipe: a character must not have two meanings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LINE_ENDS = ("\n", "\r")
 
 
 def findings(csv: Csv, path: Path) -> Iterator[Finding]:
-    """What is wrong with the signs by themselves; of what they are in a file, nothing is known."""
+    """The problems of the characters themselves, without reading a file."""
     signs = {"delimiter": csv.delimiter, "quote": csv.quote}
     for name, sign in signs.items():
         if sign in _LINE_ENDS:
-            yield Finding((*path, name), "ends a line, and can be nothing else", sign,
+            yield Finding((*path, name), "is a line end and has no other use", sign,
                           "such as ;" if name == "delimiter" else 'such as "')  # fmt: skip
     if csv.quote not in _LINE_ENDS:
         if csv.quote == csv.delimiter:
@@ -23,7 +23,7 @@ def findings(csv: Csv, path: Path) -> Iterator[Finding]:
         elif not csv.quote.isascii():
             yield Finding((*path, "quote"), "must be a sign of ASCII", csv.quote, 'such as "')
     if held := [name for name, sign in signs.items() if sign in csv.null]:
-        yield Finding((*path, "null"), f"holds the {held[0]}: no value can be told by it",
+        yield Finding((*path, "null"), f"holds the {held[0]}: no value could be recognised by it",
                       csv.null, "such as NULL")  # fmt: skip
     if csv.thousands == csv.decimal:
         other = "." if csv.decimal == "," else ","

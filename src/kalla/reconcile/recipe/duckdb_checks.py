@@ -1,6 +1,7 @@
-"""What DuckDB understands of a recipe: expressions, formats of dates, time zones.
+"""Checks the parts of a recipe that DuckDB interprets: regular expressions, date formats, time
+zones.
 
-A run asks it too late: what it does not know fails there, or is null in every row.
+In a run it would be too late: an unknown one fails there, or is null in every row.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _WRITTEN_OTHERWISE = {
 
 @lru_cache(maxsize=1024)
 def expression_fault(pattern: str) -> str:
-    """Why an expression does not compile, by the engine that will run it and by Python's.
+    """Why an expression does not compile in DuckDB's engine or in Python's.
 
-    Python's counts its groups, so that both must understand it.
+    Python counts its groups, so both must accept it.
     """
     try:
         with warnings.catch_warnings():
@@ -41,12 +42,12 @@ def date_format_fault(date_format: str) -> str:
         return fault.rpartition(": ")[2]
     is_fixed = not _SPECIFIER.search(date_format.replace("%%", ""))
     if is_fixed:
-        return "it says nowhere what a day, a month or a year is"
-    return "" if _has_year(date_format) else "it has no year, and every date would be of 1900"
+        return "it contains no day, month or year"
+    return "" if _has_year(date_format) else "it has no year: every date would be in 1900"
 
 
 def meant_date_format(date_format: str) -> str | None:
-    """The format that `dd.MM.yyyy` was meant to be."""
+    """The strptime format that `dd.MM.yyyy` was meant to be."""
     if "%" in date_format:
         return None
     # `mm` are minutes, but months to who writes neither hours nor other months.
@@ -81,5 +82,5 @@ def _refusal(sql: str, value: str) -> str:
 
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
-    """One for all questions, because opening it takes longer than asking it."""
+    """One connection for all checks, because opening it takes longer than a check."""
     return duckdb.connect(config={"threads": 1})

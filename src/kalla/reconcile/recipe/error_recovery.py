@@ -1,6 +1,6 @@
-"""What is sound in a recipe that is not, so that its other problems are told at the same time.
+"""Recovers the valid parts of an invalid recipe, so that all problems are reported at once.
 
-Stand-ins take the place of what is wrong: nothing moves, and every path stays true.
+Placeholders replace invalid parts: paths stay the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kalla.reconcile.recipe.recipe_problems import Path
 
 _STAND_IN = "-"
 _LONGEST_COLUMN = 255
-# What is wrong with these changes nothing about how a source's columns are found.
+# Problems of these do not affect how a source's columns are found.
 _BESIDE_READING = frozenset({
     "primary_key", "alias", "amount", "currency", "date", "show", "filters", "read", "consistency",
     "partition_key", "chunk_threshold_rows", "max_parallel_chunks",
@@ -26,15 +26,15 @@ _BESIDE_READING = frozenset({
 
 @dataclass(frozen=True)
 class Salvage:
-    """A recipe that can be judged, and how far it is the user's."""
+    """A recipe that can be checked, and which parts are the user's."""
 
     recipe: Recipe
-    readable: tuple[Side, ...] = SIDES  # whose columns can be looked at
+    readable: tuple[Side, ...] = SIDES  # whose columns can be read
     altered: frozenset[int] = frozenset()  # rules, by their number, that are not as they were
 
 
 def of(document: dict[str, Any], faults: Iterable[Path]) -> Salvage | None:
-    """The document with stand-ins at these paths; None if it makes no recipe even so."""
+    """The document with placeholders at these paths; None if it is still not a recipe."""
     mended, paths = deepcopy(document), list(faults)
     for path in paths:
         _mend(mended, path)
@@ -50,7 +50,7 @@ def of(document: dict[str, Any], faults: Iterable[Path]) -> Salvage | None:
 
 
 def hides(path: Path, side: Side) -> bool:
-    """Whether what is wrong there keeps the columns of a side from being found."""
+    """Whether the problem prevents the columns of a side from being found."""
     if path[:1] != ("sources",) or (len(path) > 1 and path[1] != side):
         return False
     return len(path) < 3 or path[2] not in _BESIDE_READING
@@ -136,7 +136,7 @@ def _mended_condition(condition: object, inner: list[Any]) -> dict[str, Any]:
 
 
 def _condition(given: dict[str, Any]) -> dict[str, Any]:
-    """Of one that is not understood, the columns."""
+    """The columns of a condition that cannot be parsed."""
     return {"op": "eq"} | {side: _column(given.get(side)) for side in SIDES}
 
 

@@ -1,6 +1,6 @@
-"""The two older JSON shapes of a recipe, turned into the present one.
+"""Converts the two older JSON formats of a recipe into the current one.
 
-Every moved part keeps the path it came from, so that problems are told in the user's own words.
+Every moved part keeps the path it came from, so that problems name the user's own fields.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Modern:
     findings: list[Finding] = field(default_factory=list)
 
     def place(self, path: Path) -> Path:
-        """Where the user wrote what now stands at `path`."""
+        """Where the user wrote the part that is now at `path`."""
         for length in range(len(path), 0, -1):
             if (origin := self.origins.get(path[:length])) is not None:
                 return (*origin, *path[length:])
@@ -82,7 +82,7 @@ class Modern:
 
 
 def modernise(document: Mapping[str, object]) -> Modern:
-    """The document in the present shape; one that has it already comes back as it is."""
+    """The document in the current format; returned unchanged if it has it already."""
     if not _is_older(document):
         return Modern(dict(document))
     modern = Modern({})
@@ -128,7 +128,7 @@ class _Move:
     def _known(
         self, old: Mapping[str, object], names: tuple[str, ...], path: Path, what: str
     ) -> dict[str, object]:
-        """The fields there are; of the unknown ones a finding, of the empty ones nothing."""
+        """The known fields; reports unknown ones and drops empty ones."""
         for name in islice((name for name in old if name not in names), _MOST_UNKNOWN):
             self._find((*path, name), f"is not a field of {what}", old[name],
                            did_you_mean(name, names))  # fmt: skip
@@ -176,7 +176,7 @@ class _Move:
         try:
             parts = urlsplit(uri)
         except ValueError:
-            return  # told when the uri is checked
+            return  # reported when the uri is checked
         fields = parse_qsl(parts.query, keep_blank_values=True)
         if tables := [value for name, value in fields if name == "table"]:
             rest = urlencode([item for item in fields if item[0] != "table"])

@@ -1,6 +1,7 @@
-"""`match_sql` before Spark sees it: what the sandbox says, and where its result has both keys.
+"""Checks `match_sql` before it reaches Spark: the sandbox's findings, and the key columns of its
+result.
 
-Apart from `checking`, because a parser comes with it that only these recipes need.
+Separate from `validation`, because only these recipes need its parser.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side, opposite
 from kalla.reconcile.recipe.recipe_problems import Finding
 
-# What SQL of a user calls the two sources.
+# The names of the two sources in a user's SQL.
 VIEWS: Mapping[Side, str] = {"left": "left_src", "right": "right_src"}
 
 _PLACE = ("match_sql",)
 
 
 def held_sql(sql: str, columns: Mapping[Side, Collection[str]]) -> str:
-    """The SQL as Spark may see it; of a side whose columns nobody knows, any may be named."""
+    """The SQL that Spark may run; for a side with unknown columns, any may be named."""
     from kalla.spark import sandbox
 
     return sandbox.hold(sql, _tables(columns))
@@ -27,8 +28,9 @@ def held_sql(sql: str, columns: Mapping[Side, Collection[str]]) -> str:
 def findings(
     recipe: Recipe, columns: Mapping[Side, Collection[str]], *, keys: bool = True
 ) -> Iterator[Finding]:
-    """Every problem of a recipe's SQL, as far as it can be told without running it; without `keys`
-    nothing is said of those in its result."""
+    """Every problem of a recipe's SQL, as far as it can be checked without running it; without
+    `keys` the result's key columns are not checked.
+    """
     sql = recipe.match_sql
     if sql is None or not sql.strip():
         return
@@ -45,7 +47,7 @@ def findings(
 
 
 def key_places(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
-    """Where in a result each part of both primary keys is."""
+    """The positions of both primary keys' parts in the result."""
     lowered = [name.lower() for name in columns]
     found: dict[str, int] = {}
     problems = []
@@ -57,7 +59,7 @@ def key_places(recipe: Recipe, columns: Sequence[str]) -> dict[str, int]:
             names = [alias] if name.lower() in theirs else [alias, name]
             known = next((each for each in names if each.lower() in lowered), None)
             if known is None or lowered.count(known.lower()) > 1:
-                what = "is missing from" if known is None else "stands more than once in"
+                what = "is missing from" if known is None else "occurs more than once in"
                 problems.append(
                     Problem(
                         "match_sql",

@@ -1,6 +1,6 @@
-"""What the user says: a recipe, its two sources, its rules and their conditions. Frozen and typed.
+"""The recipe model: its two sources, its rules and their conditions. Frozen and typed.
 
-Reading a document (YAML, JSON, older shapes) and telling every problem in it is `reading`.
+Reading a document (YAML, JSON, older shapes) and telling every problem in it is `parsing`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Part(BaseModel):
     )
 
 
-# Derivations: what is done to a value before it is compared.
+# Derivations: transformations of a value before it is compared.
 
 
 class Regex(Part):

@@ -1,4 +1,4 @@
-"""Filling a recipe's parameters: `${name}` in any text, its type, and what may stand in SQL."""
+"""Fills a recipe's parameters: `${name}` in any text, their types, and what is allowed in SQL."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST_SUGGESTED = 20
 
 @dataclass
 class Filled:
-    """A document with its parameters filled in, and the places where that failed."""
+    """A document with its parameters filled in, and the problems found."""
 
     document: dict[str, object]
     findings: list[Finding] = field(default_factory=list)
     unfilled: set[Path] = field(default_factory=set)
-    grown: int = 0  # by so many bytes at the most
+    grown: int = 0  # by at most this many bytes
 
 
 def fill(document: Mapping[str, object], given: Mapping[str, str]) -> Filled:
@@ -63,14 +63,14 @@ class _Filling:
 
     def declare(self) -> None:
         for name in sorted(self.given.keys() - self.declared.keys()):
-            self._find(("parameters", name), "is given a value but is not declared",
+            self._find(("parameters", name), "has a value but is not declared",
                        self.given[name], self._near(name)
                        or f"declare it: parameters: {{{shown(name)}: {{type: text}}}}")  # fmt: skip
         for name, parameter in self.declared.items():
             fields = parameter if isinstance(parameter, dict) else {"type": None}
             kind = fields.get("type", "text")
             if not isinstance(kind, str) or kind not in _TOLD:
-                self.faulty.add(name)  # told as a fault of the declaration
+                self.faulty.add(name)  # reported as a problem of the declaration
                 continue
             default = fields.get("default")
             if default is not None:
@@ -135,7 +135,7 @@ class _Filling:
         return use[0]
 
     def _fits(self, text: str, path: Path) -> bool:
-        """A long value that is used often would make more of a recipe than any memory holds."""
+        """A long value that is used often could make a recipe larger than memory."""
         if self.grown <= LARGEST_BYTES:
             self.grown += len(text.encode("utf-8", "surrogatepass"))
             if self.grown <= LARGEST_BYTES:
@@ -146,17 +146,18 @@ class _Filling:
         return False
 
     def _find(self, path: Path, message: str, value: object, suggestion: str) -> None:
-        if len(self.findings) <= MOST_PROBLEMS:  # one more says that there are more
+        if len(self.findings) <= MOST_PROBLEMS:  # one more shows that there are more
             self.findings.append(Finding(path, message, value, suggestion))
 
     def _near(self, name: str) -> str:
-        """For the first few: to seek each of many among many takes long."""
+        """Only for the first few: comparing many names with many names takes long."""
         return did_you_mean(name, self.declared) if len(self.findings) < _MOST_SUGGESTED else ""
 
 
 def _makes_comment(use: re.Match[str], text: str) -> bool:
-    """Whether a text makes a comment sign with what is beside it; beside another parameter, with
-    whatever that may be."""
+    """Whether a text forms a comment marker together with its neighbours; next to another
+    parameter, with any value of it.
+    """
     before, after = use.string[: use.start()][-1:], use.string[use.end() :][:1]
     firsts, lasts = "-/*" if before == "}" else [before], "-/*" if after == "$" else [after]
     return any(_COMMENT.search(first + text + last) for first in firsts for last in lasts)

@@ -1,4 +1,4 @@
-"""Reading a recipe: YAML, JSON or an older shape, with every problem told at once.
+"""Parses a recipe: YAML, JSON or an older format; reports all problems at once.
 
 `docs/recipe.schema.json` is `kalla recipe schema > docs/recipe.schema.json`.
 """
@@ -30,7 +30,7 @@ from kalla.reconcile.recipe.model import Recipe, Side, Source
 from kalla.reconcile.recipe.recipe_problems import MOST_PROBLEMS, Finding, Path, RecipeProblem
 
 __all__ = [
-    "Look",
+    "ColumnLookup",
     "RecipeProblem",
     "json_schema",
     "read",
@@ -47,7 +47,7 @@ _SAYING = {"rules", "match_sql"}  # what matches
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # The columns of these sides of a recipe, as far as they can be found.
-Look = Callable[[Recipe, Collection[Side]], Mapping[Side, Columns]]
+ColumnLookup = Callable[[Recipe, Collection[Side]], Mapping[Side, Columns]]
 
 
 def read(
@@ -56,12 +56,12 @@ def read(
     *,
     left: str | None = None,
     right: str | None = None,
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
 ) -> Recipe:
     """The recipe that `text` holds, its parameters filled; InvalidInput names every problem.
 
-    `left` and `right` take the place of the sources' uris. `columns` looks at the sources,
-    so that columns which are not there are told too.
+    `left` and `right` take the place of the sources' uris. `columns` reads the sources' columns, so
+    that missing columns are reported too.
     """
     parsed = yaml_values.parse(text)
     if not isinstance(parsed.value, dict):
@@ -86,13 +86,13 @@ def read(
         structural = structure_errors.findings(error, filled.document)
     for each in chain(structural, structure_errors.out_of_place(filled.document)):
         if len(told) > MOST_PROBLEMS:
-            raise _invalid(told)  # a suggestion costs time, and nobody reads on
+            raise _invalid(told)  # a suggestion costs time, and long lists are not read
         faults.append(each.path)
         if each.path not in filled.unfilled:
             _tell(each, modern.place(each.path), told)
     if recipe is not None and not told:
         found: Salvage | None = Salvage(recipe)
-    else:  # an older document with faults of its own was not understood as a whole
+    else:  # an older document with problems was not converted completely
         found = None if modern.findings else error_recovery.of(_dated(filled.document), faults)
     of_sql = [] if found is None else _judge(found, faults, modern.place, columns, told)
     if recipe is None or told or of_sql:
@@ -103,7 +103,7 @@ def read(
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe as YAML, without what is there by default; read again it is equal."""
+    """The recipe as YAML, without defaults; parsing it gives an equal recipe."""
     document = recipe.model_dump(exclude_defaults=True)
     for rule, written in zip(recipe.rules, document.get("rules", ()), strict=True):
         for condition, fields in zip(rule.conditions, written["conditions"], strict=True):
@@ -115,7 +115,7 @@ def write(recipe: Recipe) -> str:
 
 
 def refuse_large(recipe: Recipe) -> None:
-    """A run's jobs carry the recipe as it is written, as a text in JSON."""
+    """Refuses a recipe that is too large for a run's jobs, which carry its text in JSON."""
     written = write(recipe.model_copy(update={"parameters": {}}))
     size = len(json.dumps(written, ensure_ascii=False).encode())
     if size > yaml_values.LARGEST_BYTES:
@@ -159,17 +159,16 @@ def _judge(
     found: Salvage,
     faults: Sequence[Path],
     place: Callable[[Path], Path],
-    columns: Look | None,
+    columns: ColumnLookup | None,
     told: dict[Path, Finding],
 ) -> list[RecipeProblem]:
-    """Tell whether the recipe makes sense, and return what is wrong with its SQL.
+    """Validates the recipe and returns the problems of its SQL.
 
-    Where something is wrong already, nothing is said of what it is in, or of what is in it.
+    Parts of an invalid value, and its parents, are not reported again.
     """
     spoiled = {place(path) for path in faults}
     around = {path[:length] for path in spoiled for length in range(len(path) + 1)}
-    # A field that nobody knows may have been meant to say what matches, and one of the two is sound
-    # without the other.
+    # An unknown field may be a misspelled `rules` or `match_sql`, and one of the two is enough.
     known = Recipe.model_fields.keys() - _SAYING
     hides = any(len(path) == 1 and path[0] not in known for path in faults)
     unsaid = {(name,) for name in _SAYING} if hides else set()
@@ -198,14 +197,14 @@ def _with_uris(
 
 
 def _dated(document: dict[str, object]) -> dict[str, object]:
-    """`version: 1` is a number in YAML; nobody should have to put it in quotes."""
+    """`version: 1` is a number in YAML; quotes should not be necessary."""
     version = document.get("version")
     is_first = version == "1.0" or (isinstance(version, int | Decimal) and version == 1)
     return document | {"version": "1"} if is_first and version is not True else document
 
 
 def _tell(finding: Finding, place: Path, told: dict[Path, Finding]) -> None:
-    """One problem for one place, and none about what is inside a place that is wrong already."""
+    """Adds one problem per place, and none inside a place that is invalid already."""
     if not any(place[:length] in told for length in range(1, len(place) + 1)):
         told[place] = finding
 

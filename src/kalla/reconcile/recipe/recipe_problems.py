@@ -1,6 +1,6 @@
-"""What is wrong with a recipe: the place in the user's document, the value, and what to write.
+"""The problems of a recipe: the place in the user's document, the value, and what to write.
 
-Apart from `reading`, which `checking` would otherwise have to import in a circle.
+Separate from `parsing`, so that `validation` can import it without a cycle.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class RecipeProblem(Problem):
 
     @classmethod
     def of(cls, problem: Problem) -> RecipeProblem:
-        """What somebody else found, such as who looks at sources."""
+        """A problem found elsewhere, such as by inspecting sources."""
         return cls(problem.field, problem.message, problem.value, problem.suggestion)
 
     def facts(self) -> dict[str, object]:
-        """The same for programs: `value` is something that JSON can say, cut where it is long."""
+        """The same for programs: `value` is a JSON value, shortened if long."""
         return {
             "path": self.field,
             "message": self.message,
@@ -47,7 +47,7 @@ class RecipeProblem(Problem):
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem whose place is not yet spelled out: an older document has it somewhere else."""
+    """A problem whose place is not formatted yet: an older document has it somewhere else."""
 
     path: Path
     message: str
@@ -69,11 +69,11 @@ def spelled(path: Path) -> str:
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:
-    """The known word that was probably meant."""
+    """The known name that was probably meant."""
     if not isinstance(word, str) or len(word) > _LONGEST_WORD:
         return None
     by_lower_case = {each.lower(): each for each in known}
-    # Not difflib's: of a thousand columns that takes a second for each word.
+    # Not difflib: for a thousand columns it takes a second per name.
     found = process.extractOne(
         word.lower(), list(by_lower_case), scorer=fuzz.ratio, score_cutoff=60
     )
@@ -81,7 +81,7 @@ def nearest(word: object, known: Collection[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Collection[str]) -> str:
-    """The nearest known word, or those there are when none is near."""
+    """The nearest known name, or all known names when none is near."""
     if found := nearest(word, known):
         return f"did you mean {found}?"
     names = [shown(each) for each in islice(known, _MOST_WORDS)]
@@ -90,7 +90,7 @@ def did_you_mean(word: object, known: Collection[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a sentence or a line of a terminal, which it can neither break nor command."""
+    """A value safe for a sentence or a terminal line: no line breaks or control characters."""
     said = _said(value)
     text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
     line = "".join(each if each.isprintable() else _escape(each) for each in text)
@@ -98,7 +98,7 @@ def shown(value: object) -> str:
 
 
 def leaves(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Every value of a document that holds no others, with its path."""
+    """Every scalar value of a document, with its path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, (*path, key))

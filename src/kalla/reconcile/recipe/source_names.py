@@ -1,4 +1,4 @@
-"""What a person calls the two sides of a recipe: the names of their sources, not left and right."""
+"""The names of the two sides of a recipe for people: those of their sources, not left and right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST = 40
 
 
 def source_names(sources: Sources) -> dict[Side, str]:
-    """By alias, registered name, table or file; two that are alike are told apart by their side."""
+    """By alias, registered name, table or file; two equal names get their side added."""
     return told_apart(
         {
             side: name_of(sources[side].uri, sources[side].alias, sources[side].table)

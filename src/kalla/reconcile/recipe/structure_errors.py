@@ -1,4 +1,4 @@
-"""What is wrong with a recipe's structure, in sentences of ours: pydantic finds it, we say it."""
+"""The structural problems of a recipe: found by pydantic, worded by Kalla."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ _CALLED_OTHERWISE = {
     "sql": "match_sql",
 }
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
-_SIGNS = "., '"  # which are told in quotes, as one would not see where they end
+_SIGNS = "., '"  # shown in quotes, so that their ends are visible
 _DERIVATIONS = ("trim", "upper", "lower", "digits", "{regex: …}", "{date_part: …}")
 _EXAMPLES = {
-    "name": "any words that tell it from others",
+    "name": "any text that identifies it",
     "sources": "such as {left: {uri: …, primary_key: […]}, right: {…}}",
     "source": "such as {uri: invoices.csv, primary_key: [id]}",
     "uri": "a path, s3://…, postgresql://… or source://NAME",
@@ -119,14 +119,14 @@ _SENTENCES = {
 def findings(error: ValidationError, document: dict[str, object]) -> Iterator[Finding]:
     for item in error.errors(include_url=False):
         if item["type"] == "too_short" and item["input"]:
-            continue  # its entries are wrong and told by themselves
+            continue  # its entries are invalid and reported separately
         yield _finding(item, document)
         if item["type"].startswith("union_tag") and isinstance(item["input"], dict):
             yield from _beside_operation(item["loc"], item["input"])
 
 
 def out_of_place(document: dict[str, object]) -> Iterator[Finding]:
-    """`true` where a number belongs: pydantic would take it for a 1."""
+    """`true` where a number is required: pydantic would read it as 1."""
     for path, value in leaves(document):
         names = [part for part in path if isinstance(part, str)]
         if isinstance(value, bool) and names[-1] not in (
@@ -138,7 +138,7 @@ def out_of_place(document: dict[str, object]) -> Iterator[Finding]:
 
 
 def _beside_operation(path: Path, condition: dict[str, object]) -> Iterator[Finding]:
-    """Of a condition whose operation is not known, the rest can be wrong as well."""
+    """If a condition's operation is unknown, its other fields can be invalid as well."""
     fields = Condition.model_fields.keys()
     try:
         Condition.model_validate({name: condition[name] for name in fields & condition.keys()})
@@ -151,7 +151,7 @@ def _finding(item: ErrorDetails, document: dict[str, object]) -> Finding:
     path, kind, value = item["loc"], item["type"], item["input"]
     operation: str | None = None
     if path[:1] == ("rules",) and path[2:3] == ("conditions",) and len(path) > 4:
-        operation = str(path[4])  # how pydantic tells which kind of condition it took it for
+        operation = str(path[4])  # pydantic's tag of the kind of condition
         path = (*path[:4], *path[5:])
     for index, part in enumerate(path):
         above = path[index - 1] if index else ""
@@ -236,7 +236,7 @@ def _remedy(kind: str, path: Path, value: object) -> str:
 
 
 def _missing(path: Path) -> str:
-    """What to write where there is nothing."""
+    """What to write for a missing value."""
     if path[:1] == ("parameters",):
         return "such as {type: number, default: 0.01}"
     if path[-1] in SIDES:

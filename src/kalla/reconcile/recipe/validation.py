@@ -1,4 +1,4 @@
-"""Whether a recipe of sound structure makes sense, by itself and against its sources' columns."""
+"""Validates a recipe with a correct structure, by itself and against its sources' columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LOOKS_BACK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?P=)")
 
 
 def check(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> list[RecipeProblem]:
-    """Every problem of a recipe of sound structure; with `columns`, also of its columns."""
+    """Every problem of a recipe with a correct structure; with `columns`, also of its columns."""
     return [each.told() for each in findings(recipe, columns)]
 
 
@@ -55,7 +55,7 @@ def findings(
     columns: Mapping[Side, Columns] | None = None,
     altered: Collection[int] = (),
 ) -> Iterator[Finding]:
-    """Of rules that are not as the user wrote them (`altered`, by number), the parts are judged."""
+    """For rules that error recovery changed (`altered`, by number), checks only their parts."""
     yield from _whole(recipe)
     for side in SIDES:
         yield from _source(recipe.sources[side], ("sources", side))
@@ -69,7 +69,7 @@ def findings(
 
 
 def word_of(type_: str) -> str:
-    """What DuckDB's type is in a word: text, integer, decimal, float, date, …"""
+    """DuckDB's type as a simple name: text, integer, decimal, float, date, …"""
     for heads, word in (
         (("VARCHAR", "ENUM", "UUID", "JSON"), "text"),
         (("DECIMAL",), "decimal"),
@@ -85,10 +85,10 @@ def word_of(type_: str) -> str:
 
 def _whole(recipe: Recipe) -> Iterator[Finding]:
     if recipe.rules and recipe.match_sql is not None:
-        yield Finding(("match_sql",), "cannot stand beside rules", recipe.match_sql,
+        yield Finding(("match_sql",), "cannot be combined with rules", recipe.match_sql,
                       "keep one of them")  # fmt: skip
     if not recipe.rules and recipe.match_sql is None:
-        yield Finding(("rules",), "are missing: nothing says what makes a match",
+        yield Finding(("rules",), "are missing: the recipe does not define a match",
                       suggestion="write rules, or match_sql")  # fmt: skip
     if recipe.match_sql is not None and not recipe.match_sql.strip():
         yield Finding(("match_sql",), "is empty", recipe.match_sql,
@@ -218,7 +218,7 @@ def _filters(filters: tuple[Filter, ...], path: Path) -> Iterator[Finding]:
 
 
 def _excess(amount: Decimal, most: int) -> str:
-    """What an amount has too much of."""
+    """The part of an amount with too many digits."""
     exponent = amount.normalize(Context(prec=200)).as_tuple().exponent
     if isinstance(exponent, int) and -exponent > _MOST_PLACES:
         return f"must not have more than {_MOST_PLACES} digits after the point"
@@ -307,7 +307,7 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
         name: getattr(tolerance, name) for name in BOUNDS if getattr(tolerance, name) is not None
     }
     if not given:
-        yield Finding(path, "says no bound", f"{tolerance.left} tolerance {tolerance.right}",
+        yield Finding(path, "has no bound", f"{tolerance.left} tolerance {tolerance.right}",
                       "such as absolute: 0.01, or percent: 1")  # fmt: skip
         return
     for name, amount in given.items():
@@ -330,7 +330,7 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
 def _expression(pattern: str, path: Path, expressions: ExpressionBudget) -> Iterator[Finding]:
     if _LOOKS_AROUND.search(pattern):
         yield Finding(path, "looks ahead or behind, which these expressions cannot", pattern,
-                      "put what is wanted into a group: (…)")  # fmt: skip
+                      "put the wanted part into a group: (…)")  # fmt: skip
     elif _LOOKS_BACK.search(pattern):
         yield Finding(path, "refers back to a group, which these expressions cannot", pattern,
                       "write the repeated part out")  # fmt: skip

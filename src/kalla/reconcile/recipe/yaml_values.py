@@ -1,6 +1,6 @@
-"""A document's text as plain values: YAML without its traps, and JSON. Numbers stay exact.
+"""Parses YAML, without its traps, and JSON into plain values.
 
-Apart from `reading`: nothing here knows what a recipe is.
+Numbers stay exact. Separate from `parsing`: nothing here depends on recipes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a text says, and what is wrong with how it says it."""
+    """The values of a text, and the problems of its syntax."""
 
     value: object
     findings: tuple[Finding, ...] = ()
@@ -101,12 +101,12 @@ def plain(text: str) -> object:
         if _MOMENT.fullmatch(text):
             return datetime.fromisoformat(text)
     except ValueError:
-        return text  # the 30th of February is a text; where a date is needed, that is told
+        return text  # 30 February is a text; where a date is needed, it is reported
     return text
 
 
 def number(text: str) -> int | Decimal | None:
-    """The number that a text is, exactly as written."""
+    """The number that a text represents, exactly as written."""
     found = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if found is None:
         return None
@@ -154,7 +154,7 @@ def _json(text: str) -> Parsed:
 
 
 def _missing_at(error: json.JSONDecodeError) -> int:
-    """Where something is missing that the parser sees at what comes next, maybe lines below."""
+    """Where something is missing that the parser notices later, maybe lines below."""
     is_missing = error.msg.endswith("delimiter") or error.doc[error.pos : error.pos + 1] in "}],"
     return len(error.doc[: error.pos].rstrip()) if is_missing else error.pos
 
@@ -174,7 +174,7 @@ def _no_number(text: str) -> object:
 
 @dataclass
 class _Open:
-    """A mapping or list whose end has not come yet."""
+    """A mapping or list that is still open."""
 
     path: Path
     value: dict[str, object] | list[object]
@@ -272,7 +272,7 @@ def _line(event: Event) -> int:
 
 
 def _unreadable(value: object) -> Iterator[Finding]:
-    """Half characters, which JSON's escapes can spell; raises when the document is too deep."""
+    """Half surrogate pairs, from JSON's escapes; raises when the document is too deep."""
     waiting: list[tuple[Path, object]] = [((), value)]
     while waiting:
         path, item = waiting.pop()
@@ -299,7 +299,7 @@ def _too_deep(path: Path) -> InvalidInput:
 
 
 def _refused(message: str, suggestion: str = "") -> InvalidInput:
-    """Without the line it is in: nobody knows whether that holds a password."""
+    """Without the text of the line: it may contain a password."""
     return InvalidInput(Finding((), f"the document {message}", suggestion=suggestion).told())
 
 

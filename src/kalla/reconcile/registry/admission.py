@@ -1,6 +1,6 @@
-"""Which sources a recipe may read when it comes through the API: registered ones, and no others.
+"""Decides which sources a recipe may read through the API: registered ones only.
 
-A recipe names one as source://NAME, or says a uri that a registered source covers.
+A recipe names one as source://NAME, or gives a uri that a registered source covers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceDocument(Source):
     primary_key: tuple[Column, ...] = Field((), max_length=16)
 
     def fields(self) -> dict[str, Any]:
-        """What was said, in lists and plain values."""
+        """The given fields, as lists and plain values."""
         return {name: _plain(value) for name, value in self.model_dump(exclude_unset=True).items()}
 
 
@@ -51,7 +51,7 @@ Known = Mapping[str, SourceDocument]
 class Resolved:
     """The text of a recipe with registered sources filled in, and what is wrong with their names.
 
-    A name that hangs on a parameter without a value is not known, and stays as it is.
+    A name that depends on a parameter without a value is unknown, and stays unchanged.
     """
 
     text: str
@@ -59,9 +59,9 @@ class Resolved:
 
 
 def admit(recipe: Recipe, known: Known) -> Recipe:
-    """The recipe with both sources as they are registered, or InvalidInput that says what to do.
+    """The recipe with both sources as registered, or InvalidInput that says what to do.
 
-    Looks at the file system, to see where links lead.
+    Resolves links in the file system.
     """
     found: dict[str, Source] = {}
     problems: list[Problem] = []
@@ -76,7 +76,7 @@ def admit(recipe: Recipe, known: Known) -> Recipe:
 
 
 def admit_source(source: Source, side: Side, known: Known) -> Source:
-    """One source, held against those that are registered."""
+    """One source, checked against the registered ones."""
     name = _reference(source.uri)
     if name is not None:
         found = _by_name(source, side, _named(known, name, side))
@@ -95,7 +95,7 @@ def resolved(
 ) -> Resolved:
     """The text of a recipe with `source://NAME` filled in, and with other uris if any are given.
 
-    What is broken stays as it is: its reader tells it.
+    Invalid parts stay unchanged: the parser reports them.
     """
     if not uris and not _MAY_NAME.search(text):
         return Resolved(text)
@@ -110,7 +110,7 @@ def resolved(
 
 
 def source_problems(source: SourceDocument) -> Iterator[Problem]:
-    """What is wrong with a source that is to be registered."""
+    """The problems of a source that is to be registered."""
     unstorable = [
         path
         for path, value in leaves(source.fields())
@@ -119,7 +119,7 @@ def source_problems(source: SourceDocument) -> Iterator[Problem]:
     if unstorable:
         for path in unstorable:
             yield Problem(spelled(("source", *path)), "holds a NUL or half of a character",
-                          suggestion="write it anew")  # fmt: skip
+                          suggestion="write it again")  # fmt: skip
         return
     for each in validation.check_source(source):
         if each.field == "table" and source.table is None:
@@ -129,7 +129,7 @@ def source_problems(source: SourceDocument) -> Iterator[Problem]:
     kind = uri_coverage.kind_of(source.uri)
     if kind == "source":
         yield Problem("source.uri", "names another source", source.uri,
-                      "say where the rows are")  # fmt: skip
+                      "give the uri of the rows")  # fmt: skip
     elif kind == "file":
         place = PurePosixPath(uri_coverage.path_of(source.uri))
         if not place.is_absolute():
@@ -149,7 +149,7 @@ def _resolve(
 ) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """A recipe's document with the registered fields of each `source://NAME` filled in.
 
-    What the recipe says itself wins, but for uri, password and a registered table. The two older
+    Fields of the recipe win, except uri, password and a registered table. The two older
     shapes do not know these fields: theirs are filled in by `admit`.
     """
     said = document.get("sources")
@@ -172,7 +172,7 @@ def _resolve(
 
 
 def _uris(document: Mapping[str, Any], given: Mapping[str, str]) -> dict[Side, object]:
-    """As far as they are known: one may hang on a parameter."""
+    """The known uris: one may depend on a parameter."""
     part = {name: document[name] for name in ("parameters", "sources") if name in document}
     filled = parameter_values.fill(part, given)
     sources = filled.document["sources"]
@@ -215,7 +215,9 @@ def _named(known: Known, name: str, side: Side) -> SourceDocument:
 
 
 def _fixed(registered: SourceDocument) -> set[str]:
-    """What a recipe cannot say otherwise. A database without a table is all of its tables."""
+    """The fields that a recipe cannot override. A database without a table covers all of its
+    tables.
+    """
     is_open = uri_coverage.kind_of(registered.uri) == "database" and registered.table is None
     return _FROM_REGISTRY if is_open else _FROM_REGISTRY | {"table"}
 
@@ -255,7 +257,7 @@ def _by_uri(source: Source, side: Side, known: Known) -> Source:
                 f"sources.{side}.table",
                 f"is not {registered.table}, the one table that is registered of this database",
                 source.table,
-                "let an admin register the other one too, and use it as source://NAME",
+                "an admin must register the other one too; then use it as source://NAME",
             )
             continue
         if source.password in (None, registered.password):
@@ -275,13 +277,13 @@ def _way_to_register(uri: str) -> str:
     )
     if is_relative:
         return "write its absolute path, for servers have other working folders than you"
-    return f"let an admin run `kalla sources add NAME {shlex.quote(uri)}`"
+    return f"an admin must run `kalla sources add NAME {shlex.quote(uri)}`"
 
 
 def _followed(uri: str, side: Side) -> str:
-    """With its links followed, so that none can be put in its way before the run reads it.
+    """Resolves links, so that none can be added before the run reads it.
 
-    A registered folder is all that is in it, and nothing that a link in it leads to.
+    A registered folder covers its contents, but no targets of links in it.
     """
     if uri_coverage.kind_of(uri) != "file":
         return uri
@@ -295,7 +297,7 @@ def _followed(uri: str, side: Side) -> str:
                 f"sources.{side}.uri",
                 f"{uri} cannot be searched for links that lead out of it",
                 scrub(uri),
-                "let an admin see whether Kalla may read all of it",
+                "an admin must check that Kalla may read all of it",
             )
         )
     return inside
@@ -311,7 +313,7 @@ def _table_problems(source: Source, where: str) -> Iterator[Problem]:
 
 
 def _escaped(value: Any) -> Any:
-    """What is registered may hold `${`, and means it."""
+    """A registered value may contain `${` literally."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""Where callbacks may go: an address covers itself and what lies below it, on the same server."""
+"""The allowed addresses of callbacks: an address covers itself and all below it, on the same
+server.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from kalla.redaction import is_secret_name
 
 LONGEST_URL = 2000
 
-# Letters that every reader of an address takes for the same thing; no user, no backslash, no space.
+# Characters that every URL parser reads the same way; no user, no backslash, no space.
 _URL = re.compile(r"https?://(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[^\s\\#]*)?")
 _PRINTABLE = re.compile(r"[!-~]+")
 _TRICKS = re.compile(r"/\.{1,2}(?=/|\Z)|//|%2e|%2f|%5c|%00|;", re.IGNORECASE)
@@ -31,7 +33,7 @@ def covers(registered: str, asked: str) -> bool:
 
 
 def url_problems(url: str, query: bool = False) -> Iterator[Problem]:
-    """What is wrong with an address; only that of a call may have a query."""
+    """The problems of an address; only that of a call may have a query."""
     if len(url) > LONGEST_URL:
         yield Problem("url", f"must not be longer than {LONGEST_URL} characters")
         return
@@ -48,10 +50,10 @@ def url_problems(url: str, query: bool = False) -> Iterator[Problem]:
 
 
 def _query_problems(query: str) -> Iterator[Problem]:
-    """It is kept with the run and shown: a secret has its place at the destination."""
+    """The query is stored and shown with the run: secrets belong to the destination."""
     for name, _ in parse_qsl(query, keep_blank_values=True):
         if is_secret_name(name):
-            # No colon after the name, or the sentence would be taken for the value.
+            # No colon after the name, or scrubbing would take the sentence for the value.
             yield Problem(
                 "url", f"must not carry {name!r}, for the destination's secret signs every call"
             )

@@ -1,6 +1,6 @@
-"""A recipe on its way into the library: as a caller sends it, and what is wrong with it.
+"""Parses and checks recipes that callers send for the library.
 
-A recipe may leave parameters without a value: that is no problem of the recipe but of a run.
+A recipe may leave parameters without a value: only a run needs them.
 Reading a long text takes seconds: none of this belongs on the event loop.
 """
 
@@ -23,7 +23,7 @@ from kalla.reconcile.recipe import (
 )
 from kalla.reconcile.recipe.column_checks import Columns
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side, Source
-from kalla.reconcile.recipe.parsing import Look
+from kalla.reconcile.recipe.parsing import ColumnLookup
 from kalla.reconcile.recipe.recipe_problems import Path, RecipeProblem, leaves, spelled
 from kalla.reconcile.registry import admission
 from kalla.reconcile.registry.admission import Known
@@ -40,7 +40,7 @@ _RESERVED = ("schema", "validate")  # addresses below /api/recipes
 
 @dataclass(frozen=True)
 class Sent:
-    """What a request's body holds: a recipe's text, and values for its parameters."""
+    """The contents of a request's body: a recipe's text, and values for its parameters."""
 
     text: str
     given: Mapping[str, str]
@@ -48,7 +48,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Named:
-    """A recipe's name and id; whether the recipe says the id itself."""
+    """A recipe's name and id; whether the recipe contains the id."""
 
     name: str
     recipe_id: str
@@ -57,8 +57,8 @@ class Named:
 
 @dataclass(frozen=True)
 class _Unfilled:
-    """Stand-ins for the parameters that nobody gave a value, and what cannot be told with them:
-    something of these places, and the columns of these sides.
+    """Placeholders for parameters without a value, and the places and columns that cannot be
+    checked with them.
     """
 
     needs: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class _Unfilled:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Every problem of a recipe; `recipe` is there when there is none, as far as can be told.
+    """Every problem of a recipe; `recipe` is set if none was found.
 
     `needs` are the parameters that a run must give a value; `recipe` holds made-up ones for them.
     """
@@ -78,8 +78,8 @@ class Judgement:
     needs: tuple[str, ...] = ()
 
 
-class Wanted:
-    """Notes which sources a judgement would look at, for a look that takes longer than it may."""
+class RequestedColumns:
+    """Records which columns a check needs, so that they can be read outside of it."""
 
     recipe: Recipe | None = None
     sides: Collection[Side] = ()
@@ -112,9 +112,9 @@ def submitted(body: bytes) -> Sent:
 def judge(
     text: str,
     given: Mapping[str, str] = _NOTHING,
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
 ) -> Judgement:
-    """Read a recipe, with stand-ins for the parameters that nobody gave a value."""
+    """Read a recipe, with placeholders for parameters without a value."""
     try:
         return Judgement(parsing.read(text, given, columns=columns))
     except InvalidInput as error:
@@ -127,7 +127,7 @@ def judge(
     try:
         recipe = parsing.read(text, {**given, **needs}, columns=seen)
     except InvalidInput as error:
-        # Where a stand-in stands, nothing can be said.
+        # A placeholder cannot be checked.
         left = tuple(each for each in told(error) if not _is_at(each.field, unfilled.places))
         return Judgement(None, left, tuple(needs))
     return Judgement(recipe, (), tuple(needs))
@@ -137,11 +137,11 @@ def judge_with_sources(
     text: str,
     known: Known,
     given: Mapping[str, str] = _NOTHING,
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
     uris: Mapping[str, str] = _NOTHING,
 ) -> Judgement:
-    """The same, with the registered sources filled in, and whether the library can keep it. What
-    other uris take the place of is not judged.
+    """The same, with the registered sources filled in, and whether the library can keep it. Sources
+    replaced by other uris are not checked.
     """
     found = admission.resolved(text, known, given, uris)
     judgement = judge(found.text, given, columns)
@@ -161,7 +161,7 @@ def ready(
     known: Known,
     given: Mapping[str, str],
     uris: Mapping[str, str],
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
 ) -> Recipe:
     """The recipe of a text as it is run: parameters, uris and registered sources filled in."""
     found = admission.resolved(text, known, given, uris)
@@ -179,7 +179,7 @@ def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
 
 
 def named(text: str) -> Named:
-    """What a judged recipe is kept under; without a `recipe_id` of its own, made of its name."""
+    """The id of a checked recipe; made of its name if it has no `recipe_id`."""
     value = yaml_values.parse(text).value
     document = legacy_formats.modernise(value).document if isinstance(value, dict) else {}
     name, own = str(document.get("name", "")), document.get("recipe_id")
@@ -187,14 +187,14 @@ def named(text: str) -> Named:
 
 
 def name_problems(name: str, field: str = "name") -> Iterator[RecipeProblem]:
-    """What is wrong with what something in the library is called."""
+    """The problems of a name in the library."""
     if not _NAME.fullmatch(name):
         message = "has 1 to 100 letters, digits and _ . -, and begins with no sign"
         yield RecipeProblem(field, message, name, "such as may-2026")
 
 
 def normal(text: str) -> str:
-    """The same on every machine: versions are told apart by their text."""
+    """Normalized text: versions are compared by it."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
@@ -212,14 +212,14 @@ def _holds_secret(text: str) -> bool:
 
 
 def _unkeepable(text: str) -> Iterator[RecipeProblem]:
-    """What keeps a recipe from being saved though it makes sense."""
+    """Reasons why a valid recipe cannot be saved."""
     try:
         value, kept = yaml_values.parse(text).value, named(text)
     except InvalidInput:
-        return  # told by its reader
+        return  # reported by its parser
     for path, leaf in leaves(value):
         if isinstance(leaf, str) and "\0" in leaf:
-            yield RecipeProblem(spelled(path), "holds a NUL, which nothing can keep",
+            yield RecipeProblem(spelled(path), "holds a NUL, which cannot be stored",
                                 suggestion="leave it out")  # fmt: skip
     if kept.is_own:
         yield from name_problems(kept.recipe_id, "recipe_id")
@@ -305,7 +305,7 @@ def _unfilled(text: str, given: Mapping[str, str]) -> _Unfilled:
 
 
 def _left_to_register(document: Mapping[str, object], unfilled: Collection[Path]) -> Iterator[Path]:
-    """What a recipe does not say of a source may be registered under a name that is not known."""
+    """Fields that a source lacks may be registered under a name that is not known."""
     sources = document.get("sources")
     for side in SIDES:
         fields = sources.get(side) if isinstance(sources, dict) else None
@@ -316,7 +316,7 @@ def _left_to_register(document: Mapping[str, object], unfilled: Collection[Path]
                 yield from (("sources", side, name) for name in unsaid)
 
 
-def _but(columns: Look, hidden: Collection[Side]) -> Look:
+def _but(columns: ColumnLookup, hidden: Collection[Side]) -> ColumnLookup:
     return lambda recipe, sides: columns(recipe, [side for side in sides if side not in hidden])
 
 

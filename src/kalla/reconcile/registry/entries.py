@@ -1,6 +1,6 @@
-"""What runs refer to by name: registered sources, saved recipes, destinations of callbacks.
+"""Stores what runs refer to by name: registered sources, saved recipes, destinations of callbacks.
 
-Typed rows over `entries.sql`. What they allow is decided in `admission` and `destinations`.
+Typed rows over `entries.sql`. `admission` and `destinations` decide what they allow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.recipe import parsing, yaml_values
 from kalla.reconcile.recipe.model import Recipe
-from kalla.reconcile.recipe.parsing import Look
+from kalla.reconcile.recipe.parsing import ColumnLookup
 from kalla.reconcile.registry import admission, destinations, drafts
 from kalla.reconcile.registry.admission import Known, SourceDocument, source_problems
 from kalla.reconcile.registry.drafts import Named
@@ -65,10 +65,10 @@ class RecipeVersion(RecipeSummary):
 
 @dataclass(frozen=True)
 class SavedRecipe(RecipeVersion):
-    """What was saved. `repeated`: it is the latest version already, which stays."""
+    """The saved recipe. `repeated`: the latest version has the same text and stays."""
 
     repeated: bool
-    notes: tuple[str, ...] = ()  # on what could not be looked at
+    notes: tuple[str, ...] = ()  # on sources that could not be read
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ async def prepare(
     known: Known,
     given: Mapping[str, str],
     uris: Mapping[str, str],
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
 ) -> Recipe:
     """The recipe of a text, ready to run: parameters and sources filled in, its places allowed.
 
-    Without a connection: to look where links lead can take longer than a transaction may be idle.
+    Without a connection: resolving links can take longer than a transaction may be idle.
     """
 
     def prepared() -> Recipe:
@@ -112,7 +112,7 @@ async def register_source(
     statement = sql.replace_source if replace else sql.add_source
     row = await _one(connection, statement, name=name, document=document, by=by)
     if row is None:
-        raise Conflict(f"there is a source {name!r} already: say replace, or take another name")
+        raise Conflict(f"there is a source {name!r} already: use replace, or choose another name")
     return await asyncio.to_thread(_registered, row)
 
 
@@ -123,20 +123,20 @@ async def sources(connection: Connection) -> list[RegisteredSource]:
 
 
 async def known_sources(connection: Connection) -> dict[str, SourceDocument]:
-    """What recipes may name: uploads that have not expired, and what is registered."""
+    """The sources that recipes may name: uploads that have not expired, and registered ones."""
     found = await _all(connection, sql.current_uploads)
     uploads = {f"upload-{row['upload_id']}": SourceDocument(uri=row["url"]) for row in found}
     return uploads | {each.name: each.source for each in await sources(connection)}
 
 
 async def upload_names(connection: Connection) -> dict[str, str]:
-    """What users call the files that they sent, by the names that recipes know them by."""
+    """The users' names of uploaded files, by their names in recipes."""
     found = await _all(connection, sql.current_uploads)
     return {f"upload-{row['upload_id']}": row["file_name"] for row in found}
 
 
 async def secret_names(connection: Connection) -> list[str]:
-    """The names of secrets in the encrypted store; never what they are."""
+    """The names of secrets in the encrypted store; never their values."""
     return [row["name"] for row in await _all(connection, sql.secret_names)]
 
 
@@ -150,7 +150,7 @@ async def source(connection: Connection, name: str) -> RegisteredSource:
 
 
 async def remove_source(connection: Connection, name: str) -> RegisteredSource:
-    """No recipe can use it any more; runs that have begun go on."""
+    """Recipes can no longer use it; running runs continue."""
     row = await _one(connection, sql.remove_source, name=name)
     if row is None:
         raise await _missing_source(connection, name)
@@ -158,7 +158,7 @@ async def remove_source(connection: Connection, name: str) -> RegisteredSource:
 
 
 async def be_patient(connection: Connection) -> None:
-    """Let a transaction be idle for longer than others may, while a recipe is read."""
+    """Allows a transaction to be idle for longer, while a recipe is read."""
     await connection.execute(sql.be_patient)
 
 
@@ -166,13 +166,13 @@ async def save_recipe(
     connection: Connection,
     text: str,
     by: str,
-    columns: Look | None = None,
+    columns: ColumnLookup | None = None,
     uris: Mapping[str, str] = _NOTHING,
 ) -> SavedRecipe:
     """Keep a recipe under its id: as a new version, unless the latest has the same text.
 
-    Going back to an earlier text makes a new version too: the latest one is what counts. What is
-    run with other `uris` need not say any, or can say some that are gone.
+    Going back to an earlier text makes a new version too: the latest one is what counts. A recipe
+    run with other `uris` may have none, or outdated ones.
     """
     known = await known_sources(connection)
     await be_patient(connection)
@@ -238,7 +238,7 @@ async def add_destination(
     row = await _one(connection, statement, name=name, url=url, secret=secret, by=by)
     if row is None:
         raise Conflict(
-            f"there is a destination {name!r} already: say replace, or take another name"
+            f"there is a destination {name!r} already: use replace, or choose another name"
         )
     return Destination(**row)
 
@@ -258,7 +258,7 @@ async def remove_destination(connection: Connection, name: str) -> Destination:
 
 
 async def destination_for(connection: Connection, url: str) -> Destination:
-    """The destination that covers a callback's address; of several the one that says most."""
+    """The destination that covers a callback's address; of several the most specific one."""
     if problems := list(destinations.url_problems(url, query=True)):
         raise InvalidInput(*(Problem("callback_url", each.message) for each in problems))
     found = [
@@ -268,7 +268,7 @@ async def destination_for(connection: Connection, url: str) -> Destination:
         raise InvalidInput(
             Problem(
                 "callback_url",
-                "is not below a registered destination: let an admin run `kalla destinations add "
+                "is not below a registered destination: an admin must run `kalla destinations add "
                 "NAME URL --secret NAME`",
             )
         )
@@ -287,7 +287,7 @@ def _fit_to_register(name: str, source: SourceDocument) -> str:
 
 
 def _fit_to_save(
-    text: str, known: Known, columns: Look | None, uris: Mapping[str, str]
+    text: str, known: Known, columns: ColumnLookup | None, uris: Mapping[str, str]
 ) -> tuple[str, Named, str]:
     """The text as it is kept, its name and id, its hash; or every problem of it."""
     text = drafts.normal(text)
@@ -298,7 +298,7 @@ def _fit_to_save(
 
 
 def _same_id(kept: Named, latest: str) -> InvalidInput:
-    """Other names make the same id: two recipes would have one history without a word."""
+    """Different names can give the same id: two recipes would share a history silently."""
     return InvalidInput(
         Problem(
             "recipe_id",
@@ -331,7 +331,7 @@ async def _missing_recipe(connection: Connection, recipe_id: str, version: int |
 
 
 def _near(name: str, known: list[str], command: str) -> str:
-    """The end of a sentence about a name that is not known."""
+    """The end of a message about an unknown name."""
     if found := get_close_matches(name, known, n=1):
         return f"did you mean {found[0]}?"
     some = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")

@@ -1,5 +1,5 @@
-"""REST of what runs refer to by name: recipes for operators; sources and destinations for admins,
-because they are the list of places that Kalla may connect to.
+"""REST of recipes (for operators), and of sources and destinations (for admins, because they define
+where Kalla may connect to).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kalla.reconcile.registry.entries import (
     RegisteredSource,
     SavedRecipe,
 )
-from kalla.reconcile.registry.timed_inspection import Look, Seen
+from kalla.reconcile.registry.timed_inspection import InspectedColumns, SourceInspector
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Inspection, Preview, Reach
 from kalla.redaction import scrub, scrub_value
 from kalla.web.access import GuardedRoute, harmless, needs
@@ -52,7 +52,7 @@ class NewSource(BaseModel):
 
 class ShownSource(BaseModel):
     name: str
-    source: dict[str, Any] = Field(description="what was said about it")
+    source: dict[str, Any] = Field(description="a description")
     created_at: datetime
     created_by: str
     changed_at: datetime
@@ -92,8 +92,8 @@ class ShownRecipe(BaseModel):
 
 
 class FoundProblem(BaseModel):
-    path: str = Field(description="the place in the document; empty for all of it")
-    value: Any = Field(description="what stands there")
+    path: str = Field(description="the path in the document; empty for all of it")
+    value: Any = Field(description="the value at this path")
     message: str
     suggestion: str
 
@@ -103,7 +103,9 @@ class FoundProblem(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What is wrong with a recipe. `notes` do not make it invalid: what could not be looked at."""
+    """The problems of a recipe. `notes` do not make it invalid: they name sources that could not be
+    read.
+    """
 
     valid: bool
     problems: list[FoundProblem]
@@ -139,29 +141,31 @@ async def show_source(state: State, name: Name) -> ShownSource:
 @router.get("/sources/{name}/columns", tags=["sources"])
 async def source_columns(state: State, name: Name) -> Inspection:
     """A source's columns with their types, its size, and what its primary key may be."""
-    return await Look.of(state.settings).inspect((await _source(state, name)).source)
+    return await SourceInspector.of(state.settings).inspect((await _source(state, name)).source)
 
 
 @router.get("/sources/{name}/preview", tags=["sources"])
 async def preview_source(
     state: State, name: Name, rows: Annotated[int, Query(ge=1, le=500)] = PREVIEW_ROWS
 ) -> Preview:
-    """A source's first rows, as they come."""
-    return await Look.of(state.settings).preview((await _source(state, name)).source, rows)
+    """A source's first rows, unchanged."""
+    return await SourceInspector.of(state.settings).preview(
+        (await _source(state, name)).source, rows
+    )
 
 
 @router.post("/sources/{name}/test", tags=["sources"])
 @harmless
 async def reach_source(state: State, name: Name) -> Reach:
     """Whether a source can be read from here, and if not, why."""
-    found = await Look.of(state.settings).reach((await _source(state, name)).source)
+    found = await SourceInspector.of(state.settings).reach((await _source(state, name)).source)
     return Reach(found.reachable, scrub(found.message))
 
 
 @router.post("/sources/{name}/remove", tags=["sources"])
 @needs("admin")
 async def remove_source(command: Commanded, name: Name) -> ShownSource:
-    """No recipe can use it any more; runs that have begun go on."""
+    """Recipes can no longer use it; running runs continue."""
     return ShownSource.of(await entries.remove_source(command.connection, name))
 
 
@@ -182,12 +186,12 @@ async def save_recipe(
 ) -> SavedRecipe:
     """Save a recipe: the body is its YAML or JSON text, or JSON `{"recipe": …}`.
 
-    Every version is kept. One with the same text as the latest is not made again: status 200.
-    What could not be looked at is in `notes`.
+    Every version is kept. A recipe with the same text as the latest makes no new version: status
+    200. `notes` name sources that could not be read.
     """
     sent = await asyncio.to_thread(drafts.sent, await request.body())
     connection = command.connection
-    seen = await _seen(state, connection, sent.text)
+    seen = await _inspected(state, connection, sent.text)
     saved = await entries.save_recipe(connection, sent.text, command.caller.name, seen)
     saved = replace(saved, notes=tuple(seen.notes))
     response.headers["Location"] = f"/api/recipes/{saved.recipe_id}/versions/{saved.version}"
@@ -200,7 +204,7 @@ async def save_recipe(
 @needs("viewer")
 @harmless
 async def validate_recipe(state: State, request: Request) -> Verdict:
-    """Tell every problem of a recipe at once. The body is as for saving; with `parameters` in the
+    """Return every problem of a recipe at once. The body is as for saving; with `parameters` in the
     JSON form, they are filled in.
     """
     async with state.database.transaction() as connection:
@@ -210,7 +214,7 @@ async def validate_recipe(state: State, request: Request) -> Verdict:
     except InvalidInput as error:
         return _verdict(Judgement(None, drafts.told(error)), [])
     judge = partial(drafts.judge_with_sources, sent.text, known, sent.given)
-    seen = await Look.of(state.settings).wanted(judge, known)
+    seen = await SourceInspector.of(state.settings).columns_for(judge, known)
     judgement = await asyncio.to_thread(judge, seen)
     return await asyncio.to_thread(_verdict, judgement, seen.notes)
 
@@ -256,7 +260,7 @@ async def add_destination(command: Commanded, new: NewDestination) -> Destinatio
 @router.post("/destinations/{name}/remove", tags=["destinations"])
 @needs("admin")
 async def remove_destination(command: Commanded, name: Name) -> Destination:
-    """No run can name it for its callback any more."""
+    """Runs can no longer use it for callbacks."""
     return await entries.remove_destination(command.connection, name)
 
 
@@ -265,14 +269,14 @@ async def _source(state: AppState, name: str) -> RegisteredSource:
         return await entries.source(connection, name)
 
 
-async def _seen(state: AppState, connection: Connection, text: str) -> Seen:
-    """The columns that a recipe is saved by."""
+async def _inspected(state: AppState, connection: Connection, text: str) -> InspectedColumns:
+    """The columns that a recipe is checked against when it is saved."""
     known = await entries.known_sources(connection)
 
-    def judge(look: parsing.Look) -> Judgement:
+    def judge(look: parsing.ColumnLookup) -> Judgement:
         return drafts.judge_with_sources(text, known, columns=look)
 
-    return await Look.of(state.settings).wanted_by(connection, judge, known)
+    return await SourceInspector.of(state.settings).columns_for_command(connection, judge, known)
 
 
 def _verdict(judgement: Judgement, notes: list[str]) -> Verdict:
@@ -285,7 +289,7 @@ def _verdict(judgement: Judgement, notes: list[str]) -> Verdict:
 
 
 def _sayable(value: Any) -> Any:
-    """Half of a character cannot be sent in an answer."""
+    """Replaces half surrogate pairs, which an answer cannot contain."""
     if isinstance(value, dict):
         return {_sayable(key): _sayable(item) for key, item in value.items()}
     if isinstance(value, list):

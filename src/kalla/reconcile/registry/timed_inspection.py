@@ -1,6 +1,6 @@
-"""Looking into sources while somebody waits for the answer: in threads, a few at once, in time.
+"""Inspects sources while a caller waits: in threads, a few at once, with a time limit.
 
-A check may be answered without what could not be looked at; it is then told in a note.
+A check may be answered without a source that could not be read; a note then says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kalla.reconcile.recipe.column_checks import Columns
 from kalla.reconcile.recipe.model import Recipe, Side, Source
 from kalla.reconcile.registry import admission, entries, uri_coverage
 from kalla.reconcile.registry.admission import Known
-from kalla.reconcile.registry.drafts import Wanted
+from kalla.reconcile.registry.drafts import RequestedColumns
 from kalla.reconcile.registry.uri_coverage import Refused
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Inspection, Preview, Reach
@@ -33,10 +33,10 @@ from kalla.storage import Storage
 
 Result = TypeVar("Result")
 
-# Of its own: sources that do not answer must not hold up what else runs in threads.
+# A pool of its own: sources that do not answer must not block other threads.
 _threads = ThreadPoolExecutor(4, thread_name_prefix="look")
 
-_PATIENCE = 50  # seconds, of which a look at columns takes 20; less than `be_patient` allows
+_PATIENCE = 50  # seconds, of which reading columns takes at most 20; less than `be_patient` allows
 _MOST_PATIENT = 4  # each holds a connection of the pool
 _patient = 0
 
@@ -48,27 +48,27 @@ class _Means(TypedDict):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The columns of the sides that could be looked at, and a note on each that could not."""
+class InspectedColumns:
+    """The columns of the sides that could be read, and a note for each that could not."""
 
     columns: dict[Side, Columns] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def __call__(self, *_: object) -> dict[Side, Columns]:
-        """What was seen, to whoever reads the recipe again."""
+        """What was inspected, to whoever reads the recipe again."""
         return self.columns
 
 
 @dataclass(frozen=True)
-class Look:
-    """What can be asked of a source, with the storage and the secrets of these settings."""
+class SourceInspector:
+    """Inspects sources with the storage and the secrets of these settings."""
 
     storage: Storage
     resolve: Resolve
     seconds: float = inspection.LOOK.seconds
 
     @classmethod
-    def of(cls, settings: Settings) -> Look:
+    def of(cls, settings: Settings) -> SourceInspector:
         return cls(Storage.of(settings.storage), Vault(settings).resolve)
 
     async def inspect(self, source: Source) -> Inspection:
@@ -90,44 +90,50 @@ class Look:
         except (Unavailable, InvalidInput) as error:
             return Reach(False, str(error))
 
-    async def wanted(self, judge: Callable[[parsing.Look], object], known: Known) -> Seen:
-        """The columns that a judgement asks for: it is made once to see which these are, and with
-        them by the caller.
+    async def columns_for(
+        self, judge: Callable[[parsing.ColumnLookup], object], known: Known
+    ) -> InspectedColumns:
+        """The columns that a check needs: it runs once here to record them, and once with them by
+        the caller.
         """
-        wanted = Wanted()
+        requested = RequestedColumns()
 
         def ask() -> None:
             with suppress(InvalidInput):
-                judge(wanted)
+                judge(requested)
 
         await asyncio.to_thread(ask)
         return (
-            await self._columns_of(wanted.recipe, wanted.sides, known) if wanted.recipe else Seen()
+            await self._columns_of(requested.recipe, requested.sides, known)
+            if requested.recipe
+            else InspectedColumns()
         )
 
-    async def wanted_by(
-        self, connection: Connection, judge: Callable[[parsing.Look], object], known: Known
-    ) -> Seen:
-        """The same for a command, which holds a connection: where too many others are looked at it
-        goes on without.
+    async def columns_for_command(
+        self, connection: Connection, judge: Callable[[parsing.ColumnLookup], object], known: Known
+    ) -> InspectedColumns:
+        """The same for a command, which holds a connection: continues without columns if too many
+        others are being read.
         """
         try:
             async with patiently(connection):
-                return await self.wanted(judge, known)
+                return await self.columns_for(judge, known)
         except Unavailable as error:
-            return Seen(notes=[f"the columns were not checked: {error}"])
+            return InspectedColumns(notes=[f"the columns were not checked: {error}"])
 
-    async def _columns_of(self, recipe: Recipe, sides: Collection[Side], known: Known) -> Seen:
-        """The columns of a recipe's registered sources; the others are not looked at."""
+    async def _columns_of(
+        self, recipe: Recipe, sides: Collection[Side], known: Known
+    ) -> InspectedColumns:
+        """The columns of a recipe's registered sources; others are not read."""
         looks = await asyncio.gather(*(self._columns(recipe, side, known) for side in sides))
-        seen = Seen()
+        inspected = InspectedColumns()
         for side, found in zip(sides, looks, strict=True):
             if isinstance(found, KallaError):
                 note = f"the {side} source's columns were not checked: {_reason(found)}"
-                seen.notes.append(scrub(note))
+                inspected.notes.append(scrub(note))
             else:
-                seen.columns[side] = found
-        return seen
+                inspected.columns[side] = found
+        return inspected
 
     async def _columns(self, recipe: Recipe, side: Side, known: Known) -> Columns | KallaError:
         def look() -> Columns:
@@ -143,7 +149,7 @@ class Look:
         return {"storage": self.storage, "resolve": self.resolve, "bounds": self._bounds()}
 
     def _bounds(self) -> Bounds:
-        """A thread cannot be ended: what it asks ends by itself, and makes room for the next."""
+        """A thread cannot be ended: its queries have a time limit of their own."""
         return replace(inspection.LOOK, seconds=self.seconds)
 
     async def _in_time(self, look: Callable[[], Result]) -> Result:
@@ -159,10 +165,10 @@ class Look:
 
 @asynccontextmanager
 async def patiently(connection: Connection) -> AsyncIterator[None]:
-    """While a command looks at files, which may be many; bounded in time, and few at once."""
+    """Limits commands that inspect files, which may be many: in time and in number."""
     global _patient
     if _patient >= _MOST_PATIENT:
-        raise Unavailable("too many recipes are being looked at: try again in a moment")
+        raise Unavailable("too many recipes are being checked: try again in a moment")
     _patient += 1
     try:
         async with in_patience(connection):
@@ -173,7 +179,7 @@ async def patiently(connection: Connection) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def in_patience(connection: Connection) -> AsyncIterator[None]:
-    """The same for what must be done, however many others are about it."""
+    """The same for work that must be done, whatever the number of others."""
     await entries.be_patient(connection)
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -185,7 +191,7 @@ async def in_patience(connection: Connection) -> AsyncIterator[None]:
 
 
 def _reason(error: KallaError) -> str:
-    """Without the field: `password: …` would be taken for one."""
+    """Without the field: scrubbing would take `password: …` for a password."""
     if isinstance(error, InvalidInput):
         return "; ".join(str(replace(each, field="")) for each in error.problems)
     return str(error)
@@ -196,30 +202,30 @@ def _is_whole_database(source: Source) -> bool:
 
 
 def _one(source: Source) -> Source:
-    """The source itself, if it is one table or the files of one."""
+    """The source, if it is one table or the files of one table."""
     if _is_whole_database(source):
         raise InvalidInput(
             Problem(
                 "table",
-                "is not said, for the source is a whole database",
-                suggestion="register the table to look into: `kalla sources add` with --table",
+                "is missing: the source is a whole database",
+                suggestion="register the table: `kalla sources add` with --table",
             )
         )
     return _inside(source)
 
 
 def _reach_database(source: Source, *, resolve: Resolve, bounds: Bounds, **_: object) -> Reach:
-    """It has no table to look at before a recipe names one: that it lets us in must do."""
+    """It has no table before a recipe names one: only the login is checked."""
     try:
         password = password_of(source.password, resolve)
         PostgresConnector(source.uri, "", password, seconds=bounds.seconds).clock()
     except KallaError as error:
         return Reach(False, str(error))
-    return Reach(True, f"{source.uri} can be reached: recipes say which table they read")
+    return Reach(True, f"{source.uri} can be reached: recipes name the table")
 
 
 def _inside(source: Source) -> Source:
-    """The source itself, unless a link in its folder leads out of it."""
+    """The source, unless a link in its folder leads out of it."""
     try:
         uri_coverage.covered(source.uri, source.uri)
     except Refused as refusal:

@@ -1,5 +1,5 @@
-"""Whether one place covers another: a folder what is in it, a glob what it matches, a database
-itself. Links are followed first, so that none leads out. Pure but for that look at the disk.
+"""Decides whether one uri covers another: a folder its contents, a glob its matches, a database
+itself. Links are followed first, so that none leads out. Pure except for resolving links.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _POSTGRES_PORT = 5432
 
 
 class Refused(Exception):
-    """The place would be covered, but for something about it; the text ends a sentence."""
+    """The uri would be covered but is refused; the text is the end of a message."""
 
 
 def covered(registered: str, asked: str) -> str | None:
@@ -36,7 +36,7 @@ def covered(registered: str, asked: str) -> str | None:
 
 
 def demand_inside(uri: str, files: Sequence[str]) -> None:
-    """Refuse files that a link leads to, out of a place whose own links were followed before.
+    """Refuse files behind a link that leads out of a place whose own links were resolved before.
 
     Between the submission of a run and its execution, a file or a folder may have become a link.
     """
@@ -159,7 +159,7 @@ def _is_within(place: Path, root: Path) -> bool:
 
 
 def _linking(place: Path, rest: Sequence[str]) -> Iterator[Path]:
-    """What a folder or glob holds, as far as it may be a link or lie behind one."""
+    """What a folder or glob holds, as far as it may be a link or behind one."""
     for count, entry in enumerate(_all(place, rest)):
         if count >= _MOST_ENTRIES:
             raise Refused(f"{place} holds more than {_MOST_ENTRIES:,} entries: name a part of it")

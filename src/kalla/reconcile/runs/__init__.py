@@ -1,1 +1,1 @@
-"""Runs: submitted, carried out as jobs, followed, ended and shown."""
+"""Runs: submitted, executed as jobs, monitored, completed and shown."""

@@ -1,6 +1,6 @@
 """REST of a run's evidence: its metadata, pages and exports of its state, and two runs compared.
 
-DuckDB works in a few threads of its own: the event loop never waits, and readers do not pile up.
+DuckDB runs in a few threads of its own: the event loop never blocks, and readers are limited.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ async def list_evidence(
     after: Cursor = None,
     before: Cursor = None,
     style: Annotated[Literal["json"] | Format, Query(alias="format")] = "json",
-    bom: Annotated[bool, Query(description="CSV: begin with a mark that tells UTF-8")] = False,
+    bom: Annotated[bool, Query(description="CSV: begin with a UTF-8 byte order mark")] = False,
 ) -> Any:
     """Rows of a part of the evidence, filtered and sorted: a page of them, or all as a file."""
     query = asked(filters or [], sort, limit, after, before)
@@ -136,7 +136,7 @@ async def compare_runs(
     other: RunId,
     examples: Annotated[int, Query(ge=0, le=1000, description="rows shown of each change")] = 20,
 ) -> Difference:
-    """What became of every row from this run (A) to the other (B)."""
+    """Compare the result of every row of this run (A) with the other (B)."""
     return await difference(request, state, run_id, other, examples)
 
 
@@ -175,10 +175,10 @@ def asked(
 
 
 async def _in_long_reader(request: Request, work: Callable[[threading.Event], Result]) -> Result:
-    """For as long as the caller waits for it: who has left holds up nobody."""
+    """Runs while the caller waits: a disconnected caller does not block others."""
     if len(_under_way) >= _LONG_AT_ONCE + _MOST_WAITING:
         raise Unavailable(
-            f"{len(_under_way)} exports and comparisons are under way: try again in a minute"
+            f"{len(_under_way)} exports and comparisons are running: try again in a minute"
         )
     given_up = threading.Event()
     job = _LONG.submit(work, given_up)
@@ -204,7 +204,7 @@ def _exported(
     bom: bool,
     given_up: threading.Event,
 ) -> BinaryIO:
-    """A file without a name: it is gone when its last reader is, however that ends."""
+    """A file without a name: it is removed when its last reader closes it."""
     with tempfile.TemporaryDirectory(prefix="kalla-export-") as folder:
         path = FilePath(folder) / f"{part}.{style}"
         bounds = replace(EXPORT, given_up=given_up)

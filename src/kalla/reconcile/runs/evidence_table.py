@@ -1,5 +1,5 @@
-"""One part of a run's evidence as a page shows it: tabs, a sorted and filtered table, ways to turn
-it, and files to take away. Apart from `pages.py`: all of it is addresses and words.
+"""One part of a run's evidence as a page shows it: tabs, a sorted and filtered table, paging links
+and export links. Separate from `pages.py`: everything here is addresses and labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kalla.web.app_state import AppState
 
 
 def part_label(part: str, names: Mapping[Side, str]) -> str:
-    """A part of the evidence in words."""
+    """The label of a part of the evidence."""
     state, _, side = part.partition("_")
     return (
         f"{state.capitalize()} {names['left' if side == 'left' else 'right']}"
@@ -56,9 +56,9 @@ OP_WORDS = {
     "not_null": "is not empty",
 }
 _ROWS = 25
-# The largest first, whichever sign they have.
+# The largest absolute amounts first.
 _USUAL_SORT = {"unmatched_left": "-|amount|", "unmatched_right": "-|amount|"}
-# What a person looks for comes first, what says least stands last; the rest is between.
+# The most important columns come first, the least important last.
 _FIRST = ("record_key", "side", "amount", "currency", "date", "left_key", "right_key",
           "left_amount",
           "right_amount", "difference.", "left_date", "right_date", "rejection_reason", "reason",
@@ -68,13 +68,13 @@ _LAST = ("left_currency", "right_currency", "candidate_currency", "candidate_sta
          "attempted_rules", "status", "cardinality", "failing_condition", "left_value",
          "right_value", "interchangeable", "fifo", "confidence", "matched_at",
          "match_id")  # fmt: skip
-# Of an item they stand in its amounts, and in how many rows it has.
+# An item shows them in its amounts and its number of rows.
 _HIDDEN = ("part", "parts", "left_sum", "right_sum")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a page's address asks for; None is what is usual."""
+class EvidenceRequest:
+    """The parameters of a page's address; None is the default."""
 
     part: str | None = None
     sort: str | None = None
@@ -82,11 +82,11 @@ class Wanted:
     after: str | None = None
     before: str | None = None
     against: int | None = None  # the run that this one is compared with, below the rows
-    exception: str | None = None  # the row that is open beside its closest one: side:key
+    exception: str | None = None  # the row that is open next to its nearest candidate: side:key
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """As an address has them, or a form that asks for more."""
+        """As query parameters of an address, or hidden fields of a form."""
         given = [("part", self.part or "")]
         given += [("sort", self.sort)] if self.sort is not None else []
         given += [("filter", each) for each in self.filters]
@@ -103,7 +103,7 @@ class Link:
     address: str
     current: bool = False
     count: int | None = None
-    unit: str = ""  # rows, if nothing else is said
+    unit: str = ""  # empty: rows
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Head:
     column: Column
     label: str
     address: str
-    sorted: str  # none, ascending, descending: as ARIA has it
+    sorted: str  # none, ascending, descending: values of aria-sort
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Row:
     cells: tuple[tuple[Head, Any], ...]
     several: str = ""  # how many rows a match has, if more than a pair
     parts: tuple[tuple[tuple[Head, Any], ...], ...] = ()
-    address: str | None = None  # where the row stands beside its closest candidate
+    address: str | None = None  # where the row opens next to its nearest candidate
     is_open: bool = False
 
 
@@ -132,10 +132,10 @@ class Chip:
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """What the template shows."""
+class EvidenceTable:
+    """The data of the template."""
 
-    wanted: Wanted
+    request: EvidenceRequest
     run_id: int
     tabs: tuple[Link, ...]
     label: str
@@ -149,57 +149,61 @@ class Shelf:
     files: tuple[Link, ...]
     empty: str
     all_rows: str
-    trouble: str | None
+    error_message: str | None
 
     @property
     def ops(self) -> dict[str, str]:
         return {op: OP_WORDS[op] for op in OPS}
 
 
-async def shelve(state: AppState, detail: RunDetail, wanted: Wanted) -> Shelf:
-    """Read the page of evidence that an address asks for."""
-    part = wanted.part or _telling(detail.report)
-    sort = _USUAL_SORT.get(part, "") if wanted.sort is None else wanted.sort
-    kept = replace(wanted, part=part, sort=sort)
-    storage, page, trouble = Storage.of(state.settings.storage), None, None
+async def load_evidence_table(
+    state: AppState, detail: RunDetail, request: EvidenceRequest
+) -> EvidenceTable:
+    """Read the page of evidence for an address."""
+    part = request.part or _first_part(detail.report)
+    sort = _USUAL_SORT.get(part, "") if request.sort is None else request.sort
+    kept = replace(request, part=part, sort=sort)
+    storage, page, error_message = Storage.of(state.settings.storage), None, None
     url = detail.evidence_url or ""
     try:
-        query = asked(list(wanted.filters), sort, _ROWS, wanted.after, wanted.before)
+        query = asked(list(request.filters), sort, _ROWS, request.after, request.before)
         query = replace(query, items=part == "matched")
         page = await in_reader(partial(evidence_pages.page, url, part, query, storage))
     except KallaError as error:
         problems = error.problems if isinstance(error, InvalidInput) else ()
-        trouble = scrub("; ".join(each.message for each in problems) or str(error))
+        error_message = scrub("; ".join(each.message for each in problems) or str(error))
         page = await _bare(url, part, storage) if problems else None
-    return _shelf(detail, kept, page, trouble)
+    return _evidence_table(detail, kept, page, error_message)
 
 
 @dataclass(frozen=True)
-class Beside:
-    """An exception that is open beside the rows it was held against."""
+class OpenException:
+    """An exception that is open next to the rows it was compared with."""
 
     detail: ExceptionDetail | None
-    trouble: str | None
+    error_message: str | None
     close: str
 
 
-async def beside(state: AppState, detail: RunDetail, wanted: Wanted) -> Beside:
-    """The exception that an address asks for."""
-    close = address(detail.run_id, replace(wanted, exception=None))
-    side, _, key = (wanted.exception or "").partition(":")
-    part = "ambiguous" if wanted.part == "ambiguous" else f"unmatched_{side}"
+async def load_exception(
+    state: AppState, detail: RunDetail, request: EvidenceRequest
+) -> OpenException:
+    """Read the exception that an address names."""
+    close = address(detail.run_id, replace(request, exception=None))
+    side, _, key = (request.exception or "").partition(":")
+    part = "ambiguous" if request.part == "ambiguous" else f"unmatched_{side}"
     try:
-        if side not in SIDES or wanted.part not in (None, part):
-            raise NotFound(f"no exception is called {wanted.exception!r}")
+        if side not in SIDES or request.part not in (None, part):
+            raise NotFound(f"no exception is called {request.exception!r}")
         url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
         found = await in_reader(partial(open_exception, url, part, side, key, storage))
     except KallaError as error:
-        return Beside(None, scrub(str(error)), close)
-    return Beside(found, None, close)
+        return OpenException(None, scrub(str(error)), close)
+    return OpenException(found, None, close)
 
 
 async def figures(state: AppState, detail: RunDetail) -> ExceptionFigures | None:
-    """What the exceptions come to; what is wrong with the evidence is told where its rows are."""
+    """The exceptions' figures; errors of the evidence are shown with its rows."""
     url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
     try:
         return await in_reader(partial(exception_figures, url, storage))
@@ -208,25 +212,28 @@ async def figures(state: AppState, detail: RunDetail) -> ExceptionFigures | None
 
 
 def bar_address(run_id: int, bar: Bar) -> str:
-    """The rows that a bar stands for."""
-    return address(run_id, Wanted(bar.part, filters=bar.filters))
+    """The address of the rows of a bar."""
+    return address(run_id, EvidenceRequest(bar.part, filters=bar.filters))
 
 
 async def _bare(url: str, part: str, storage: Storage) -> evidence_pages.Page | None:
-    """The columns alone, so that a filter that was not understood can be mended."""
+    """The columns alone, so that an invalid filter can be corrected."""
     try:
         page = await in_reader(
             partial(evidence_pages.page, url, part, evidence_pages.Query(limit=1), storage)
         )
-    except KallaError:  # told already: it was not the filter
+    except KallaError:  # reported already: it was not the filter
         return None
     return replace(page, rows=(), next=None, previous=None)
 
 
-def _shelf(
-    detail: RunDetail, wanted: Wanted, page: evidence_pages.Page | None, trouble: str | None
-) -> Shelf:
-    part = wanted.part or ""
+def _evidence_table(
+    detail: RunDetail,
+    request: EvidenceRequest,
+    page: evidence_pages.Page | None,
+    error_message: str | None,
+) -> EvidenceTable:
+    part = request.part or ""
     run_id = detail.run_id
     labels = page.labels if page else Labels.of({})
     columns = [
@@ -235,15 +242,15 @@ def _shelf(
         if each.name not in _HIDDEN and not labels.is_empty(part, each.name)
     ]
     texts = labels.texts(part, [each.name for each in columns])
-    heads = tuple(_head(run_id, wanted, each, texts[each.name]) for each in columns)
+    heads = tuple(_head(run_id, request, each, texts[each.name]) for each in columns)
     counts = _counts(detail.report)
-    return Shelf(
-        wanted=wanted,
+    return EvidenceTable(
+        request=request,
         run_id=run_id,
         tabs=tuple(
             Link(
                 part_label(name, labels.names),
-                address(run_id, Wanted(name, against=wanted.against)),
+                address(run_id, EvidenceRequest(name, against=request.against)),
                 name == part,
                 counts.get(name),
                 "matches" if name == "matched" else "",
@@ -251,17 +258,17 @@ def _shelf(
             for name in DATASETS
         ),
         label=part_label(part, labels.names),
-        chips=tuple(_chip(run_id, wanted, text, texts) for text in wanted.filters),
+        chips=tuple(_chip(run_id, request, text, texts) for text in request.filters),
         heads=heads,
-        rows=tuple(_row(run_id, wanted, page, heads, each) for each in page.rows) if page else (),
+        rows=tuple(_row(run_id, request, page, heads, each) for each in page.rows) if page else (),
         first=page.first if page else 0,
         total=page.total if page else 0,
         unit="matches" if part == "matched" and _has_items(page) else "rows",
-        turns=_turns(run_id, wanted, page) if page else (),
-        files=_files(run_id, wanted, page.total) if page and not trouble else (),
-        empty="No row fits this filter." if wanted.filters else _empty(part, labels),
-        all_rows=address(run_id, replace(wanted, filters=(), after=None, before=None)),
-        trouble=trouble,
+        turns=_turns(run_id, request, page) if page else (),
+        files=_files(run_id, request, page.total) if page and not error_message else (),
+        empty="No row fits this filter." if request.filters else _empty(part, labels),
+        all_rows=address(run_id, replace(request, filters=(), after=None, before=None)),
+        error_message=error_message,
     )
 
 
@@ -287,7 +294,7 @@ def _empty(part: str, labels: Labels) -> str:
 
 def _row(
     run_id: int,
-    wanted: Wanted,
+    request: EvidenceRequest,
     page: evidence_pages.Page,
     heads: Sequence[Head],
     row: Mapping[str, Any],
@@ -295,20 +302,20 @@ def _row(
     def cells(values: Mapping[str, Any]) -> tuple[tuple[Head, Any], ...]:
         return tuple((head, values[head.column.name]) for head in heads)
 
-    if wanted.part != "matched":
+    if request.part != "matched":
         key = str(row["record_key"])
-        side = str(row.get("side") or (wanted.part or "").removeprefix("unmatched_"))
+        side = str(row.get("side") or (request.part or "").removeprefix("unmatched_"))
         mark = f"{side}:{key}"
         return Row(
             cells(row),
-            address=address(run_id, replace(wanted, exception=mark), "exception"),
-            is_open=wanted.exception == mark,
+            address=address(run_id, replace(request, exception=mark), "exception"),
+            is_open=request.exception == mark,
         )
     parts = page.parts.get(str(row["match_id"]), ())
     if not parts:
         return Row(cells(row))
     shape = str(row["cardinality"])
-    # The only row of a side stands with the item; the rows of the other below it.
+    # The only row of a side is shown in the item; the rows of the other below it.
     many = {"1:N": "right", "N:1": "left"}.get(shape, "")
     counts = {side: len({each[f"{side}_key"] for each in parts} - {None}) for side in SIDES}
     more = " and more" if row["parts"] > len(parts) else ""
@@ -333,8 +340,8 @@ def _is_of(column: str, side: str) -> bool:
     return column.startswith((f"{side}_", f"{side}."))
 
 
-def _telling(report: Report | None) -> str:
-    """The part a person wants to see first: what is wrong, if anything is."""
+def _first_part(report: Report | None) -> str:
+    """The part to show first: exceptions, if there are any."""
     counts = _counts(report)
     order = ("unmatched_left", "unmatched_right", "ambiguous")
     return next((part for part in order if counts.get(part)), "matched")
@@ -352,20 +359,20 @@ def _counts(report: Report | None) -> dict[str, int]:
     }
 
 
-def _head(run_id: int, wanted: Wanted, column: Column, label: str) -> Head:
-    """One click sorts, the next one turns the order round. Amounts begin with the largest."""
-    orders = Order.parse_all(wanted.sort or "")
+def _head(run_id: int, request: EvidenceRequest, column: Column, label: str) -> Head:
+    """One click sorts, the next reverses the order. Amounts begin with the largest."""
+    orders = Order.parse_all(request.sort or "")
     first = orders[0] if orders and orders[0].column == column.name else None
     state = "none" if first is None else "descending" if first.descending else "ascending"
     downwards = state == "ascending" or (state == "none" and column.kind in ("number", "time"))
     sort = Order(column.name, downwards).quoted
     return Head(
-        column, label, address(run_id, replace(wanted, sort=sort, after=None, before=None)), state
+        column, label, address(run_id, replace(request, sort=sort, after=None, before=None)), state
     )
 
 
-def _chip(run_id: int, wanted: Wanted, text: str, labels: Mapping[str, str]) -> Chip:
-    rest = list(wanted.filters)
+def _chip(run_id: int, request: EvidenceRequest, text: str, labels: Mapping[str, str]) -> Chip:
+    rest = list(request.filters)
     rest.remove(text)
     try:
         each = Filter.parse(text)
@@ -374,28 +381,28 @@ def _chip(run_id: int, wanted: Wanted, text: str, labels: Mapping[str, str]) -> 
         words = f"{label} {OP_WORDS[each.op]} {each.value}".strip()
     except InvalidInput:
         words = text
-    without = replace(wanted, filters=tuple(rest), after=None, before=None)
+    without = replace(request, filters=tuple(rest), after=None, before=None)
     return Chip(words, address(run_id, without))
 
 
-def _turns(run_id: int, wanted: Wanted, page: evidence_pages.Page) -> tuple[Link, ...]:
+def _turns(run_id: int, request: EvidenceRequest, page: evidence_pages.Page) -> tuple[Link, ...]:
     found = []
     if page.previous:
-        found.append(Link("First", address(run_id, replace(wanted, after=None, before=None))))
-        back = replace(wanted, after=None, before=page.previous)
+        found.append(Link("First", address(run_id, replace(request, after=None, before=None))))
+        back = replace(request, after=None, before=page.previous)
         found.append(Link("Previous", address(run_id, back)))
     if page.next:
-        found.append(Link("Next", address(run_id, replace(wanted, after=page.next, before=None))))
+        found.append(Link("Next", address(run_id, replace(request, after=page.next, before=None))))
     return tuple(found)
 
 
-def _files(run_id: int, wanted: Wanted, total: int) -> tuple[Link, ...]:
-    query = [("filter", each) for each in wanted.filters]
-    query += [("sort", wanted.sort)] if wanted.sort else []
+def _files(run_id: int, request: EvidenceRequest, total: int) -> tuple[Link, ...]:
+    query = [("filter", each) for each in request.filters]
+    query += [("sort", request.sort)] if request.sort else []
     return tuple(
         Link(
             style.upper() if style != "parquet" else "Parquet",
-            f"/api/runs/{run_id}/evidence/{wanted.part}?"
+            f"/api/runs/{run_id}/evidence/{request.part}?"
             + urlencode(
                 [("format", style), *query, *([("bom", "true")] if style == "csv" else [])]
             ),
@@ -405,5 +412,5 @@ def _files(run_id: int, wanted: Wanted, total: int) -> tuple[Link, ...]:
     )
 
 
-def address(run_id: int, wanted: Wanted, place: str = "evidence") -> str:
-    return f"/runs/{run_id}?{urlencode(wanted.fields)}#{place}"
+def address(run_id: int, request: EvidenceRequest, place: str = "evidence") -> str:
+    return f"/runs/{run_id}?{urlencode(request.fields)}#{place}"

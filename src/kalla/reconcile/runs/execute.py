@@ -1,6 +1,6 @@
-"""Carries a recipe out: stages what is not a file, matches, checks conservation, writes metadata.
+"""Executes a recipe: stages tables, matches, checks conservation, writes metadata.
 
-Kernels run as Spark tasks; nothing here talks to Postgres for state.
+Kernels run as Spark tasks; nothing here reads state from Postgres.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kalla.storage import LOCAL, Storage, is_s3, join
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-EVIDENCE_FORMAT = 3  # docs/evidence-format.md says what each was
+EVIDENCE_FORMAT = 3  # docs/evidence-format.md describes each
 _PLACES = 2**33  # that Spark has for the rows of a partition, when it numbers them
 
 Progress = Callable[[str, int, int], None]
@@ -60,7 +60,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it."""
+    """The result of a run."""
 
     evidence: str  # its URL
     plan: Plan
@@ -68,7 +68,7 @@ class Run:
     seconds: float
 
 
-def carry_out(
+def execute_recipe(
     session: SparkSession,
     recipe: Recipe,
     evidence: str | Path,
@@ -101,8 +101,9 @@ def match(
     progress: Progress,
     began: datetime,
 ) -> Run:
-    """From inputs to evidence. Tasks write its files where they stay; metadata.json, which names
-    those that count, comes last."""
+    """From inputs to evidence. Tasks write its files in their final place; metadata.json, which
+    names the valid ones, comes last.
+    """
     storage = limits.storage
     url = storage.plain(str(evidence))
     with work_place(url, storage) as work:
@@ -144,7 +145,9 @@ def _match(
     if not is_s3(work):
         storage.write_text(mark, "")
     if count > 1:
-        told = _Told(session, progress, mark, partitioned_match.tasks_expected(made.rules, count))
+        told = _TaskProgress(
+            session, progress, mark, partitioned_match.tasks_expected(made.rules, count)
+        )
         # As many tasks as cores; on one machine they share its memory.
         memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
         narrow = dataclasses.replace(resources, threads=1, memory=memory)
@@ -158,15 +161,15 @@ def _match(
     progress("match", before, before + parts)
 
     def kernel_of(task: Plan) -> Facts:
-        told = match_progress.told_in(reached, storage)
+        told = match_progress.progress_file(reached, storage)
         own = uuid4().hex[:12]  # a task may run twice, even at once
         return kernel.match(task, places.evidence, resources, when, pairs, told, task=own)
 
     def tell(done: float) -> None:
         progress("match", before + round(done), before + parts)
 
-    with match_progress.followed(reached, storage, tell):
-        (facts,) = place(session, _seeing(mark, kernel_of), [made])
+    with match_progress.follow_progress_file(reached, storage, tell):
+        (facts,) = place(session, _on_shared_folder(mark, kernel_of), [made])
     return facts
 
 
@@ -189,9 +192,10 @@ def _is_local(session: SparkSession) -> bool:
     return (session.conf.get("spark.master") or "").startswith("local")
 
 
-def _seeing(mark: str, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
-    """The kernel, where a folder is the one that this process sees, and not one of the same name:
-    what is written there would be lost."""
+def _on_shared_folder(mark: str, kernel: Callable[[Task], Found]) -> Callable[[Task], Found]:
+    """Wraps the kernel to check that its folder is this process's folder, not another of the same
+    name: files written there would be lost.
+    """
 
     def run(task: Task) -> Found:
         if not is_s3(mark) and not Path(mark).exists():
@@ -204,8 +208,8 @@ def _seeing(mark: str, kernel: Callable[[Task], Found]) -> Callable[[Task], Foun
     return run
 
 
-class _Told:
-    """Places kernels, and tells how many of those that are expected are done."""
+class _TaskProgress:
+    """Runs kernels, and reports how many of the expected tasks are done."""
 
     def __init__(self, session: SparkSession, progress: Progress, mark: str, expected: int) -> None:
         self._session, self._progress, self._mark = session, progress, mark
@@ -217,7 +221,7 @@ class _Told:
     ) -> Sequence[Found]:
         self._expected = max(self._expected, self._done + len(tasks))
         self._progress("match", self._done, self._expected)
-        found = place(self._session, _seeing(self._mark, kernel), tasks)
+        found = place(self._session, _on_shared_folder(self._mark, kernel), tasks)
         self._done += len(tasks)
         self._progress("match", self._done, self._expected)
         return found
@@ -231,7 +235,7 @@ def read(
     progress: Progress,
     resolve: Resolve | None = None,
 ) -> Mapping[Side, Input]:
-    """The sides that are files: native ones where they lie, staged ones, each at one moment."""
+    """The inputs of both sides: native files in place, or staged files, each at one moment."""
     found: dict[Side, Input] = {}
     hands: list[Sequence[Chunk]] = []
     notes: dict[Side, list[str]] = {}
@@ -241,7 +245,7 @@ def read(
         pool = held.enter_context(ThreadPoolExecutor(len(SIDES)))
         looks = {
             side: pool.submit(
-                source_planning.look, recipe.sources[side], side, storage=limits.storage
+                source_planning.inspect_files, recipe.sources[side], side, storage=limits.storage
             )
             for side in SIDES
             if not source_planning.is_staged(recipe.sources[side])
@@ -309,7 +313,7 @@ def check_conservation(sides: Mapping[Side, SideFacts]) -> None:
 
 
 def check_evidence(facts: Facts, storage: Storage = LOCAL) -> None:
-    """The files tell of as many rows of each side as there are in each state, or the run fails."""
+    """The files have as many rows of each side as the counts of each state, or the run fails."""
     footers = parquet_schemas.footers([each.url for each in facts.written], storage)
     for each, footer in zip(facts.written, footers, strict=True):
         if (rows := footer.num_rows) != each.rows:
@@ -383,7 +387,7 @@ def _metadata(
 
 
 def _described(recipe: Recipe) -> dict[str, Any]:
-    """For programs; JSON has no dates and no exact numbers, so that it is the text that is read."""
+    """For programs; JSON has no dates and no exact numbers, so these are texts."""
     document = recipe.model_dump(mode="json", exclude_defaults=True)
     for rule, written in zip(recipe.rules, document.get("rules", ()), strict=True):
         for condition, fields in zip(rule.conditions, written["conditions"], strict=True):
@@ -392,7 +396,7 @@ def _described(recipe: Recipe) -> dict[str, Any]:
 
 
 def _unreadable(loaded: Loaded) -> list[dict[str, Any]]:
-    """Of rows that take part, then of those that filters left out."""
+    """Unreadable values of rows that take part, then of rows that filters left out."""
     parts = (loaded.unreadable, False), (loaded.filtered_unreadable, True)
     return [
         {"column": name, "as": kind, "rows": rows, "examples": list(shown), "filtered": filtered}

@@ -1,7 +1,7 @@
-"""A run as jobs: plan a side's staging, stage a chunk, match. What moves rows is `run`'s.
+"""The job types of a run: plan a side's staging, stage a chunk, match.
 
-A payload holds the recipe as it was submitted (of a chunk: its source), so that `run` needs no
-database; passwords are in it by name only, and are looked up at the last moment.
+`run` moves rows. A payload holds the recipe as it was submitted (of a chunk: its source), so that
+`run` needs no database; passwords are in it by name only, and are resolved at run time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STAGED = "staged"  # the gate before the match
 
 
 class Asked(BaseModel):
-    """The recipe as YAML, its parameters and sources filled in."""
+    """The payload of a run's job: the recipe as YAML, its parameters and sources filled in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,8 +68,8 @@ class AskedChunk(BaseModel):
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What the handlers of this room stand on."""
+class HandlerDependencies:
+    """What the handlers need: settings, Spark and secrets."""
 
     settings: Settings
     spark: SparkSessions
@@ -85,12 +85,12 @@ class Ground:
 
 
 def attempt_of(job: Job) -> tuple[str, str]:
-    """Where this attempt may write: nobody reads it before its outcome is settled."""
+    """The folder of this attempt: it is not read before the attempt is settled."""
     return f"run-{job.run_id}", f"{job.job_id}-{job.fence}-{uuid4().hex[:12]}"
 
 
 def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[str, list[NewJob]]]:
-    """The jobs a run begins with, and those behind its gate."""
+    """The first jobs of a run, and those behind its gate."""
     text = parsing.write(recipe.model_copy(update={"parameters": {}}))
     match = NewJob("exec", {"recipe": text}, priority=priority)
     plans = [
@@ -104,7 +104,7 @@ def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[st
 class StagePlan(Stateless):
     """Cuts a table into key ranges, a job each; under a snapshot it stages them itself."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: HandlerDependencies) -> None:
         self._ground = ground
 
     def run(self, job: Job, context: Context) -> Outcome:
@@ -151,8 +151,9 @@ class StagePlan(Stateless):
         at_once: int,
         result: dict[str, Any],
     ) -> Outcome:
-        """While the snapshot is held by the caller. Each slice is placed by itself, so that none
-        waits for another and progress is told."""
+        """Stages all slices while the caller holds the snapshot. Each slice is a task of its own,
+        so that none waits for another and progress is reported.
+        """
         rows = 0
         with (
             self._ground.spark.session(job, context) as session,
@@ -182,7 +183,7 @@ class StagePlan(Stateless):
 class StageChunk(Stateless):
     """One key range of a table to one Parquet file."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: HandlerDependencies) -> None:
         self._ground = ground
 
     def run(self, job: Job, context: Context) -> Outcome:
@@ -210,7 +211,7 @@ class StageChunk(Stateless):
 class Exec:
     """The match, and its evidence."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: HandlerDependencies) -> None:
         self._ground = ground
 
     def run(self, job: Job, context: Context) -> Outcome:
@@ -228,7 +229,7 @@ class Exec:
 
             session = held.enter_context(ground.spark.session(job, context, account.tasks))
             found = execute.match(session, recipe, inputs, url, ground.limits, tell, began)
-            for side in SIDES:  # what was opened meanwhile may have been a link
+            for side in SIDES:  # a file that was opened meanwhile may have been a link
                 _demand_inside(recipe, side, inputs[side])
         made = run_report.of_evidence(url, ground.storage)
         rows = sum(side.loaded.rows for side in found.facts.sides.values())
@@ -236,13 +237,15 @@ class Exec:
 
     async def settle(self, connection: Connection, job: Job, outcome: Outcome) -> None:
         if job.run_id is None or not isinstance(outcome.facts, Report):
-            raise Permanent("a match belongs to a run: submit one with `kalla runs submit`")
+            raise Permanent(
+                "this job type runs only as part of a run: submit one with `kalla runs submit`"
+            )
         await store.settle(connection, job.run_id, outcome.facts)
 
     def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
         source, ground = recipe.sources[side], self._ground
         if not source_planning.is_staged(source):
-            looked_at = source_planning.look(source, side, storage=ground.storage)
+            looked_at = source_planning.inspect_files(source, side, storage=ground.storage)
             _demand_inside(recipe, side, looked_at)
             return looked_at
         if source.read == "direct":
@@ -261,11 +264,13 @@ class Exec:
         try:
             return source_planning.staged(source, side, files, notes, marks, storage=ground.storage)
         except InvalidInput as error:
-            raise Permanent(f"the staged rows are gone ({error}): submit the run anew") from None
+            raise Permanent(
+                f"the staged rows are missing ({error}): submit the run again"
+            ) from None
 
 
 def _demand_inside(recipe: Recipe, side: Side, read: Input) -> None:
-    """Where the files are on this machine, they are still those that the run was admitted for."""
+    """Checks that files on this machine are still those that the run was admitted for."""
     if source_planning.is_staged(recipe.sources[side]):
         return
     try:
@@ -289,13 +294,13 @@ def _chunk_job(plan: Job, asks: Mapping[str, Any], part: Slice, at_once: int) ->
 
 
 def _stager(
-    ground: Ground,
+    ground: HandlerDependencies,
     job: Job,
     connector: Connector,
     side: Side,
     columns: Sequence[str] | None,
 ) -> Callable[[Slice], Staged]:
-    """The kernel that stages a slice, with all it needs to know of this machine."""
+    """The kernel that stages a slice, with the settings of this machine."""
     storage = ground.storage
     folder = join(ground.settings.staging_url, *attempt_of(job))
 

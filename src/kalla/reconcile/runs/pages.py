@@ -23,7 +23,13 @@ from kalla.reconcile.kernel import STATES
 from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.evidence_routes import Part, RunId, difference
-from kalla.reconcile.runs.evidence_table import Wanted, bar_address, beside, figures, shelve
+from kalla.reconcile.runs.evidence_table import (
+    EvidenceRequest,
+    bar_address,
+    figures,
+    load_evidence_table,
+    load_exception,
+)
 from kalla.reconcile.runs.store import RunDetail, RunSummary
 from kalla.redaction import scrub
 from kalla.web.access import Asking, GuardedRoute
@@ -35,7 +41,7 @@ from kalla.work.job import RunStatus
 router = APIRouter(route_class=GuardedRoute, include_in_schema=False)
 
 STATUSES: tuple[RunStatus, ...] = ("running", "completed", "failed", "cancelled")
-# A form without scripts sends what nobody has chosen as an empty text.
+# A form without scripts sends empty texts for fields without a choice.
 OptionalId = Annotated[
     Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
     BeforeValidator(lambda given: given or None),
@@ -83,23 +89,29 @@ async def run(
         detail = await store.get(connection, run_id)
         others = await _others(connection, detail)
     added = [f"{column}:{op}" + (f":{value or ''}" if op not in _ALONE else "")] if column else []
-    wanted = Wanted(part, sort, (*(filters or ()), *added), after, before, against, exception)
-    shelf = await shelve(state, detail, wanted) if detail.evidence_url else None
+    evidence_request = EvidenceRequest(
+        part, sort, (*(filters or ()), *added), after, before, against, exception
+    )
+    evidence_table = (
+        await load_evidence_table(state, detail, evidence_request) if detail.evidence_url else None
+    )
     return await live_page(
         request,
         view,
         "run.html",
-        shelf=shelf,
-        figures=await figures(state, detail) if shelf else None,
+        evidence_table=evidence_table,
+        figures=await figures(state, detail) if evidence_table else None,
         figures_address=partial(bar_address, run_id),
-        beside=await beside(state, detail, wanted) if shelf and exception else None,
-        comparison=await Comparison.of(request, state, detail, against) if shelf else None,
+        open_exception=await load_exception(state, detail, evidence_request)
+        if evidence_table and exception
+        else None,
+        comparison=await Comparison.of(request, state, detail, against) if evidence_table else None,
         others=others,
     )
 
 
 async def _others(connection: Connection, detail: RunDetail) -> dict[str, list[RunSummary]]:
-    """Runs to compare with; those of the same recipe first, however many others came since."""
+    """Runs to compare with; those of the same recipe first, even if others are newer."""
     own = await store.listing(connection, "completed", detail.recipe_id, limit=_ROWS)
     every = await store.listing(connection, "completed", limit=_ROWS)
     found = {
@@ -143,7 +155,7 @@ class RunsView:
 
 @dataclass(frozen=True)
 class RunView:
-    """One run: what can still change about it."""
+    """One run: the parts that can still change."""
 
     run_id: int
     may_change: bool
@@ -167,13 +179,13 @@ class RunView:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The run beside another one; A is the one that started first."""
+    """The comparison of the run with another one; A is the one that started first."""
 
     a: int
     b: int
     other: int
     found: Difference | None
-    trouble: str | None
+    error_message: str | None
 
     @classmethod
     async def of(

@@ -1,4 +1,4 @@
-"""Pages of sources and recipes, the way from two files to a run, and what admins set up."""
+"""Pages of sources and recipes, the start page from two files to a run, and settings for admins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST of runs: submit, list, show, cancel, retry, and take in evidence made elsewhere."""
+"""REST of runs: submit, list, show, cancel, retry, and import evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kalla.reconcile.registry.entries import RecipeVersion
 from kalla.reconcile.registry.timed_inspection import patiently
 from kalla.reconcile.runs import store, submission
 from kalla.reconcile.runs.store import RunDetail, RunPage
-from kalla.reconcile.runs.submission import Wanted
+from kalla.reconcile.runs.submission import RunRequest
 from kalla.storage import Storage, is_s3
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import State
@@ -32,7 +32,7 @@ RunId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
 class RunSubmission(BaseModel):
-    """A recipe, saved before or given here, and what it is filled with."""
+    """A recipe, saved before or given here, and the values of its parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,7 +45,9 @@ class RunSubmission(BaseModel):
     left: Text | None = Field(None, max_length=2000, description="another left source")
     right: Text | None = Field(None, max_length=2000, description="another right source")
     callback_url: Text | None = Field(
-        None, max_length=2000, description="told of the ending; below a registered destination"
+        None,
+        max_length=2000,
+        description="called when the run ends; below a registered destination",
     )
     callback_above: int | None = Field(
         None, ge=0, le=2**62,
@@ -72,7 +74,7 @@ async def submit_run(
     connection = command.connection
     sent = await asyncio.to_thread(drafts.submitted, await request.body())
     saved = await _saved(connection, asked)
-    wanted = Wanted(
+    wanted = RunRequest(
         text=saved.text if saved else sent.text,
         saved=saved,
         parameters=sent.given,
@@ -120,7 +122,7 @@ async def cancel_run(command: Commanded, run_id: RunId) -> RunDetail:
 
 @router.post("/runs/{run_id}/retry")
 async def retry_run(state: State, command: Commanded, run_id: RunId) -> RunDetail:
-    """Let a failed or cancelled run go on: what was staged stays, the rest is tried again."""
+    """Continue a failed or cancelled run: staged rows stay, the rest is tried again."""
     await store.get(command.connection, run_id)
     limit = state.settings.run.total_timeout_seconds
     command.woken += await runs.revive(command.connection, run_id, limit)
@@ -132,7 +134,7 @@ async def retry_run(state: State, command: Commanded, run_id: RunId) -> RunDetai
 async def import_run(
     state: State, command: Commanded, response: Response, asked: Adoption
 ) -> RunDetail:
-    """Show evidence that `kalla reconcile` wrote, as a run; the same evidence is one run."""
+    """Import evidence that `kalla reconcile` wrote, as a run; the same evidence gives one run."""
     folder, storage = _place(asked.folder), Storage.of(state.settings.storage)
     async with patiently(command.connection):
         made = await asyncio.to_thread(run_report.of_evidence, folder, storage)
@@ -150,7 +152,7 @@ async def import_run(
 
 
 def _place(folder: str) -> str:
-    """Spelled in one way, by which its run is found again."""
+    """The normalized path, by which its run is found again."""
     if is_s3(folder):
         return folder.rstrip("/") if is_s3(folder.rstrip("/")) else folder
     if not FilePath(folder).is_absolute():

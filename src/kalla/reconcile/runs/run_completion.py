@@ -1,7 +1,7 @@
-"""What follows a run's ending, however it ended: it is kept, told to whom it may concern, tidied.
+"""Completes ended runs: stores the result, submits the callback, removes temporary files.
 
-A run ends in many ways (a job fails, a person cancels, the reaper finds it late), so nobody is
-asked to think of this: the ending itself is looked for, and concluded once.
+A run ends in many ways (a job fails, a person cancels, the reaper finds it late), so a service
+searches for ended runs and completes each once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logs.get(__name__)
 
 
 class Conclusions(Periodic):
-    """Looks for runs that have ended; runs in every worker and in the API, and each once."""
+    """Searches for ended runs in every worker and in the API; completes each once."""
 
     def __init__(self, database: Database, job_types: JobTypes, wake: Wake) -> None:
         super().__init__("conclusions", INTERVAL)
@@ -82,13 +82,13 @@ class Conclusions(Periodic):
         exceptions = run.report.exceptions if run.report else None
         if run.callback is None or not run.callback.wants(run.status, exceptions):
             return Woken()
-        # What no job may hold is left out, first the error's text; a name may be such, too.
+        # Text that a job may not contain is left out, first the error's text; then a name.
         for told in (run, replace(run, error="see the run"), replace(run, error=None, name="")):
             try:
                 return (await jobs.insert(connection, self._job_types, [call(told)])).woken
             except InvalidInput as refusal:
                 _log.warning("the call cannot say all", run=run.run_id, reason=str(refusal))
-        _log.error("the run is concluded without its call", run=run.run_id)
+        _log.error("the run is completed without its callback", run=run.run_id)
         return Woken()
 
 
@@ -101,7 +101,7 @@ def tidying(run: Untidy) -> NewJob:
 def call(run: Ended) -> NewJob:
     """The one call about this ending. Its delivery is the same however often it is tried."""
     if run.callback is None:
-        raise ValueError(f"run {run.run_id} has nobody to call")
+        raise ValueError(f"run {run.run_id} has no callback")
     ending = "" if run.finished_at is None else f"-{run.finished_at.timestamp():.6f}"
     body = {
         "run_id": run.run_id,
@@ -132,7 +132,7 @@ class Call(BaseModel):
 
 
 class Callback(Stateless):
-    """Tells a registered destination how a run ended, signed, until it says that it has heard."""
+    """Calls a registered destination with a run's result, signed, until it confirms."""
 
     def __init__(self, secret: Callable[[str], SecretStr]) -> None:
         self._secret = secret
@@ -148,8 +148,8 @@ class Callback(Stateless):
             DELIVERY: asked.delivery,
         }
         try:
-            # The answer's body is left unread, for it may be of any size; redirects are not
-            # followed, for the destination is registered and where it points is not.
+            # The answer's body is not read, because it may be of any size; redirects are not
+            # followed, because only the destination is registered.
             with (
                 httpx.Client(timeout=_CALL_SECONDS, trust_env=False) as client,
                 client.stream("POST", asked.url, content=body, headers=headers) as answer,
@@ -177,7 +177,7 @@ class Tidied(BaseModel):
 
 
 class Tidy(Stateless):
-    """Removes a run's staged rows, and evidence of attempts and tasks that do not count."""
+    """Removes a run's staged rows, and evidence of superseded attempts and tasks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -197,5 +197,5 @@ class Tidy(Stateless):
 
 
 def _fence_of(attempt: str) -> int:
-    """As `handlers.attempt_of` has written it."""
+    """The fence in a folder name of `handlers.attempt_of`."""
     return int(attempt.split("-")[1])

@@ -1,4 +1,4 @@
-"""Moves a reconciliation's state: asked, under way, ended. Typed rows over `store.sql`."""
+"""Stores a reconciliation's state: submitted, running, ended. Typed rows over `store.sql`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _SHOWN = 500  # signs of an error
 
 @dataclass(frozen=True)
 class Callback:
-    """Whom to tell of a run's ending, and the name of the secret that signs the call."""
+    """Where to send a run's result, and the name of the secret that signs the call."""
 
     url: str
     secret: str
     above: int | None = None  # only if a completed run has more exceptions than this
 
     def wants(self, status: RunStatus, exceptions: int | None) -> bool:
-        """Whether an ending is news. That a run did not complete always is."""
+        """Whether a result is reported. A run that did not complete always is."""
         if self.above is None or status != "completed" or exceptions is None:
             return True
         return exceptions > self.above
@@ -45,7 +45,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class NewReconciliation:
-    """What a run was asked to do."""
+    """A run to be created."""
 
     name: str
     recipe_id: str
@@ -90,7 +90,7 @@ class SideProgress:
 
 @dataclass(frozen=True)
 class PutOff:
-    """Why a job of the run waits: it failed, or what it needs is away, and for how long already."""
+    """Why a job of the run waits: it failed, or a server is unreachable, and since when."""
 
     reason: str
     seconds: float | None  # None: it failed
@@ -99,7 +99,7 @@ class PutOff:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. A side that is read where it lies has no entry."""
+    """The progress of a run. A side that is read in place has no entry."""
 
     stage: str  # waiting, staging, matching, ended
     staging: tuple[SideProgress, ...] = ()
@@ -129,7 +129,7 @@ class RunPage:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run whose ending has not been concluded."""
+    """An ended run that has not been completed yet."""
 
     run_id: int
     name: str
@@ -167,7 +167,7 @@ async def adopted(connection: Connection, report: Report) -> int | None:
 async def adopt(
     connection: Connection, report: Report, recipe_id: str, recipe: str, by: str
 ) -> int:
-    """Take in evidence that was made elsewhere, by its report; returns its number as a run."""
+    """Imports evidence from elsewhere, by its report; returns the run's number."""
     cursor = await connection.execute(
         sql.adopt,
         {
@@ -189,7 +189,7 @@ async def adopt(
 
 
 async def settle(connection: Connection, run_id: int, report: Report) -> None:
-    """The match is done: where its evidence is, and the report a person reads first."""
+    """Stores the result of a match: where its evidence is, and its report."""
     values = {"run_id": run_id, "evidence_url": report.evidence}
     document = Jsonb(replaced(report.model_dump(mode="json")))
     await connection.execute(sql.settle, values | {"report": document})
@@ -204,7 +204,7 @@ async def listing(
 ) -> RunPage:
     """Runs, newest first."""
     which = {"status": status, "recipe_id": recipe_id, "before": before, "run_id": None}
-    # One more than asked for tells whether there is a next page.
+    # One row more than requested shows whether there is a next page.
     cursor = await connection.execute(sql.listing, which | {"limit": limit + 1})
     found = [RunSummary(**_shown(row)) for row in await cursor.fetchall()]
     more = len(found) > limit
@@ -235,7 +235,7 @@ async def evidence_url(connection: Connection, run_id: int) -> str:
 async def ended(
     connection: Connection, limit: int = 20, without: Collection[int] = ()
 ) -> list[Ended]:
-    """Runs that have ended and were not concluded, their rows held until the transaction ends."""
+    """Ended runs that were not completed, their rows locked until the transaction ends."""
     await connection.execute(sql.reopen)
     cursor = await connection.execute(sql.ended, {"limit": limit, "without": list(without)})
     return [
@@ -245,13 +245,13 @@ async def ended(
 
 
 async def conclude(connection: Connection, run: Ended) -> None:
-    """Keep how the run ended, for its jobs will be removed one day."""
+    """Stores how the run ended, because its jobs will be removed later."""
     values = {"status": run.status, "error": run.error, "finished_at": run.finished_at}
     await connection.execute(sql.conclude, values | {"run_id": run.run_id, "kept": KEPT_SECONDS})
 
 
 async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
-    """Ended runs whose attempts left something behind for long enough."""
+    """Ended runs whose attempts' files are old enough to be removed."""
     cursor = await connection.execute(sql.untidy, {"limit": limit, "kept": KEPT_SECONDS})
     return [Untidy(**row) for row in await cursor.fetchall()]
 
@@ -261,7 +261,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told_of(error: str) -> str:
-    return shortened(scrub(error), _SHOWN)  # of a secret cut in two, nobody would know the half
+    return shortened(scrub(error), _SHOWN)  # half of a secret would not be recognised
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def _progress(jobs: list[dict[str, Any]]) -> Progress:
 
 
 def _put_off(jobs: list[dict[str, Any]]) -> PutOff | None:
-    """Of several jobs that wait to be tried again, the one that is the first tells."""
+    """The reason of the first of several jobs that wait for a retry."""
     waiting = [job for job in jobs if job["status"] == "pending" and job["error"]]
     if not waiting:
         return None
@@ -310,7 +310,7 @@ _TYPES = ("stage_plan", "stage_chunk", "exec")
 
 
 def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) -> SideProgress:
-    """A plan that holds a snapshot stages all chunks itself, and tells of them as it goes."""
+    """A plan that holds a snapshot stages all chunks itself, and reports them as it goes."""
     plan = plans[0]
     told = _told(plan)
     done = [job["result"] for job in chunks if job["status"] == "completed"]
@@ -325,14 +325,14 @@ def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) 
 
 
 def _told(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a job says of this attempt, or of the one that counts."""
+    """The progress of this attempt, or of the one that counts."""
     if job["status"] == "completed":
         return job["result"] or {}
     return (job["progress"] or {}) if job["status"] == "claimed" else {}
 
 
 def _matched(current: Mapping[str, Any]) -> float:
-    """How much of a match is done."""
+    """The done share of a match."""
     parts = current.get("parts", 0)
     return current.get("parts_done", 0) / parts if parts else 0.0
 

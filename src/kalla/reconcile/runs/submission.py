@@ -1,5 +1,4 @@
-"""How a run begins, whoever asks for it: the recipe is filled in, kept and started in the caller's
-transaction."""
+"""Submits runs: fills in the recipe, saves it and starts the run in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.registry import drafts, entries
 from kalla.reconcile.registry.entries import RecipeVersion
-from kalla.reconcile.registry.timed_inspection import Look, in_patience
+from kalla.reconcile.registry.timed_inspection import SourceInspector, in_patience
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.handlers import first_jobs
 from kalla.reconcile.runs.store import Callback, NewReconciliation
@@ -27,7 +26,7 @@ KIND = "reconcile"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RunRequest:
     """A recipe by its text; `saved` is the version that it is, if it is in the library."""
 
     text: str
@@ -40,18 +39,18 @@ class Wanted:
 
 
 async def submit(
-    connection: Connection, settings: Settings, job_types: JobTypes, wanted: Wanted
+    connection: Connection, settings: Settings, job_types: JobTypes, request: RunRequest
 ) -> tuple[int, Woken]:
     """The number of the run, and whom to wake once the transaction has committed."""
     known = await entries.known_sources(connection)
-    filling = (wanted.text, known, wanted.parameters, wanted.uris)
-    look = Look.of(settings)
-    seen = await look.wanted_by(connection, partial(drafts.ready, *filling), known)
+    filling = (request.text, known, request.parameters, request.uris)
+    look = SourceInspector.of(settings)
+    seen = await look.columns_for_command(connection, partial(drafts.ready, *filling), known)
     async with in_patience(connection):
         recipe = await entries.prepare(*filling, seen)
     # A run names the version it used, whatever was saved while its sources were looked at.
-    kept = wanted.saved or await entries.save_recipe(
-        connection, wanted.text, wanted.by, uris=wanted.uris
+    kept = request.saved or await entries.save_recipe(
+        connection, request.text, request.by, uris=request.uris
     )
     new = NewReconciliation(
         name=recipe.name,
@@ -63,10 +62,10 @@ async def submit(
             side: run_report.place(recipe.sources[side].uri, recipe.sources[side].table)
             for side in SIDES
         },
-        submitted_by=wanted.by,
-        callback=wanted.callback,
+        submitted_by=request.by,
+        callback=request.callback,
     )
-    jobs, gates = first_jobs(recipe, wanted.priority)
+    jobs, gates = first_jobs(recipe, request.priority)
     limit = settings.run.total_timeout_seconds
     run_id, woken = await runs.create(connection, job_types, KIND, jobs, gates, limit)
     await store.create(connection, run_id, new)

@@ -22,7 +22,10 @@ def problems_of(cron: str, time_zone: str) -> list[Problem]:
     found = []
     if time_zone not in available_timezones():
         found.append(
-            Problem("time_zone", f"{time_zone!r} is no time zone: such as Europe/Berlin or UTC")
+            Problem(
+                "time_zone",
+                f"{time_zone!r} is not a time zone: use a name such as Europe/Berlin",
+            )
         )
     if len(cron) > _LONGEST or len(cron.split()) != _FIELDS or not croniter.is_valid(cron):
         found.append(
@@ -57,7 +60,7 @@ def times_until(cron: str, time_zone: str, first: datetime, now: datetime) -> tu
     last, count = first, 1
     while (following := next_time(cron, time_zone, last)) is not None and following <= now:
         last, count = following, count + 1
-        if count >= MOST_MISSED:  # it was away for long: which number does not matter
+        if count >= MOST_MISSED:  # Kalla was down for long: the exact number does not matter
             return _last_before(cron, time_zone, now), count
     return last, count
 

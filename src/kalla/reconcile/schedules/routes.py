@@ -1,4 +1,4 @@
-"""REST of schedules: which recipe is run when, and who is told of its exceptions."""
+"""REST of schedules: which recipe runs when, and who is notified of its exceptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AskedSchedule(BaseModel):
     )
     time_zone: Text = Field("UTC", max_length=64, examples=["Europe/Berlin"])
     missed: Missed = Field(
-        "once", description="times that passed while Kalla was away: run once for all, or skip them"
+        "once", description="times that passed while Kalla was down: run once for all, or skip them"
     )
     notify_url: Text | None = Field(
         None, max_length=2000, description="called after a run; below a registered destination"
@@ -48,7 +48,7 @@ class AskedSchedule(BaseModel):
 async def list_schedules(
     state: State, recipe_id: Annotated[Text | None, Query(max_length=200)] = None
 ) -> list[Schedule]:
-    """Every schedule, or those of a recipe, with what became of the last time."""
+    """Every schedule, or those of a recipe, with the result of the last time."""
     async with state.database.transaction() as connection:
         return await schedule_store.listing(connection, recipe_id)
 
@@ -57,7 +57,7 @@ async def list_schedules(
 async def create_schedule(command: Commanded, response: Response, asked: AskedSchedule) -> Schedule:
     """Run the latest version of a recipe at certain times."""
     if asked.notify_above is not None and asked.notify_url is None:
-        raise InvalidInput(Problem("notify_above", "is of no use without notify_url"))
+        raise InvalidInput(Problem("notify_above", "needs notify_url"))
     await entries.recipe_version(command.connection, asked.recipe_id)
     if asked.notify_url is not None:
         await entries.destination_for(command.connection, asked.notify_url)
@@ -77,7 +77,7 @@ async def show_schedule(state: State, schedule_id: ScheduleId) -> Schedule:
 
 @router.post("/{schedule_id}/pause")
 async def pause_schedule(command: Commanded, schedule_id: ScheduleId) -> Schedule:
-    """Start no runs until it is resumed; times that come meanwhile are not made up for."""
+    """Start no runs until it is resumed; times in between are not run later."""
     return await schedule_store.pause(command.connection, schedule_id, is_paused=True)
 
 

@@ -1,4 +1,4 @@
-"""Schedules as rows: created, listed, paused, due, and each of their times dealt with once."""
+"""Stores schedules: create, list, pause, find due ones, and record each time once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NewSchedule:
 
 @dataclass(frozen=True)
 class Schedule(NewSchedule):
-    """A recipe that is run at certain times, with what became of the last one."""
+    """A recipe that runs at certain times, with the result of the last one."""
 
     schedule_id: int
     is_paused: bool
@@ -105,7 +105,9 @@ async def running(connection: Connection, schedule_id: int) -> int | None:
 async def handled(
     connection: Connection, one: Due, due_at: datetime, run_id: int | None, note: str | None
 ) -> None:
-    """What became of a time, and when the next one comes; without a next one it is paused."""
+    """Records the result of a time and sets the next one; without a next one the schedule is
+    paused.
+    """
     await connection.execute(
         sql.handled,
         {"schedule_id": one.schedule_id, "due_at": due_at, "run_id": run_id, "note": note},
@@ -122,7 +124,7 @@ async def handled(
 
 
 async def sweep(connection: Connection, retention: Retention) -> None:  # noqa: ARG001
-    """Forget what became of times long ago: their runs are kept for themselves."""
+    """Removes results of old times; their runs are kept separately."""
     await connection.execute(sql.forget, {"seconds": _KEPT_SECONDS})
 
 

@@ -1,5 +1,6 @@
 """Starts the runs that are due. Runs in every worker and in the API: a row's lock and the primary
-key of its times see to it that each time is dealt with once."""
+key of its times ensure that each time is handled once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from kalla.database import Connection, Database
 from kalla.errors import KallaError
 from kalla.reconcile.registry import entries
 from kalla.reconcile.runs import run_completion, submission
-from kalla.reconcile.runs.submission import Wanted
+from kalla.reconcile.runs.submission import RunRequest
 from kalla.reconcile.schedules import cron_times, schedule_store
 from kalla.reconcile.schedules.schedule_store import Due
 from kalla.redaction import scrub
@@ -88,11 +89,11 @@ class RunScheduler(Periodic):
         saved = await entries.recipe_version(connection, one.recipe_id)
         callback = await submission.callback_to(connection, one.notify_url, one.notify_above)
         by = f"schedule {one.schedule_id} of {one.created_by}"
-        wanted = Wanted(saved.text, saved, {}, {}, by, callback)
+        wanted = RunRequest(saved.text, saved, {}, {}, by, callback)
         return await submission.submit(connection, self._settings, self._job_types, wanted)
 
     async def _told(self, connection: Connection, one: Due, reason: str) -> Woken:
-        """A run that could not begin has no ending to be told: this is told instead."""
+        """Reports a run that could not start, because it has no end to report."""
         if one.notify_url is None:
             return Woken()
         try:

@@ -26,14 +26,14 @@ _BETWEEN_LOOKS = 0.5
 
 SQL = "sql"  # the stage before the match, where a recipe has SQL: half of all parts
 
-Told = Callable[[float], None]
+ProgressCallback = Callable[[float], None]
 """Called with how many of the hundred parts are done."""
 
 
-class Headway:
+class MatchProgress:
     """Counts what is done, by however many hands; that it begins is told, too."""
 
-    def __init__(self, told: Told, stages: Mapping[str, int] = STAGES) -> None:
+    def __init__(self, told: ProgressCallback, stages: Mapping[str, int] = STAGES) -> None:
         self._told, self._stages = told, stages
         self._done = 0.0
         self._lock = threading.Lock()
@@ -53,11 +53,11 @@ def stages(inputs: Sequence[Input]) -> Mapping[str, int]:
     return OF_TEXTS if any(each.format in ("csv", "json") for each in inputs) else STAGES
 
 
-def unheard(_: float) -> None:
+def no_progress(_: float) -> None:
     """For a match that nobody waits for."""
 
 
-def told_in(url: str, storage: Storage) -> Told:
+def progress_file(url: str, storage: Storage) -> ProgressCallback:
     """Writes it down; a reader sees one number or another, never half of one."""
 
     def tell(done: float) -> None:
@@ -68,7 +68,7 @@ def told_in(url: str, storage: Storage) -> Told:
 
 
 @contextmanager
-def followed(url: str, storage: Storage, told: Told) -> Iterator[None]:
+def follow_progress_file(url: str, storage: Storage, told: ProgressCallback) -> Iterator[None]:
     """Passes on what is written there while the body waits for the match, and at its end.
 
     If the body fails, its reason is the one that counts.
@@ -86,7 +86,7 @@ def followed(url: str, storage: Storage, told: Told) -> Iterator[None]:
                 last = found
                 told(float(found))
 
-    with ThreadPoolExecutor(1, "headway") as pool:
+    with ThreadPoolExecutor(1, "progress") as pool:
         following = pool.submit(follow)
         try:
             yield

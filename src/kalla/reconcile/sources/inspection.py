@@ -94,7 +94,7 @@ def inspect(
     """Columns, size and a primary key; reads a table's catalogue, and of files a bounded sample."""
     if is_staged(source):
         return _inspect_table(_table(source, resolve, bounds))
-    seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     rows, exact = estimate(seen, storage), seen.rows is not None
     with _sampled(seen, storage, bounds) as connection:
         key, note = _guess(connection, seen)
@@ -131,7 +131,7 @@ def preview(
     """The first rows as they come; reads no more than it needs."""
     if is_staged(source):
         return _first_of_table(_table(source, resolve, bounds), rows)
-    seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+    seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     columns = ", ".join(f"CAST({quote(name)} AS {kind})" for name, kind in seen.types.items())
     with opened(storage, bounds) as connection, readable(seen.files):
         found = connection.execute(f"SELECT {columns} FROM {scan(seen)} LIMIT {int(rows)}")
@@ -152,7 +152,7 @@ def reach(
             return Reach(
                 True, f"{source.table} can be read: it has {counted(len(columns), 'column')}"
             )
-        seen = native_files.look(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
+        seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
         files = counted(len(seen.files), "file") if len(seen.files) != 1 else "one file"
         return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:

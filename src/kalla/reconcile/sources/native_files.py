@@ -37,7 +37,7 @@ _TEXT = r'"(?:[^"\\]|\\.)*"'
 _NO_INTEGER = r"[0-9]+(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
 
 
-def look(
+def inspect_files(
     source: Source,
     where: str = "",
     storage: Storage = LOCAL,
@@ -58,7 +58,7 @@ def look(
                     f"{source.uri} is a Delta table: its folder also holds files that "
                     "are not part of it; set format: delta"
                 )
-            return delta_source.look(source.uri, storage, bounds)
+            return delta_source.inspect_table(source.uri, storage, bounds)
         if source.format == "delta":
             raise _wrong(f"{source.uri} holds no Delta table (no _delta_log)")
         found = storage.files(source.uri)
@@ -71,11 +71,11 @@ def look(
         csv = _dialect(source.csv, files)
         if kind == "xlsx" or (kind == "csv" and converted_files.is_needed(csv)):
             return _without_folders(_converted(kind, files, source, csv, storage, bounds))
-        given = seen(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
+        given = file_input(kind, files, csv, storage, _left_out(left_out, again), lines, bounds)
         return _without_folders(given)
 
 
-def seen(
+def file_input(
     kind: Native,
     files: Sequence[File],
     csv: Csv = Csv(),  # noqa: B008 -- frozen
@@ -119,7 +119,9 @@ def _converted(
     notes = tuple(note for each in copies for note in each.notes)
     copied = [LOCAL.info(each.path) for each in copies]
     read_as: Native = "parquet" if kind == "xlsx" else kind
-    given = seen(read_as, copied, converted_files.plain_dialect(csv), LOCAL, notes, bounds=bounds)
+    given = file_input(
+        read_as, copied, converted_files.plain_dialect(csv), LOCAL, notes, bounds=bounds
+    )
     size = sum(each.size for each in files)
     return replace(given, format=kind, marks=tuple(each.mark for each in files), bytes=size)
 

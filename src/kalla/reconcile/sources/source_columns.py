@@ -28,6 +28,6 @@ def columns_of(
             f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
             " /api/recipes/validate"
         )
-    seen = native_files.look(source, storage=storage, bounds=bounds)
+    seen = native_files.inspect_files(source, storage=storage, bounds=bounds)
     words = {name: word_of(type_) for name, type_ in seen.types.items()}
     return words | {name: Unread(reason) for name, reason in seen.unread.items()}

@@ -72,9 +72,9 @@ def is_staged(source: Source) -> bool:
     return source.uri.partition("://")[0].lower() in DATABASES
 
 
-def look(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
+def inspect_files(source: Source, side: Side, *, storage: Storage = LOCAL) -> Input:
     """The files of a native source, with their columns and types."""
-    return native_files.look(source, f"sources.{side}", storage)
+    return native_files.inspect_files(source, f"sources.{side}", storage)
 
 
 def preview(recipe: Recipe, side: Side, *, resolve: Resolve | None = None) -> Input:
@@ -86,7 +86,7 @@ def preview(recipe: Recipe, side: Side, *, resolve: Resolve | None = None) -> In
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "schema.parquet"
         pq.write_table(schema.empty_table(), file)
-        seen = native_files.seen("parquet", [File(str(file), 0)])
+        seen = native_files.file_input("parquet", [File(str(file), 0)])
     return replace(
         seen,
         filtered=True,
@@ -187,7 +187,7 @@ def staged(
     """What was staged, as the input it now is: with the marks of the table, not of the files."""
     with native_files.problems_at(f"sources.{side}", "uri"):
         found = [storage.info(file) for file in files]
-        seen = native_files.seen("parquet", found, source.csv, storage, tuple(notes))
+        seen = native_files.file_input("parquet", found, source.csv, storage, tuple(notes))
     return replace(seen, filtered=True, marks=tuple(marks))
 
 

@@ -15,7 +15,7 @@ from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, literal
 from kalla.reconcile.sql.conditions import Check
 from kalla.reconcile.unmatched import nearest_in_arrays, nearest_values
-from kalla.reconcile.unmatched.nearest_in_arrays import Seen
+from kalla.reconcile.unmatched.nearest_in_arrays import NearestCandidates
 
 SAID = ("failing", "left_value", "right_value", "difference")
 
@@ -65,7 +65,9 @@ def tell(session: MatchSession, side: Side, found: list[Near]) -> None:
     _say(session, side, row_ids, told)
 
 
-def tell_seen(session: MatchSession, side: Side, seen: Sequence[Seen]) -> None:
+def explain_candidates(
+    session: MatchSession, side: Side, seen: Sequence[NearestCandidates]
+) -> None:
     """The same of what was found in hand, where each row has the best of all rules already."""
     row_ids, told = [], []
     key = session.plain_key(opposite(side), "")

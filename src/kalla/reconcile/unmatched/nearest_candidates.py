@@ -19,11 +19,11 @@ from kalla.reconcile.unmatched import nearest_in_arrays, nearest_values
 from kalla.reconcile.unmatched.explanations import (
     Near,
     count_held,
+    explain_candidates,
     holds,
     letters,
     of_one_currency,
     tell,
-    tell_seen,
 )
 from kalla.reconcile.unmatched.nearest_values import Measured
 
@@ -41,7 +41,7 @@ def search(
     """
     seen = nearest_in_arrays.search(session, side, by_key=by_key, by_value=by_value)
     if seen is not None:
-        tell_seen(session, side, seen)
+        explain_candidates(session, side, seen)
     else:
         search_by_sql(session, side, by_key=by_key, by_value=by_value)
 

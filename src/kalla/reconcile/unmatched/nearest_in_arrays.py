@@ -28,7 +28,7 @@ _FEW = 5  # others that are offered to a row on average: of more, rows alike are
 
 
 @dataclass(frozen=True)
-class Seen:
+class NearestCandidates:
     """Rows that are looking, each with its closest one by a rule, and which of its checks is the
     first to fail."""
 
@@ -54,7 +54,7 @@ class _Unknown(Exception):
 
 def search(
     session: MatchSession, side: Side, *, by_key: bool = True, by_value: bool = True
-) -> list[Seen] | None:
+) -> list[NearestCandidates] | None:
     """Of every unmatched row that has a closest one: which it is, and by which rule."""
     arrays = {each: session.column_arrays(each) for each in SIDES}
     order = _key_order(session, opposite(side), arrays[opposite(side)])
@@ -73,19 +73,22 @@ def search(
         return None
 
 
-def table(session: MatchSession, side: Side, seen: Seen) -> pa.Table:
+def table(session: MatchSession, side: Side, candidates: NearestCandidates) -> pa.Table:
     """What is to be known of both rows of each pair: row_id, other, the values that fail as l and
     r, and the other's primary key as p0…"""
     other = opposite(side)
-    row_ids = {side: seen.row_ids, other: seen.others}
+    row_ids = {side: candidates.row_ids, other: candidates.others}
     arrays = {each: there(session.column_arrays(each)) for each in SIDES}
-    found = {"row_id": typed(seen.row_ids, pa.int64()), "other": typed(seen.others, pa.int64())}
-    if seen.place is not None:
-        check = seen.rule.checks[seen.place]
+    found = {
+        "row_id": typed(candidates.row_ids, pa.int64()),
+        "other": typed(candidates.others, pa.int64()),
+    }
+    if candidates.place is not None:
+        check = candidates.rule.checks[candidates.place]
         for each, letter in zip(SIDES, "lr", strict=True):
             found[letter] = there(arrays[each].column(check.of(each).sql)).at(row_ids[each])
     for part in range(len(session.plan.sides[other].primary_key)):
-        found[f"p{part}"] = arrays[other].columns[f"p{part}"].at(seen.others)
+        found[f"p{part}"] = arrays[other].columns[f"p{part}"].at(candidates.others)
     return pa.table(found)
 
 
@@ -169,7 +172,7 @@ class _Looking:
         self._satisfied = np.full(len(row_ids), compiled_loops.NOBODY, np.int64)
         self._rule = np.zeros(len(row_ids), np.int64)
 
-    def found(self, *, by_key: bool, by_value: bool) -> Iterator[Seen]:
+    def found(self, *, by_key: bool, by_value: bool) -> Iterator[NearestCandidates]:
         if by_key:
             for number, (_, known) in enumerate(self._rules):
                 self._take(number, known, self._of_same_key(known))
@@ -187,7 +190,7 @@ class _Looking:
 
     def _failing(
         self, rule: RulePlan, known: Compared, row_ids: RowIds, others: RowIds
-    ) -> Iterator[Seen]:
+    ) -> Iterator[NearestCandidates]:
         """By the first check that fails."""
         for place in (*range(len(rule.checks)), None):
             pairs = {self._side: row_ids, self._other: others}
@@ -199,7 +202,7 @@ class _Looking:
             else:
                 fails = ~known.same_key(pairs)
             if fails.any():
-                yield Seen(rule, place, window, row_ids[fails], others[fails])
+                yield NearestCandidates(rule, place, window, row_ids[fails], others[fails])
                 row_ids, others = row_ids[~fails], others[~fails]
 
     def _of_same_key(self, known: Compared) -> _Pairs:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.propose.side_tables import sniffed
 from kalla.reconcile.registry import entries
-from kalla.reconcile.registry.timed_inspection import Look
+from kalla.reconcile.registry.timed_inspection import SourceInspector
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Preview
 from kalla.reconcile.uploads import upload_store
@@ -111,7 +111,7 @@ async def preview_upload(
     """The first rows of an uploaded file, and how it was found to be written."""
     async with state.database.transaction() as connection:
         found = await upload_store.upload(connection, upload_id)
-    look = Look.of(state.settings)
+    look = SourceInspector.of(state.settings)
     source, decisions = await asyncio.to_thread(sniffed, found.source, look.storage)
     return UploadPreview(
         upload=ShownUpload.of(found),

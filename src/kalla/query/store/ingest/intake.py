@@ -118,7 +118,7 @@ class Intake:
     def room(self, size: int) -> Iterator[None]:
         """Reserves memory for a body of this size."""
         if self._body_bytes + size > MOST_BODIES * self._settings.write_bytes:
-            raise Unavailable("too many writes are under way: send it again in a moment")
+            raise Unavailable("too many writes are running: send it again in a moment")
         self._body_bytes += size
         self._bodies += 1
         try:

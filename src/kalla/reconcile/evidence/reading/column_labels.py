@@ -1,4 +1,4 @@
-"""What evidence calls its columns where a person reads them: by the names of the two sources."""
+"""Labels of evidence columns for people, with the names of the two sources."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Labels:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Labels:
-        """Evidence of older formats does not say how its sources are called: their places do."""
+        """Older formats do not store the names of the sources: these come from their places."""
         sides, recipe = metadata.get("sources") or {}, metadata.get("recipe") or {}
         found = {side: _Side.model_validate(sides.get(side) or {}) for side in SIDES}
         places = {side: (recipe.get("sources") or {}).get(side) or {} for side in SIDES}
@@ -55,7 +55,7 @@ class Labels:
         return cls(told_apart(names), {side: each.columns for side, each in found.items()})
 
     def of_column(self, part: str, column: str) -> str:
-        """A column of a part in words."""
+        """The label of a column of a part."""
         for side in SIDES:
             if column.startswith(f"{side}."):
                 return f"{self.names[side]} {column.removeprefix(f'{side}.')}"
@@ -75,7 +75,7 @@ class Labels:
         return column.replace("_", " ")
 
     def heading(self, column: str) -> str:
-        """A column for programs: its name, in which a side is called by its source."""
+        """The heading of a column for programs: its name, with the source's name for the side."""
         for side in SIDES:
             for sign in "_.":
                 if column.startswith(f"{side}{sign}"):
@@ -83,7 +83,7 @@ class Labels:
         return column
 
     def is_empty(self, part: str, column: str) -> bool:
-        """Whether the recipe names nothing that this column could hold."""
+        """Whether the column is always empty, because the recipe names no such column."""
         for name in _VALUES:
             for side in SIDES:
                 known = self.columns[side]
@@ -100,7 +100,7 @@ class Labels:
         return False
 
     def texts(self, part: str, columns: Sequence[str]) -> dict[str, str]:
-        """Of all columns of a part, each with words of its own."""
+        """The labels of all columns of a part, each unique."""
         found: dict[str, str] = {}
         for column in columns:
             label = self.of_column(part, column)

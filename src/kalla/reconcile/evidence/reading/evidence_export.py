@@ -56,7 +56,7 @@ _EXACT_DIGITS = 15  # of a spreadsheet's numbers
 _BATCH = 5_000
 _BOM = "\ufeff"
 EXPORT = Bounds(seconds=600)
-# What a spreadsheet would carry out instead of show, unless it is no more than a number.
+# Text that a spreadsheet would execute as a formula, unless it is a number.
 _FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 _NUMBER = r"[+-]?[0-9]+(\.[0-9]+)?"
 # Behind two places: amounts of a text are held with nine, and shown without those that fill them.
@@ -107,7 +107,7 @@ def export(
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What goes wrong with the file that is made is no fault of the evidence."""
+    """Errors of the output file are not errors of the evidence."""
     try:
         yield
     except (OSError, duckdb.IOException) as error:
@@ -122,7 +122,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Book:
-    """What a workbook is of."""
+    """The contents of a workbook."""
 
     dataset: Dataset
     labels: Labels
@@ -172,7 +172,7 @@ def _xlsx(reader: Reader, book: _Book, where: Term, rest: Term, path: Path) -> N
                 " filter them, or export CSV or Parquet",
             )
         )
-    # What a book is made of lies in a folder that is removed however this ends.
+    # The parts of a workbook are in a folder that is always removed.
     with TemporaryDirectory(prefix="kalla-sheet-") as parts:
         _make_book(reader, book, rows, rest, path, parts)
 
@@ -188,8 +188,9 @@ def _make_book(reader: Reader, book: _Book, rows: int, rest: Term, path: Path, p
 
 
 class _Target(FileIO):
-    """Remembers what went wrong and takes the rest for written, also when it is closed: a zip file
-    that is dropped tries to end itself, and its complaint would be printed as a traceback."""
+    """Stores the first error and ignores later writes, also on close: a discarded zip file tries to
+    finish itself, and its error would be printed as a traceback.
+    """
 
     failure: OSError | None = None
 
@@ -210,7 +211,7 @@ class _Target(FileIO):
         return 0 if self.closed else super().tell()
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""
 
 
 def _fill(book: Workbook, reader: Reader, of: _Book, rows: int, rest: Term) -> None:
@@ -237,7 +238,7 @@ def _fill(book: Workbook, reader: Reader, of: _Book, rows: int, rest: Term) -> N
             for row in batch:
                 number += 1
                 _write(sheet, number, row, formats)
-        # Behind the rows, which programs look for on the first sheet.
+        # After the rows, which programs expect on the first sheet.
         summary = book.add_worksheet("Summary")
         summary.set_column(0, 6, 22)
         lines = export_summary.lines(of.facts, of.labels, dataset.part, of.filters, rows)
@@ -277,7 +278,7 @@ def _write(sheet: Worksheet, number: int, row: Sequence[Any], formats: _Formats)
 
 
 def _fits(value: Decimal | int) -> bool:
-    """Whether a double shows it exactly. The everyday context would round it at 28 digits."""
+    """Whether a double shows it exactly. The default context would round it at 28 digits."""
     with localcontext(prec=100):
         return len(Decimal(value).normalize().as_tuple().digits) <= _EXACT_DIGITS
 

@@ -61,7 +61,9 @@ class Filter:
 
 @dataclass(frozen=True)
 class Order:
-    """A column to sort by; nulls come last either way. `|amount|` sorts by size, without a sign."""
+    """A column to sort by; nulls come last in both directions. `|amount|` sorts by size, without a
+    sign.
+    """
 
     column: str
     descending: bool = False
@@ -69,7 +71,7 @@ class Order:
 
     @classmethod
     def parse_all(cls, text: str) -> tuple[Order, ...]:
-        """Separated by commas; a name that has a comma itself stands in quotes, as in a CSV."""
+        """Separated by commas; a name with a comma is quoted, as in a CSV."""
         lines = csv.reader(StringIO(text, newline=""))
         return tuple(cls.parse(each) for line in lines for each in line if each)
 
@@ -92,7 +94,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Term:
-    """A condition in SQL, and the values its question marks stand for."""
+    """A condition in SQL, and the values of its placeholders."""
 
     sql: str
     values: tuple[Any, ...] = ()
@@ -163,7 +165,7 @@ def _of_text(where: Column, wanted: Filter) -> Term:
 
 
 def _of_list(where: Column, wanted: Filter) -> Term:
-    """Of a list its elements are asked: one of them must hold, for `ne` none may be equal."""
+    """For a list its elements are tested: one must match; with `ne` none may be equal."""
     match wanted.op:
         case "eq":
             return Term(f"list_contains({where.sql}, ?)", (wanted.value,))
@@ -179,8 +181,8 @@ def _of_list(where: Column, wanted: Filter) -> Term:
 
 
 def _of_number(where: Column, wanted: Filter) -> Term:
-    """Compared with as many places as the column has; what lies between two of its values is
-    rounded down, and the comparison made to fit.
+    """Compared with as many places as the column has; a value between two of them is rounded down,
+    and the comparison adjusted.
     """
     if wanted.op in ("contains", "startswith"):
         raise _unfit(where, wanted)
@@ -258,7 +260,7 @@ def _truth(where: Column, text: str) -> bool:
 
 
 def _values(wanted: Filter) -> list[str]:
-    """Separated by commas; one that has a comma itself stands in quotes, as in a CSV."""
+    """Separated by commas; a value with a comma is quoted, as in a CSV."""
     lines = csv.reader(StringIO(wanted.value, newline=""))
     values = [value for line in lines for value in line]
     if len(values) > _MOST_VALUES:

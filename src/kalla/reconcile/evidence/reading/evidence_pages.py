@@ -1,4 +1,4 @@
-"""Pages of a run's evidence: filtered, in a total order, turned by cursors that skip no row."""
+"""Pages of a run's evidence: filtered, totally ordered, with cursors that never skip a row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
 MOST_ROWS = 1000
-MOST_PARTS = 100  # of one match that are shown beside it
+MOST_PARTS = 100  # of one match that are shown with it
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def page(
     if not 1 <= query.limit <= MOST_ROWS:
         raise InvalidInput(Problem("limit", f"must be from 1 to {MOST_ROWS}"))
     if query.after and query.before:
-        raise InvalidInput(Problem("after", "cannot stand beside before: send one of them"))
+        raise InvalidInput(Problem("after", "cannot be combined with before: send one of them"))
     with reading(storage, bounds) as reader:
         dataset = reader.dataset(url, part)
         where = condition(dataset, query.filters)
@@ -134,7 +134,7 @@ def _parts(
 
 
 def as_json(value: Any) -> Any:
-    """A value of the evidence as JSON has it, exactly."""
+    """A value of the evidence as JSON, exactly."""
     if isinstance(value, Decimal):
         return _plain(value)
     if isinstance(value, datetime):
@@ -157,7 +157,7 @@ def _plain(value: Decimal) -> str:
 
 @dataclass(frozen=True)
 class _Turn:
-    """From where a page begins, and in which direction it is read."""
+    """The row a page starts at, and the reading direction."""
 
     fingerprint: str
     columns: tuple[Column, ...]
@@ -259,7 +259,7 @@ def _unpack(cursor: str, fingerprint: str, columns: int) -> tuple[int, list[str 
         mine, position, *marks = found
         whole = mine == fingerprint and isinstance(position, int) and len(marks) == columns
         whole = whole and all(mark is None or isinstance(mark, str) for mark in marks)
-        json.dumps(marks, ensure_ascii=False).encode()  # half of a character is a ValueError
+        json.dumps(marks, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
     except (binascii.Error, ValueError, TypeError, RecursionError):
         whole = False
     if not whole:
@@ -269,7 +269,7 @@ def _unpack(cursor: str, fingerprint: str, columns: int) -> tuple[int, list[str 
 
 def _foreign_cursor() -> InvalidInput:
     return InvalidInput(
-        Problem("after", "is not a cursor of this filter and order: begin at the first page")
+        Problem("after", "is not a cursor of this filter and order: start at the first page")
     )
 
 

@@ -1,6 +1,6 @@
 """Opens the evidence of finished runs, in a folder or on S3, through a DuckDB that is bounded.
 
-Apart from `writing.py`, which writes it: what is asked of it later must never cost a run memory.
+Separate from the writer: a later query must never use a run's memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNMATCHED = {
     "rejection_reason": _TEXT, "date": "DATE", "candidate_amount": "DECIMAL(38, 2)",
     "candidate_currency": _TEXT, "candidate_date": "DATE",
 }  # fmt: skip
-# What a dataset without a file would hold.
+# The columns of a dataset without a file.
 _COLUMNS = {
     "matched": {
         "match_id": "UUID", "left_key": _TEXT, "right_key": _TEXT, "rule": _TEXT, "status": _TEXT,
@@ -57,7 +57,7 @@ _COLUMNS = {
         "date": "DATE",
     },
 }  # fmt: skip
-# What tells each row of a dataset from every other.
+# The columns that identify a row of a dataset.
 _KEYS = {
     "matched": ("left_key", "right_key", "match_id"),
     "unmatched_left": ("record_key",),
@@ -67,7 +67,7 @@ _KEYS = {
 
 
 class Damaged(Conflict):
-    """The evidence is there, but it no longer is what a run has written."""
+    """The evidence exists, but it is not what a run has written."""
 
     title = "The evidence is damaged"
 
@@ -135,7 +135,7 @@ class Reader:
         return list(self._metadata)
 
     def check(self) -> None:
-        """Raise if the time is over, where no query is there to be interrupted."""
+        """Raise if the time is over and no query is running that could be interrupted."""
         if self._rung.is_set():
             raise duckdb.InterruptException
 
@@ -153,7 +153,7 @@ class Reader:
         return self._metadata[url]
 
     def dataset(self, url: str, part: str) -> Dataset:
-        """A part without files has no rows, but its columns; NotFound if some evidence is gone."""
+        """A part without files has columns but no rows; NotFound if evidence files are missing."""
         if part not in DATASETS:
             raise NotFound(f"evidence has no part {part!r}, only {', '.join(DATASETS)}")
         files = self.files(url, part)
@@ -169,14 +169,14 @@ class Reader:
         return Dataset(part, relation, columns, _KEYS[part])
 
     def labels(self, url: str) -> Labels:
-        """What the columns of this evidence are called where a person reads them."""
+        """The labels of this evidence's columns for people."""
         try:
             return Labels.of(self.metadata(url))
         except (ValidationError, AttributeError):
             raise damaged(url, "its metadata.json does not say what its sources are") from None
 
     def files(self, url: str, part: str) -> list[str]:
-        """The files of a part, which the metadata name: what else lies there is not of this run."""
+        """The files of a part that the metadata name: other files are not of this run."""
         try:
             named = [str(name) for name in self.metadata(url)["datasets"][part]["files"]]
         except (KeyError, TypeError):
@@ -207,17 +207,17 @@ def metadata(url: str, storage: Storage) -> dict[str, Any]:
 
 
 def _demand_file(url: str, *names: str) -> None:
-    """Of what may come from elsewhere: to open a pipe would wait for who writes to it."""
+    """For evidence from elsewhere: opening a pipe would wait for its writer."""
     if is_s3(url):
         return
     place = Path(join(url, *names))
-    with suppress(OSError):  # who opens it says what is wrong
+    with suppress(OSError):  # opening it reports the error
         if not stat.S_ISREG(place.stat().st_mode):
             raise damaged(url, f"{'/'.join(names)} is not a file")
 
 
 def understood(url: str, kind: type[Model], metadata: Any) -> Model:
-    """What is needed of the metadata, or the first thing about it that cannot be understood."""
+    """The needed part of the metadata, or the first field that is not valid."""
     try:
         return kind.model_validate(metadata)
     except ValidationError as error:
@@ -229,7 +229,7 @@ def understood(url: str, kind: type[Model], metadata: Any) -> Model:
 
 @contextmanager
 def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  # noqa: B008
-    """A reader of its own memory and threads, which is interrupted when its time is over."""
+    """A reader with its own memory and threads, interrupted when its time is over."""
     urls: Sequence[str] = ()
     try:
         with bounded(storage, bounds) as (connection, rung):
@@ -260,7 +260,7 @@ def reading(storage: Storage, bounds: Bounds = Bounds()) -> Iterator[Reader]:  #
 
 
 def unwrapped(error: duckdb.Error) -> str:
-    """What DuckDB says itself, in a line."""
+    """DuckDB's own message, in one line."""
     return said(error).rstrip(": ")
 
 

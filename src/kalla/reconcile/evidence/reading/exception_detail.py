@@ -1,4 +1,4 @@
-"""An exception beside the rows it was held against: field by field, and in words why it is open."""
+"""An exception with the rows it was compared with: field by field, and why it is open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
-CANDIDATES = 5  # of an ambiguous row that are shown beside it
+CANDIDATES = 5  # of an ambiguous row that are shown with it
 
 _COMPARED = re.compile(r"\w+\((.*), (.*)\)", re.DOTALL)
 _VALUES = ("amount", "currency", "date")
@@ -31,7 +31,7 @@ _VALUES = ("amount", "currency", "date")
 
 @dataclass(frozen=True)
 class Field:
-    """What both sides say of one thing; of the other side there may be several rows."""
+    """One field of both sides; the other side may have several rows."""
 
     label: str
     own: Any
@@ -40,7 +40,7 @@ class Field:
 
     @property
     def differs(self) -> tuple[bool, ...]:
-        """Of each other row, whether it says something else."""
+        """For each other row, whether its value differs."""
         return tuple(self.own is not None and each != self.own for each in self.others)
 
 
@@ -180,7 +180,7 @@ def _ambiguous(
 def _found(
     reader: Reader, url: str, facts: _Facts, side: Side, key: str
 ) -> tuple[Mapping[str, Any], str | None]:
-    """A row of a side wherever it is, and what became of it."""
+    """A row of a side in any part, and its status."""
     for part, where in (
         ("ambiguous", "record_key = ? AND side = ?"),
         (f"unmatched_{side}", "record_key = ?"),
@@ -207,7 +207,7 @@ def _row(
 def _of_row(
     facts: _Facts, side: Side, row: Mapping[str, Any], key: str, prefix: str
 ) -> dict[str, Any]:
-    """What evidence shows of a row, by the columns of its source; what has none by its name."""
+    """The values of a row by the columns of its source; others by their evidence names."""
     columns = facts.sources[side].columns
     found = {columns.key[0] if len(columns.key) == 1 else "key": row[key]}
     for name in _VALUES:
@@ -223,7 +223,7 @@ def _fields(
     others: Sequence[Mapping[str, Any]],
     failing: str | None,
 ) -> tuple[Field, ...]:
-    """What rules compare stands beside each other, the rest below."""
+    """Compared columns come first, in pairs; the others below."""
     left, right = (facts.sources[each].columns for each in SIDES)
     pairs = [(getattr(left, name) or name, getattr(right, name) or name) for name in _VALUES]
     pairs += [(each.left, each.right) for rule in facts.recipe.rules for each in rule.conditions]

@@ -1,4 +1,4 @@
-"""Exceptions of a run in few figures: by reason, by age and by amount, each with the filter that
+"""Summarizes the exceptions of a run: by reason, by age and by amount, each with the filter that
 shows its rows."""
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _AMOUNTS = (0, 10, 100, 1_000, 10_000, 100_000)
 
 @dataclass(frozen=True)
 class Bar:
-    """Rows that have something in common, and the part and filters by which they are found."""
+    """Rows of one group, and the part and filters that select them."""
 
     rows: int
-    amount: Decimal | None  # what they add up to without their signs
+    amount: Decimal | None  # the sum of their absolute amounts
     part: str
     filters: tuple[str, ...]
 
@@ -87,7 +87,7 @@ def exception_figures(
 
 @dataclass(frozen=True)
 class _Count:
-    """Rows that are alike in all that charts tell apart."""
+    """Rows that are equal in everything that charts distinguish."""
 
     side: Side
     reason: str
@@ -147,7 +147,7 @@ def _reasons(reasons: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _ages(today: date) -> list[tuple[str, tuple[str, ...]]]:
-    """A date that is yet to come is no older than today."""
+    """A date in the future counts as today."""
     found = []
     bounds = [*_AGES, None]
     for first, after in zip(_AGES, bounds[1:], strict=True):

@@ -1,4 +1,4 @@
-"""The first sheet of an exported workbook: which run the rows are of, and what it came to."""
+"""The summary sheet of an exported workbook: the run and its figures."""
 
 from __future__ import annotations
 

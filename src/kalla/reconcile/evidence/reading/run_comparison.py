@@ -1,4 +1,4 @@
-"""What became of every row from one run to another: by side and record key, over their evidence."""
+"""Compares the result of every row in two runs: by side and record key, from their evidence."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class _Facts(_Part):
         )
 
 
-class Standing(_Part):
-    """What a run made of a row."""
+class RowResult(_Part):
+    """The result of a row in a run."""
 
     state: Literal["matched", "suggested", "ambiguous", "unmatched"]
     rule: str | None
@@ -74,13 +74,13 @@ class Standing(_Part):
 
 
 class Example(_Part):
-    """A row that stands otherwise in B than in A; null where a run does not have it."""
+    """A row whose result differs between A and B; null where a run does not have it."""
 
     side: Side
     record_key: str
     amount: Decimal | None  # known of rows that are unmatched or ambiguous in one of the runs
-    a: Standing | None
-    b: Standing | None
+    a: RowResult | None
+    b: RowResult | None
 
     def sentence(self) -> str:
         was = f"was {self.a}" if self.a else ""
@@ -151,7 +151,7 @@ def _standings(reader: Reader, run: str, url: str, side: Side, accepted: bool) -
     # Evidence from before ambiguous rows had their amounts is without.
     amount = "amount" if "amount" in {each.name for each in ambiguous.columns} else "NULL"
     state = "CASE status WHEN 'confirmed' THEN 'matched' ELSE status END"
-    # The partners of a row are all of the other side in its match, which in M:N stand elsewhere.
+    # The partners of a row are all rows of the other side in its match; M:N has them in other rows.
     groups = (
         f"SELECT match_id, any_value(rule) AS rule, any_value({state}) AS state,"
         f" list(DISTINCT {side}_key) FILTER ({side}_key IS NOT NULL) AS mine,"
@@ -181,7 +181,7 @@ def _standings(reader: Reader, run: str, url: str, side: Side, accepted: bool) -
 
 
 def _changes() -> str:
-    """Rows that stand as before are not kept: they are nearly all, and only counted."""
+    """Unchanged rows are only counted: they are nearly all."""
     names = ("settled", "state", "rule", "partners")
     same = " AND ".join(f"a.{name} IS NOT DISTINCT FROM b.{name}" for name in names)
     return (
@@ -226,10 +226,10 @@ def _examples(reader: Reader, side: Side, count: int) -> list[tuple[Change, Exam
 
 def _standing(
     state: Any, rule: str | None, partners: str | None, why: str | None
-) -> Standing | None:
+) -> RowResult | None:
     if state is None:
         return None
-    return Standing(state=state, rule=rule, partners=partners, why=why)
+    return RowResult(state=state, rule=rule, partners=partners, why=why)
 
 
 def _largest_first(example: Example) -> tuple[bool, Decimal, str, str]:

@@ -1,6 +1,6 @@
-"""What a person reads first: counts and sums by rule, the largest exceptions, where to look.
+"""The report of a run: counts and sums by rule, the largest exceptions, where to look.
 
-Made from the evidence alone, so that any evidence can be reported on, wherever it was made.
+Computed from the evidence alone, so it works for evidence from anywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kalla.reconcile.evidence.reading.evidence_reader import (
     reading,
     understood,
 )
-from kalla.reconcile.evidence.reading.source_warnings import CsvTold, Oddities
+from kalla.reconcile.evidence.reading.source_warnings import CsvOptions, SourceIssues
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
@@ -59,7 +59,7 @@ _REASONS = {
 
 
 def _bounded(amount: Decimal) -> Decimal:
-    """Evidence may come from elsewhere: to write out 1E+200000000 takes half a minute."""
+    """Evidence may come from elsewhere: writing out 1E+200000000 takes half a minute."""
     if not amount.is_finite() or abs(amount.adjusted()) > _MOST_DIGITS:
         raise ValueError(f"an amount has at most {_MOST_DIGITS} digits before and after its point")
     if len(amount.as_tuple().digits) > 2 * _MOST_DIGITS:
@@ -117,7 +117,7 @@ class Report(Part):
     recipe: str
     recipe_hash: str
     sources: dict[Side, str]
-    names: dict[Side, str] = {}  # what the sides are called; reports of older releases do not say
+    names: dict[Side, str] = {}  # names of the sides; missing in reports of older releases
     started_at: datetime
     finished_at: datetime
     seconds: float
@@ -159,7 +159,7 @@ def of_evidence(folder: str, storage: Storage = LOCAL) -> Report:
         )
         for wanted in (sides["left"].states.keys() - {"filtered"}, accepted)
     )
-    # Nobody knows whether rows that a filter could not read should have been left out.
+    # It is unknown whether rows that a filter could not read should have been left out.
     taking_part += sum(sides[side].filtered_unread for side in SIDES)
     return Report(
         name=recipe.name,
@@ -210,7 +210,7 @@ def recipe_of(folder: str, storage: Storage = LOCAL) -> str:
 class _Place(Part):
     uri: str
     table: str | None = None
-    csv: CsvTold = CsvTold()
+    csv: CsvOptions = CsvOptions()
 
 
 class _Recipe(Part):
@@ -220,7 +220,7 @@ class _Recipe(Part):
     sources: dict[Side, _Place]
 
 
-class _Source(Oddities):
+class _Source(SourceIssues):
     states: dict[str, Figures]
 
 
@@ -266,7 +266,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _with_several_currencies(facts: _Facts) -> _Facts:
-    """Sums are told by currency where there are several of them; one needs no telling."""
+    """Gives sums by currency where there are several currencies."""
     figures = [
         *(each for side in SIDES for each in facts.sources[side].states.values()),
         *(each for rule in facts.rules for each in (rule.left, rule.right)),
@@ -296,7 +296,7 @@ def _with_several_currencies(facts: _Facts) -> _Facts:
 def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
     """The exceptions of the largest amounts, of both sides; within each currency of several."""
     several = any(each.currencies for side in SIDES for each in facts.sources[side].states.values())
-    found = _in_doubt(facts)
+    found = _suggested(facts)
     with reading(storage, _REPORT) as reader:
         try:
             for side in SIDES:
@@ -326,8 +326,8 @@ def _largest_first(each: Exceptional) -> tuple[bool, Decimal, str, str]:
     return amount is None, -abs(amount or Decimal(0)), each.side, each.record_key
 
 
-def _in_doubt(facts: _Facts) -> list[Exceptional]:
-    """Matches that are only suggested, where that is not enough."""
+def _suggested(facts: _Facts) -> list[Exceptional]:
+    """Matches that are only suggested, where the recipe does not accept that."""
     if facts.recipe.accept_suggested:
         return []
     return [
@@ -382,7 +382,7 @@ def _ambiguous(dataset: Dataset, reader: Reader) -> list[Exceptional]:
 def _first_rows(dataset: Dataset, columns: str, reader: Reader) -> list[tuple[Any, ...]]:
     """Those of the largest amounts in each currency: amount, currency, and these columns."""
     there = {each.name for each in dataset.columns}
-    # Evidence from before these were there is without.
+    # Older evidence does not have these columns.
     amount, currency = (name if name in there else "NULL" for name in ("amount", "currency"))
     return reader.rows(
         f"SELECT {amount} AS amount, {currency} AS currency, {columns} FROM {dataset.relation}"
@@ -407,14 +407,14 @@ def why_unmatched(
     difference: str | None,
     reason: str,
 ) -> str:
-    # Some keys and values are as long as a letter: the evidence has them whole.
+    # Some keys and values are very long: the evidence has them in full.
     named = shortened(candidate or "")
     text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
-    # Evidence from before sums were told is without.
+    # Older evidence does not have sums.
     if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
         values = [shortened(each or "nothing") for each in (left, right)]
         alike = left and right and left != right and left.split() == right.split()
-        if alike:  # nobody sees white at an end
+        if alike:  # white space at an end is invisible
             values = list(map(repr, values))
         text += f", {' against '.join(values)}"
         text += f" ({difference})" if difference else ""

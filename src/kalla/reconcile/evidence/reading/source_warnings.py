@@ -1,5 +1,5 @@
-"""What was odd about a source, in sentences of a report: keys that are not unique, values that
-cannot be read, and what of a recipe may let them be.
+"""Data quality warnings of a source for the report: keys that are not unique, values that cannot be
+read, and recipe options that may help.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
 _IN_GROUPS = re.compile(r"\s*[+-]?[0-9]{1,3}([.,'’ \u00a0\u202f][0-9]{3})+([.,][0-9]*)?\s*")
 
 
-class CsvTold(BaseModel, frozen=True):
-    """How a recipe says that a source is written."""
+class CsvOptions(BaseModel, frozen=True):
+    """The csv options of a source in a recipe."""
 
     date_format: str | None = None
     decimal: str = "."
@@ -31,15 +31,15 @@ class Unreadable(BaseModel, frozen=True):
     filtered: bool = False  # their rows were left out
 
 
-class Oddities(BaseModel, frozen=True):
+class SourceIssues(BaseModel, frozen=True):
     format: str = ""
     doubled: int = Field(alias="rows_with_doubled_or_null_keys")
     unreadable: list[Unreadable]
     filtered_unread: int = Field(0, alias="rows_that_filters_could_not_read")
 
 
-def of_source(side: Side, facts: Oddities, csv: CsvTold) -> list[str]:
-    """What was odd about a source, a sentence each."""
+def of_source(side: Side, facts: SourceIssues, csv: CsvOptions) -> list[str]:
+    """The warnings of a source, one sentence each."""
     found = []
     if facts.doubled:
         have = "1 row has" if facts.doubled == 1 else f"{facts.doubled:,} rows have"
@@ -66,10 +66,10 @@ def _values_in(each: Unreadable) -> tuple[str, str]:
     return f"{each.rows:,} values in {each.column}", f"are not {each.kind}s"
 
 
-def _advice(each: Unreadable, csv: CsvTold) -> str:
-    """What of a recipe may let values be read that are not."""
+def _advice(each: Unreadable, csv: CsvOptions) -> str:
+    """Recipe options that may make unreadable values readable."""
     if each.kind in ("date", "timestamp") and csv.date_format is None:
-        return ": csv.date_format tells how dates are written"
+        return ": set csv.date_format to the format of the dates"
     if each.kind == "number" and csv.thousands is None and _any(each, _IN_GROUPS):
         return ": csv.thousands tells how digits are grouped, csv.decimal what comes behind them"
     if each.kind == "number" and csv.decimal != "," and _any(each, _WITH_COMMA):

@@ -36,7 +36,7 @@ _NOT_HELD = (
     " rows' amounts."
 )
 _NOT_HELD_BEFORE = _NOT_HELD.replace("filtered", "matched and filtered", 1)
-# What was decided of a row, which its hash is made of; what is shown of it comes behind.
+# The columns of the decision, which a row's hash covers; display columns follow them.
 _DECIDED = {"ambiguous": 8, "unmatched_left": 12, "unmatched_right": 12}
 _DIFFERENCE = "difference."
 _ROWS = 50_000  # that are read at once
@@ -46,7 +46,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A claim that the files do not bear out."""
+    """A claim that the files contradict."""
 
     claim: str  # its place in metadata.json, or the dataset that contradicts itself
     claimed: str
@@ -64,7 +64,7 @@ class Verification:
     rows: int
     claims: int  # that were checked
     mismatches: tuple[Mismatch, ...]
-    notes: tuple[str, ...]  # what the evidence does not hold, so that nobody can recompute it
+    notes: tuple[str, ...]  # not in the evidence, so it cannot be recomputed
 
     @property
     def holds(self) -> bool:
@@ -141,7 +141,7 @@ class _Verifier:
             "CREATE TABLE grouped (match_id VARCHAR, rule VARCHAR, status VARCHAR,"
             " cardinality VARCHAR, left_key VARCHAR, right_key VARCHAR)"
         )
-        with localcontext(prec=100):  # the everyday context would round a sum at 28 digits
+        with localcontext(prec=100):  # the default context would round a sum at 28 digits
             for name in _DATASETS:
                 self._dataset(name)
             self._groups()
@@ -182,13 +182,13 @@ class _Verifier:
         self._check(f"datasets.{name}.digest", claim["digest"], f"{digest % 2**128:032x}")
 
     def _checksum(self, dataset: str, file: str, claimed: str) -> None:
-        """Of every byte, so also of what is shown of rows, which no digest is made of."""
+        """Over every byte, so it also covers display columns, which digests do not."""
         try:
             with self._storage.open(join(self._url, dataset, file)) as opened:
                 digest = hashlib.sha256()
                 while block := opened.read(_BLOCK):
                     digest.update(block)
-        except NotFound:  # told where its rows are read
+        except NotFound:  # reported where its rows are read
             return
         self._check(f"datasets.{dataset}.sha256.{file}", claimed, digest.hexdigest())
 
@@ -259,7 +259,7 @@ class _Verifier:
         return digest
 
     def _add_amounts(self, row: Mapping[str, str | None]) -> None:
-        """Of a row of several, that of a side's only row counts once."""
+        """In a match of several rows, the amount of a side's only row counts once."""
         state = "matched" if row["status"] == "confirmed" else "suggested"
         for side, alone in zip(_SIDES, ("1:N", "N:1"), strict=True):
             counts = row["cardinality"] != alone or row["part"] == "1"
@@ -291,7 +291,7 @@ class _Verifier:
     def _keep(
         self, table: str, rows: Sequence[tuple[str | None, ...]], columns: tuple[str, ...]
     ) -> None:
-        """In DuckDB, which spills: the keys of millions of rows need not fit into memory."""
+        """Stored in DuckDB, which spills: the keys of millions of rows need not fit into memory."""
         if rows:
             arrays = [pa.array(each, pa.string()) for each in zip(*rows, strict=True)]
             self._scratch.register("kept", pa.table(arrays, names=list(columns)))
@@ -304,11 +304,11 @@ class _Verifier:
             self._wrong("matched.match_id", f"{lefts} and {rights}", known[0], match_id)
 
     def _wrong(self, claim: str, row: str, claimed: object, found: object) -> None:
-        """One row contradicts its dataset; of each kind a few are named."""
+        """One row contradicts its dataset; reports a few of each kind."""
         if sum(each.claim.startswith(f"{claim} of ") for each in self._mismatches) < _EXAMPLES:
             self._mismatches.append(Mismatch(f"{claim} of {row}", _text(claimed), _text(found)))
 
-    # What rows are together
+    # Rows of one match
 
     def _groups(self) -> None:
         """Matches of several rows: their ids, and the number of keys that their cardinality has."""
@@ -381,7 +381,7 @@ class _Verifier:
         for state in ("matched", "suggested") if self._format >= 3 else ():
             found, claim = self._amounts[side, state], states[state]
             self._check(f"{place}.states.{state}.amount", _decimal(claim["amount"]), found.amount)
-        # What goes in comes out: `rows` are those that filters let through.
+        # Conservation: `rows` are the rows that passed the filters.
         placed = sum(states[each]["rows"] for each in states if each != "filtered")
         self._check(f"{place}.rows", claims["rows"], placed)
         by_state = [_decimal(states[each]["amount"]) for each in ("matched", "suggested")]

@@ -21,7 +21,7 @@ from kalla.reconcile.evidence.writing import (
     parquet_writer,
 )
 from kalla.reconcile.evidence.writing.match_ids import SEPARATOR
-from kalla.reconcile.evidence.writing.matched_pairs import Said, columns_of
+from kalla.reconcile.evidence.writing.matched_pairs import PairContext, columns_of
 from kalla.reconcile.evidence.writing.matched_pairs import write as write_pairs
 from kalla.reconcile.plan import shown_columns
 from kalla.reconcile.plan.plan import Plan, RulePlan
@@ -38,7 +38,7 @@ DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 # Fewer pairs than this are not worth a file of their own.
 _LARGE = 500_000
 _ROWS = 122_880  # of a row group
-_KEYS = ("record_key", "closest_candidate")  # gain little by compression
+_KEYS = ("record_key", "closest_candidate")  # compress badly
 _STATUSES = "ENUM ('confirmed', 'suggested')"
 _CARDINALITIES = "ENUM ('1:1', '1:N', 'N:1', 'M:N')"
 # High-cardinality columns gain nothing by a dictionary, whose building takes long.
@@ -54,7 +54,7 @@ class Written:
     rows: int
     bytes: int
     digest: int
-    left: int  # rows of the left side that it tells of
+    left: int  # rows of the left side in it
     right: int
     sha256: str
 
@@ -86,7 +86,7 @@ class Evidence:
     def pairs(self, rule: RulePlan, pairs: pa.Table) -> None:
         """As many files as can be written at once."""
         coded, ways = differences.once(self._session, rule, pairs)
-        said = Said(rule, datetime.fromisoformat(self._matched_at), ways)
+        context = PairContext(rule, datetime.fromisoformat(self._matched_at), ways)
         count = max(1, min(self._session.threads, len(pairs) // _LARGE))
         size = -(-len(pairs) // count)
         names = [
@@ -98,21 +98,24 @@ class Evidence:
                 stack.callback(own.close)
             pool = stack.enter_context(ThreadPoolExecutor(count))
             written = [
-                pool.submit(self._pairs, own, said, coded.slice(part * size, size), name)
+                pool.submit(self._pairs, own, context, coded.slice(part * size, size), name)
                 for part, (own, name) in enumerate(zip(sessions, names, strict=True))
             ]
             self.written += [each.result() for each in written]
 
-    def _pairs(self, session: MatchSession, said: Said, pairs: pa.Table, name: str) -> Written:
+    def _pairs(
+        self, session: MatchSession, context: PairContext, pairs: pa.Table, name: str
+    ) -> Written:
         url, rows = self._url("matched", name), len(pairs)
         with session.storage.writing(url) as path:
-            digest = write_pairs(session, said, pairs, path)
+            digest = write_pairs(session, context, pairs, path)
             file = _File.of(path)
         return Written("matched", url, rows, file.bytes, digest, rows, rows, file.sha256)
 
     def groups(self, rule: RulePlan, groups: str) -> None:
-        """Matches of a rule that may have several rows: the single row of a side stands in every
-        row of its match; in M:N each row names one key."""
+        """Matches of a rule that may have several rows: the single row of a side is repeated in
+        every row of its match; in M:N each row has one key.
+        """
         for side in SIDES:
             self._members(side, groups)
         self._grouped(rule, groups)
@@ -157,7 +160,7 @@ class Evidence:
         )
 
     def _members(self, side: Side, groups: str) -> None:
-        """`{side}_members`: the rows of a side that are in groups, with what is shown of them."""
+        """`{side}_members`: the rows of a side that are in groups, with their display columns."""
         key, join = self._session.keyed(side, "t", "t.row_id")
         shown = shown_columns.of_row(self._session.plan.sides[side], f"{side}_")
         self._session.run(
@@ -168,7 +171,7 @@ class Evidence:
         )
 
     def _grouped(self, rule: RulePlan, groups: str) -> None:
-        """`grouped`: each match, its id, what its sides sum up to and differ by."""
+        """`grouped`: each match, its id, the sums of its sides and their differences."""
         rules = self._session.plan.rules
         keys = [f"array_to_string({side}s, {SEPARATOR})" for side in SIDES]
         match_id = match_ids.of_keys(self._session.plan.recipe, rule.name, *keys) + "::UUID"
@@ -227,14 +230,14 @@ class Evidence:
             self._write_whole("ambiguous", side, columns, shown, rows)
 
     def unmatched(self, side: Side) -> None:
-        """From what the search for the nearest candidates has left in tables."""
+        """Writes unmatched rows, from the tables of the search for nearest candidates."""
         reasons = enum(unmatched_sql.REASONS)
         no_attempt, no_candidate, taken, sum_failed, failed, no_pair = (
             f"{literal(each)}::{reasons}" for each in unmatched_sql.REASONS
         )
-        # Two rows that are left and fit each other are of a group whose sums do not.
+        # Two unmatched rows that fit each other belong to a group whose sums do not.
         untaken = "(failing IS NULL AND status = 'unmatched')"
-        if self._session.plan.statement is not None:  # nobody has looked for one
+        if self._session.plan.statement is not None:  # no search was done
             no_candidate = no_pair
         columns = {
             "record_key": "record_key",
@@ -265,8 +268,9 @@ class Evidence:
         shown: Mapping[str, str],
         rows: str,
     ) -> None:
-        """Written and hashed as they come, and never held: `columns` are what was decided of a row,
-        which its hash is made of, and `shown` is what is shown of it."""
+        """Writes and hashes rows as a stream: `columns` hold the decision, which a row's hash
+        covers, and `shown` the display columns.
+        """
         every = {**columns, **shown}
         hashed = digests.hash_of_row(columns)
         found = self._session.connection.sql(
@@ -297,7 +301,7 @@ class Evidence:
         url = self._url(dataset, name)
         with self._session.storage.writing(url) as path:
             (count,) = self._session.row(f"COPY ({rows}) TO {literal(str(path))} ({_PARQUET})")
-            # Of the file itself: to make its rows twice would take longer.
+            # From the file itself: computing its rows twice would take longer.
             digest = digests.of_matches(
                 self._session,
                 f"(SELECT *, {digests.halves(digests.who_was_matched())}"
@@ -354,7 +358,9 @@ def _names(plan: Plan) -> str:
 
 
 def _failing(rules: Sequence[RulePlan], untaken: str) -> str:
-    """What fails of a row and its closest one; of what fits but for its group, the sum."""
+    """The failing condition of a row and its nearest candidate; the sum, where only the group's sum
+    fails.
+    """
     sums = " ".join(
         f"WHEN {literal(rule.name)} THEN {literal(f'sum({left.column}, {right.column})')}"
         for rule in rules

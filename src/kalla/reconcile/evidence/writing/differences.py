@@ -1,6 +1,6 @@
-"""The differences of a match: a column for each check that a pair can miss, and by how much.
+"""The differences of a match: a column per check, with the amount of the difference.
 
-Pairs of rows differ in few ways, so that each way is made once, and rows refer to it.
+Pairs differ in few distinct ways, so each way is stored once, and rows refer to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kalla.reconcile.session.row_status import as_column, numbers
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, quote
 
-# More ways than this are made row by row; so many rows tell whether to count them all.
+# More ways than this are computed row by row; a sample of this many rows decides.
 FEW = 5_000
 _SAMPLE = 100_000
 _COUNTED = 1 << 20  # possible ways: with more of them, those that occur are not counted by place

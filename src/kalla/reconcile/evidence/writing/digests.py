@@ -1,6 +1,6 @@
 """The digest of a dataset: the sum of its rows' hashes, which does not depend on their order.
 
-`docs/evidence-format.md` defines the hashes; they are made in SQL, and summed exactly here.
+`docs/evidence-format.md` defines the hashes; they are computed in SQL, and summed exactly here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def combined(digests: Sequence[int]) -> str:
 
 
 def hash_of_row(columns: Collection[str]) -> str:
-    """In SQL, of a row of which every column counts."""
+    """In SQL, the hash of a row over all its columns."""
     texts = f", {SEPARATOR}, ".join(f"coalesce(CAST({each} AS VARCHAR), '∅')" for each in columns)
     return f"md5_number(concat({texts}))"
 
@@ -47,7 +47,7 @@ def sum_of_hashes(block: pa.RecordBatch) -> int:
 
 
 def of_file(path: Path) -> str:
-    """The SHA-256 of a file, which covers what no digest does: what is shown of rows."""
+    """The SHA-256 of a file; unlike digests it covers display columns."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -56,8 +56,8 @@ def of_matches(session: MatchSession, rows: str, differences: Mapping[str, str])
     """Of rows of `matched` with `high` and `low`, the words of who was matched; with the columns
     of their differences, and each as text.
 
-    A row's hash is a product: of who was matched, and of how. Of the latter there are few, so what
-    is hashed row by row is hashed already: the match_id.
+    A row's hash is a product of two hashes: of the matched rows, and of the kind of match. There
+    are few kinds, and the rows are hashed already: the match_id.
     """
     how = (
         f"concat_ws({', '.join([SEPARATOR, 'rule, status, cardinality', *differences.values()])})"

@@ -1,4 +1,4 @@
-"""The largest matches of a rule that are only suggested: what a person should look at first."""
+"""The largest suggested matches of a rule: those that a person should review first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_PARTNERS = 3
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A row of the one side, and those of the other that together fit it."""
+    """A row of one side, and the rows of the other that together fit it."""
 
     side: Side
     record_key: str
@@ -28,7 +28,7 @@ class Suggestion:
 
 
 def largest_of(session: MatchSession, rule: RulePlan, groups: str) -> tuple[Suggestion, ...]:
-    """Of a rule that was carried out; `groups` is the table of its groups."""
+    """The largest suggestions of an executed rule; `groups` is the table of its groups."""
     if rule.sums is None or rule.cardinality not in ("1:N", "N:1"):
         return ()
     one: Side = "left" if rule.cardinality == "1:N" else "right"

@@ -1,4 +1,4 @@
-"""What runs leave beside their evidence: places to work in, and files of tasks that do not count.
+"""Files that runs leave next to their evidence: work folders, and files of superseded tasks.
 
 A task may run twice, and go on after its run has ended; metadata.json names the files that count.
 """
@@ -23,7 +23,7 @@ _log = logs.get(__name__)
 
 @contextmanager
 def work_place(evidence: str, storage: Storage) -> Iterator[str]:
-    """A place to work in, beside the evidence, which no other run has; gone afterwards."""
+    """A work folder next to the evidence, used by this run alone; removed afterwards."""
     place = join(evidence, f"{WORK}{uuid4().hex}")
     try:
         yield place
@@ -34,8 +34,7 @@ def work_place(evidence: str, storage: Storage) -> Iterator[str]:
 
 @contextmanager
 def none_if_it_fails(attempt: str, storage: Storage) -> Iterator[None]:
-    """An attempt's place of its own is gone if the body fails; what its tasks write even then, the
-    sweeper finds."""
+    """Removes an attempt's folder if the body fails; the sweeper removes what tasks write later."""
     try:
         yield
     except BaseException:
@@ -46,15 +45,15 @@ def none_if_it_fails(attempt: str, storage: Storage) -> Iterator[None]:
 
 @contextmanager
 def left_to_the_sweeper(place: str) -> Iterator[None]:
-    """What cannot be removed now fails no run: that it is there changes nothing."""
+    """An error while removing files does not fail the run: the files are harmless."""
     try:
         yield
     except KallaError as error:
-        _log.warning("something of a run is left", place=place, reason=str(error))
+        _log.warning("files of a run could not be removed", place=place, reason=str(error))
 
 
 def sweep(evidence: str, storage: Storage) -> None:
-    """Remove what the evidence does not name; all of the datasets, where there is no evidence."""
+    """Removes files that the evidence does not name; all dataset files, if there is no evidence."""
     named: dict[str, set[str]] = {}
     with suppress(NotFound):
         datasets = json.loads(storage.read_text(join(evidence, METADATA)))["datasets"]

@@ -1,4 +1,4 @@
-"""The evidence of 1:1 pairs, made of columns, a block at a time: most of what a match writes."""
+"""Writes the evidence of 1:1 pairs, column by column in blocks: most of what a match writes."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ _GROUP = ("part", "parts", "left_sum", "right_sum")
 
 
 @dataclass(frozen=True)
-class Said:
-    """What is said of all pairs of a rule; the ways in which they differ, where these are few."""
+class PairContext:
+    """Values common to all pairs of a rule; the ways in which they differ, where these are few."""
 
     rule: RulePlan
     matched_at: datetime
@@ -80,14 +80,14 @@ def columns_of(plan: Plan) -> tuple[str, ...]:
     return (*keys, *_HOW, *values, *apart, *_GROUP, *_FLAGS, *shown)
 
 
-def write(session: MatchSession, said: Said, pairs: pa.Table, path: Path) -> int:
+def write(session: MatchSession, context: PairContext, pairs: pa.Table, path: Path) -> int:
     """A file of pairs. Returns its digest."""
     total, schema = 0, None
-    alike = _alike(session, said, max(1, min(_ROWS, len(pairs))))
+    alike = _alike(session, context, max(1, min(_ROWS, len(pairs))))
     with ExitStack() as stack:
-        for found in _blocks(session, said, pairs):
+        for found in _blocks(session, context, pairs):
             block = _Block.of(found)
-            columns = _columns(said, block, alike)
+            columns = _columns(context, block, alike)
             names = columns_of(session.plan)
             if schema is None:
                 schema = pa.schema(
@@ -99,13 +99,13 @@ def write(session: MatchSession, said: Said, pairs: pa.Table, path: Path) -> int
             table = pa.table([columns[each] for each in names], schema=schema)
             if len(table):
                 file.write_table(table, _ROWS)
-                total += _digest(session, said, block, table)
+                total += _digest(session, context, block, table)
     return total
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some pairs: who was matched, and what DuckDB has made of them."""
+    """Some pairs: the matched rows, and the columns that DuckDB computed for them."""
 
     high: digests.Words
     low: digests.Words
@@ -122,23 +122,23 @@ def _words(column: pa.ChunkedArray) -> digests.Words:
     return np.concatenate([np.empty(0, np.uint64), *map(numbers, column.chunks)])
 
 
-def _blocks(session: MatchSession, said: Said, pairs: pa.Table) -> Iterator[pa.Table]:
+def _blocks(session: MatchSession, context: PairContext, pairs: pa.Table) -> Iterator[pa.Table]:
     """Pairs with all that is shown of them, some at a time; at least one block, for its types."""
     plans = [session.plan.sides[side] for side in SIDES]
-    found = {each.side: _in_hand(session, each.side) for each in plans}
+    found = {each.side: _from_arrays(session, each.side) for each in plans}
     if all(each is not None for each in found.values()):
         for first in range(0, max(1, len(pairs)), _ROWS):
             block = pairs.slice(first, _ROWS).combine_chunks()
             session.connection.register("block", _with_columns(block, found))
-            made = session.arrow(_sql(session, said, pairs.column_names, "block"))
+            made = session.arrow(_sql(session, context, pairs.column_names, "block"))
             session.connection.unregister("block")
             yield made
         return
-    reading = session.fork()  # it is asked other things while its pairs are read
+    reading = session.fork()  # the session runs other queries while its pairs are read
     try:
         reading.connection.register("block", pairs)
         rows = _joined(reading, pairs.column_names)
-        sql = _sql(reading, said, pairs.column_names, rows)
+        sql = _sql(reading, context, pairs.column_names, rows)
         batches = reading.connection.sql(sql).to_arrow_reader(_ROWS)
         if not len(pairs):
             yield batches.schema.empty_table()
@@ -148,8 +148,8 @@ def _blocks(session: MatchSession, said: Said, pairs: pa.Table) -> Iterator[pa.T
         reading.close()
 
 
-def _in_hand(session: MatchSession, side: Side) -> Mapping[str, Column] | None:
-    """What is shown of a side's rows, if all of it is in arrays."""
+def _from_arrays(session: MatchSession, side: Side) -> Mapping[str, Column] | None:
+    """The display columns of a side's rows, if all are in arrays."""
     found = session.column_arrays(side)
     if found is None:
         return None
@@ -185,7 +185,7 @@ def _joined(session: MatchSession, names: Sequence[str]) -> str:
     return f"(SELECT {', '.join(columns)} FROM block b {' '.join(joins)})"
 
 
-def _sql(session: MatchSession, said: Said, names: Sequence[str], pairs: str) -> str:
+def _sql(session: MatchSession, context: PairContext, names: Sequence[str], pairs: str) -> str:
     """What evidence has of pairs that bring the needed columns of both sides."""
     plans = [session.plan.sides[side] for side in SIDES]
     kept = [*names]
@@ -215,11 +215,11 @@ def _sql(session: MatchSession, said: Said, names: Sequence[str], pairs: str) ->
     )
     apart = (
         {"way": "way"}
-        if said.ways is not None
-        else differences.of_pairs(session.plan.rules, said.rule)
+        if context.ways is not None
+        else differences.of_pairs(session.plan.rules, context.rule)
     )
     made = [name for name in kept if name not in names]
-    hashed = match_ids.of_keys(session.plan.recipe, said.rule.name, "left_key", "right_key")
+    hashed = match_ids.of_keys(session.plan.recipe, context.rule.name, "left_key", "right_key")
     return f"""
         WITH keyed AS (
             SELECT *, {left} AS left_key, {right} AS right_key
@@ -230,10 +230,10 @@ def _sql(session: MatchSession, said: Said, names: Sequence[str], pairs: str) ->
         """
 
 
-def _alike(session: MatchSession, said: Said, rows: int) -> dict[str, pa.Array]:
-    """What is the same for all pairs of a rule, or for nearly all."""
+def _alike(session: MatchSession, context: PairContext, rows: int) -> dict[str, pa.Array]:
+    """The columns that are equal for all pairs of a rule, or nearly all."""
     first = pa.array(np.zeros(rows, np.int32))
-    names = {"rule": said.rule.name, "status": _CONFIRMED, "cardinality": _ONE_TO_ONE}
+    names = {"rule": context.rule.name, "status": _CONFIRMED, "cardinality": _ONE_TO_ONE}
     sums = ", ".join(
         f"NULL::{shown_columns.sum_type(session.plan.sides[side])} AS {side}_sum" for side in SIDES
     )
@@ -247,12 +247,12 @@ def _alike(session: MatchSession, said: Said, rows: int) -> dict[str, pa.Array]:
         "part": pa.array(np.ones(rows, np.int32)),
         "parts": pa.array(np.ones(rows, np.int32)),
         "confidence": pa.repeat(_CONFIDENCES[0], rows),
-        "matched_at": pa.repeat(pa.scalar(said.matched_at, _POINT_IN_TIME), rows),
+        "matched_at": pa.repeat(pa.scalar(context.matched_at, _POINT_IN_TIME), rows),
     }
 
 
 def _columns(
-    said: Said, block: _Block, alike: Mapping[str, pa.Array]
+    context: PairContext, block: _Block, alike: Mapping[str, pa.Array]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
     rows = len(block.high)
     ids = np.empty((rows, 2), ">u8")
@@ -263,21 +263,21 @@ def _columns(
         **{name: block.rows.column(name) for name in block.rows.column_names},
         "match_id": pa.ExtensionArray.from_storage(pa.uuid(), stored),
     }
-    if said.ways is not None:
+    if context.ways is not None:
         way = columns.pop("way")
         columns |= {
-            name: said.ways.columns.column(name).take(way)
-            for name in said.ways.columns.column_names
+            name: context.ways.columns.column(name).take(way)
+            for name in context.ways.columns.column_names
         }
     if any(chunk.true_count for chunk in block.rows.column("fifo").chunks):
         columns["confidence"] = _CONFIDENCES.take(columns["fifo"].cast(pa.int8()))
     return columns
 
 
-def _digest(session: MatchSession, said: Said, block: _Block, table: pa.Table) -> int:
+def _digest(session: MatchSession, context: PairContext, block: _Block, table: pa.Table) -> int:
     known = differences.columns(session.plan.rules)
     rows = table.select(["rule", "status", "cardinality", "interchangeable", "fifo"])
-    if said.ways is None:
+    if context.ways is None:
         as_text = {each.name: each.text for each in known}
         for name in as_text:
             rows = rows.append_column(name, table.column(name))
@@ -285,7 +285,7 @@ def _digest(session: MatchSession, said: Said, block: _Block, table: pa.Table) -
         as_text = {each.name: quote(each.name) for each in known}
         way = block.rows.column("way").combine_chunks()
         for name in as_text:
-            texts = said.ways.texts.column(name).combine_chunks()
+            texts = context.ways.texts.column(name).combine_chunks()
             coded = pa.DictionaryArray.from_arrays(way, texts.cast(pa.string()), safe=False)
             rows = rows.append_column(name, coded)
     rows = rows.append_column("high", pa.array(block.high))

@@ -1,5 +1,5 @@
-"""A place for the evidence of a run alone: claimed before anything starts, so that no two runs
-share it, and given back as it was if no evidence came of it.
+"""Locks the output folder of a run before it starts, so that two runs never share it; restores the
+folder if the run wrote no evidence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MISSES = 100
 
 @contextmanager
 def claimed(url: str, storage: Storage) -> Iterator[str]:
-    """The place to make evidence at, as a path or an s3:// URL."""
+    """Locks the folder for the evidence, a path or an s3:// URL."""
     if is_s3(url):
         with _claimed_there(url, storage):
             yield url
@@ -41,7 +41,7 @@ def claimed(url: str, storage: Storage) -> Iterator[str]:
 
 @contextmanager
 def _claimed_here(folder: Path) -> Iterator[Path]:
-    """Who has the lock of the mark has the folder: a run that was killed has it no more."""
+    """The holder of the mark's lock has the folder: a killed run loses it."""
     is_new = not folder.exists()
     mark = folder / _MARK
     descriptor = _lock(mark)
@@ -53,7 +53,7 @@ def _claimed_here(folder: Path) -> Iterator[Path]:
         with _kept_if_whole(str(folder), LOCAL):
             yield folder
     finally:
-        mark.unlink(missing_ok=True)  # before the lock goes: who gets it must see that it is gone
+        mark.unlink(missing_ok=True)  # before unlock: the next holder must see this
         os.close(descriptor)
         if is_new:
             with suppress(OSError):  # it holds evidence
@@ -62,7 +62,7 @@ def _claimed_here(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _kept_if_whole(url: str, storage: Storage) -> Iterator[None]:
-    """By now nothing writes there any more, so that what does not count can go."""
+    """Nothing writes there any more, so superseded files can be removed."""
     try:
         yield
     except BaseException:
@@ -103,8 +103,9 @@ def _require_empty(folder: Path) -> None:
 
 @contextmanager
 def _claimed_there(url: str, storage: Storage) -> Iterator[None]:
-    """S3 has no locks. Each run leaves a mark first and looks then, so that of two runs at least
-    one sees the other; both may."""
+    """S3 has no locks. Each run writes a mark first and lists then, so that of two runs at least
+    one sees the other; possibly both.
+    """
     mark = f"{_MARK_ON_S3}{uuid4().hex}"
     storage.write_text(join(url, mark), "")
     try:
@@ -124,7 +125,7 @@ def _claimed_there(url: str, storage: Storage) -> Iterator[None]:
 
 
 def _clear(url: str, storage: Storage) -> None:
-    """Evidence of which nobody knows whether it is whole."""
+    """Removes evidence that may be incomplete."""
     work = [name for name in storage.names(url) if name.startswith((WORK, f".{METADATA}"))]
     for name in (METADATA, *work, *DATASETS):
         storage.remove(join(url, name))

@@ -1,4 +1,4 @@
-"""Files of evidence as Arrow writes them: DuckDB takes twice as long for the same."""
+"""Writes evidence files by Arrow: DuckDB takes twice as long for the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def writer(
         schema,
         compression={name: "none" if name in plain else "snappy" for name in schema.names},
         use_dictionary=list(coded),
-        write_statistics=False,  # ids and keys lie in no order, the rest is alike in all files
+        write_statistics=False,  # of little use in these files
         data_page_size=_PAGE,
         write_batch_size=rows,
         store_schema=False,

@@ -58,7 +58,7 @@ def refuse_files_of_tables(files: Sequence[File], storage: Storage) -> None:
         raise InvalidInput(Problem("", f"{table} is a Delta table: name it itself"))
 
 
-def look(uri: str, storage: Storage, bounds: Bounds | None = None) -> Input:
+def inspect_table(uri: str, storage: Storage, bounds: Bounds | None = None) -> Input:
     """The current version of a table as an input; refuses what its plain files would get wrong."""
     from deltalake import DeltaTable
 
