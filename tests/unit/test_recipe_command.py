@@ -100,7 +100,7 @@ def test_a_registered_source_is_for_the_api_which_is_told_where_a_recipe_is_run(
     assert [each.field for each in caught.value.problems] == ["sources.left.uri"]
     code, output = run("check", str(RECIPES / "small.yaml"), "--left", "source://books")
     assert code == 0, "it may be meant for the API"
-    assert "source://books is looked at by the API alone" in output
+    assert "source://books is inspected by the API only" in output
 
 
 def test_the_command_shows_the_piece_of_sql_that_is_refused(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def source(path: Path) -> Source:
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"\x7fELF\x00\x00\x01\x02", "is binary and no text"),
+        (b"\x7fELF\x00\x00\x01\x02", "is binary, not text"),
         (",".join(f"c{number}" for number in range(3000)).encode() + b"\n", "has 3,000 columns"),
     ],
 )

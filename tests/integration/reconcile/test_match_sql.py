@@ -289,7 +289,7 @@ def test_a_hot_key_that_makes_too_many_pairs_ends_the_run_and_says_so(
     hot = desk.parquet("hot", [(str(number), "HOT", "1") for number in range(40)])
     assert len(desk.run(hot, hot, BY_REFERENCE).matched()) == 80  # as one group, each of its keys
     monkeypatch.setattr(match_sql, "_MOST_PAIRS", 1_000)
-    with pytest.raises(Permanent, match=r"more than 1,000 pairs .* tells them apart"):
+    with pytest.raises(Permanent, match=r"more than 1,000 pairs .* more selective condition"):
         desk.run(hot, hot, BY_REFERENCE)
 
 

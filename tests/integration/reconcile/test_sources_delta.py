@@ -176,14 +176,14 @@ def test_a_delta_table_is_one_whatever_signs_are_in_its_name(place: Place) -> No
 def test_files_are_not_taken_from_below_a_delta_table(place: Place, below: str) -> None:
     uri, storage = stale(place)
     folder = uri.rpartition("/")[0].replace("[", "[[]") + "/*" if below else uri.rpartition("/")[0]
-    with pytest.raises(InvalidInput, match=r"uri: .*/table is a Delta table: name it itself"):
+    with pytest.raises(InvalidInput, match=r"uri: .*/table is a Delta table: name its folder"):
         source_planning.inspect_files(source(folder + below), "left", storage=storage)
 
 
 def test_a_folder_of_a_delta_table_is_no_source_but_a_file_of_it_is(place: Place) -> None:
     uri, storage = place
     write(place, FIRST, partition_by=["id"])
-    with pytest.raises(InvalidInput, match=r"a table is a Delta table: name it itself"):
+    with pytest.raises(InvalidInput, match=r"a table is a Delta table: name its folder"):
         source_planning.inspect_files(source(join(uri, "id=1")), "left", storage=storage)
     (file,) = storage.files(join(uri, "id=1"))
     assert source_planning.inspect_files(source(file.url), "left", storage=storage).rows == 1

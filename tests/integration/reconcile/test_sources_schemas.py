@@ -191,7 +191,7 @@ def test_what_folders_alone_tell_is_left_out_and_refused_where_it_is_needed(
     columns: dict[Side, Columns] = {"left": columns_of(recipe(tmp_path).sources.left)}
     assert not validation.check(recipe(tmp_path), columns)
     (problem,) = validation.check(recipe(tmp_path, amount="day"), columns)
-    assert "day is told by the names of folders (day=…)" in str(problem)
+    assert "day is only in the names of folders (day=…)" in str(problem)
     assert not look(tmp_path / "day=1").notes
     for day in (1, 2):
         write(tmp_path / f"day={day}" / "of=1" / "a.parquet", id=[day], day=[day])

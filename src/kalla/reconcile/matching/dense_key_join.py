@@ -29,7 +29,7 @@ from kalla.reconcile.session.column_arrays import (
     taken,
     typed,
 )
-from kalla.reconcile.session.match_session import MatchSession, is_bare
+from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
 from kalla.reconcile.session.row_status import RowIds, numbers
 
 _FAR = 2**62
@@ -77,7 +77,7 @@ def join(session: MatchSession, rule: RulePlan, side: Side) -> pa.Table | None:
 
 def _admitted(session: MatchSession, rule: RulePlan, side: Side, known: Compared) -> Chosen:
     """The rows of a side that the rule reads."""
-    if not is_bare(rule, side):
+    if not reads_unchanged(rule, side):
         chosen = np.zeros(session.row_status[side].rows, np.bool_)
         chosen[session.column(f"SELECT row_id FROM {session.rule_input(rule, side)}")] = True
         return chosen

@@ -1,5 +1,5 @@
-"""What a rule compares, where all of it is in hand: one key of whole numbers, and windows that
-differences must lie in. Said once for all who compare rows without SQL.
+"""The conditions of a rule on arrays: one key of whole numbers, and windows for differences. Shared
+by all code that compares rows without SQL.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Compared:
-    """Of a rule: its key, and its other checks by their places."""
+    """The array conditions of a rule: its key, and its other checks by their positions."""
 
     key: Mapping[Side, Column]
     windows: Mapping[int, Window]

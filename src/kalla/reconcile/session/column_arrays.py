@@ -1,7 +1,7 @@
-"""Columns of whole numbers in hand: arrays by row_id, for what goes through all rows of a side.
+"""Columns of whole numbers as arrays indexed by row_id, for passes over all rows of a side.
 
-A pass over an array costs a fraction of one by SQL. Only where rows are many, and memory suffices:
-what the arrays take, DuckDB may not.
+A pass over an array costs a fraction of one in SQL. Used only for many rows with enough memory:
+DuckDB's limit is reduced by the arrays' size.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Units = npt.NDArray[np.int64]
 Held = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 
-MANY = 100_000  # rows: of fewer, SQL goes through all as soon
-# Of the memory, what a side may take: beside its table, and where it has none.
+MANY = 100_000  # rows: with fewer, SQL is as fast
+# The share of memory of a side: in addition to its table, and without one.
 BESIDE, ALONE = 0.25, 0.4
 IN_CACHE = 1 << 16
 PLACES = 8  # for each row of a side: numbers that need more lie too far apart to be looked up so
@@ -33,7 +33,7 @@ _SHORT = 18  # digits of a decimal that fits into a word
 class Column:
     """Of every row: whole numbers as they are, decimals in units of their last place, dates as
     days, points in time as microseconds. A null is zero. In half a word each where that is enough:
-    to reckon with them, ask for the `units` of some rows."""
+    use `units` for arithmetic."""
 
     kind: pa.DataType
     held: Held
@@ -53,11 +53,11 @@ class Column:
 
     @property
     def narrowest(self) -> pa.DataType:
-        """The type of whole numbers as they are held; of other values their own."""
+        """The stored type of whole numbers; the own type of other values."""
         return pa.from_numpy_dtype(self.held.dtype) if self.is_whole else self.kind
 
     def at(self, row_ids: RowIds | slice) -> pa.Array:
-        """The values of some rows, as Arrow has them."""
+        """The values of some rows, as an Arrow array."""
         return self._typed(row_ids, self.kind)
 
     def narrow(self, row_ids: Held, into: Held) -> pa.Array:
@@ -73,7 +73,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnArrays:
-    """The columns of a side that are in hand, by the names they are held by."""
+    """The columns of a side that are in arrays, by their internal names."""
 
     columns: Mapping[str, Column]
     has_all: bool  # there are no others
@@ -89,13 +89,13 @@ class ColumnArrays:
         return sum(column.held.nbytes for column in self.columns.values())
 
     def taken(self, row_ids: RowIds) -> pa.Table:
-        """Some rows, with their row_id first."""
+        """A table of some rows, with their row_id first."""
         columns = {name: column.at(row_ids) for name, column in self.columns.items()}
         return pa.table({"row_id": typed(row_ids, pa.int64()), **columns})
 
 
 def fitting(schema: pa.Schema, rows: int, most: int) -> list[str]:
-    """The columns that can be in hand; none where that would take more than so many bytes."""
+    """The columns that can be arrays; none if they would take more than the given bytes."""
     names = [field.name for field in schema if _is_word(field.type)]
     return names if size(rows, names) <= most else []
 
@@ -126,12 +126,12 @@ def gather(
 
 
 def size(rows: int, names: Sequence[str]) -> int:
-    """How many bytes so many rows take at the most."""
+    """The largest number of bytes that the rows can take."""
     return rows * len(names) * np.dtype(np.int64).itemsize
 
 
 class _Reading:
-    """Columns on their way into hand."""
+    """Reads columns into arrays."""
 
     def __init__(self, names: Sequence[str], rows: int) -> None:
         self._names, self._rows = names, rows
@@ -180,7 +180,7 @@ class _Reading:
 
 
 def _is_narrow(found: npt.NDArray[Any]) -> bool:
-    """Whether half a word holds each of these."""
+    """Whether each number fits in half a word."""
     if found.dtype.itemsize <= np.dtype(np.int32).itemsize and found.dtype != np.uint32:
         return True
     return bool(found.min(initial=0) >= -(2**31) and found.max(initial=0) < 2**31)

@@ -1,8 +1,8 @@
-"""What goes through all rows of a side, or all pairs, one by one: compiled, on arrays in hand.
+"""Compiled loops over all rows of a side, or all pairs, on arrays.
 
-Each takes some rows at a time, so that what is made of them stays in a cache, and what it counts is
-for its caller to add up. Where nothing else is said, every number is one that has a place: `low` or
-more, and less than there are places above it.
+Each takes some rows at a time, so that results stay in a processor cache; the caller adds up the
+counts. Where nothing else is said, every number is one that has a place: `low` or more, and less
+than there are places above it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from kalla.compiling import compiled
 
 NOBODY = -1
-DIGIT_BITS = 11  # as many as make a table that stays in the nearest cache
+DIGIT_BITS = 11  # a table of this size stays in the first-level cache
 DIGIT_PLACES = 1 << DIGIT_BITS
 
 _HALF = np.uint64(2**32 - 1)
@@ -24,7 +24,7 @@ _WORD_SHIFT, _WORD_LAST = np.uint64(6), np.uint64(63)
 
 
 def marks(places: int) -> Any:
-    """So many places for marks, a bit each: bytes would not stay in a cache where bits do."""
+    """Marks, one bit each: bits stay in the cache where bytes would not."""
     return np.zeros(-(-places // _WORD_BITS), np.uint64)
 
 
@@ -74,7 +74,7 @@ def in_cells(
     """Finds the rows whose number is in a marked cell, as `marked` does."""
     some = 0
     for row in range(count):
-        found[some] = first + row  # without a branch: nobody can tell who is next
+        found[some] = first + row  # without a branch: the order is unpredictable
         some += cells[(np.int64(numbers[row]) - low) >> shift]
     return some
 

@@ -1,5 +1,5 @@
-"""Sums of amounts by currency, of sides that name one: what is of different currencies is never
-added where a person reads it.
+"""Sums of amounts by currency, for sides with a currency column: reports never add different
+currencies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The DuckDB of a match, asked in types of ours: rows, arrays, Arrow."""
+"""The DuckDB of a match, with typed results: rows, arrays, Arrow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IN_CACHE = 122_880  # rows; larger batches take twice as long to go through
 
 @dataclass(frozen=True)
 class Resources:
-    """What one match may use."""
+    """The memory, threads and folder of one match."""
 
     memory: str
     threads: int
@@ -53,7 +53,7 @@ class Engine:
             }
         )
         resources.storage.register(self.connection)
-        self.run("SET GLOBAL TimeZone = 'UTC'")  # of every connection, as those `beside` this one
+        self.run("SET GLOBAL TimeZone = 'UTC'")  # of every connection, forks included
         self.run("SET enable_progress_bar = false")
         self.connection.create_function(
             FUZZY,
@@ -100,7 +100,7 @@ class Engine:
         return streamed(self.connection.sql(sql).to_arrow_reader(rows))
 
     def table(self, name: str, columns: pa.Table, kind: str = "TEMP TABLE") -> None:
-        """A table of our own making, as a table there."""
+        """Creates a table from an Arrow table."""
         self.connection.register("given", columns)
         self.run(f"CREATE OR REPLACE {kind} {name} AS SELECT * FROM given")
         self.connection.unregister("given")
@@ -114,7 +114,7 @@ class Engine:
 
 
 def streamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What DuckDB says of a failure reaches us through Arrow as if a file could not be read."""
+    """Arrow reports a failure of DuckDB as if a file could not be read."""
     try:
         yield from batches
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rows whose primary key is not unique, or has a null: each gets an ordinal, none disappears."""
+"""Numbers rows whose primary key is not unique or has a null: each gets an ordinal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def number(session: MatchSession, plan: SidePlan, source: str) -> int:
     key = parts if apart else session.plain_key(side, "")
     session.ordinals[side] = False
     alone = parts if len(plan.primary_key) == 1 else key
-    if _is_unique_in_hand(session, side, alone):
+    if _is_unique_by_array(session, side, alone):
         return 0
     rows = session.all_rows(side)
     (nulls,) = session.row(f"SELECT count(*) FROM {rows} WHERE {null}")
@@ -48,7 +48,7 @@ def number(session: MatchSession, plan: SidePlan, source: str) -> int:
     return int(count)
 
 
-def _is_unique_in_hand(session: MatchSession, side: Side, name: str) -> bool:
+def _is_unique_by_array(session: MatchSession, side: Side, name: str) -> bool:
     """Whether certainly no two rows have the same key, none of which is null, by a column in hand;
     what is not in hand, or spread wide, is for others to look into."""
     arrays = session.column_arrays(side)
@@ -64,7 +64,7 @@ def _is_unique_in_hand(session: MatchSession, side: Side, name: str) -> bool:
 def _is_unique(session: MatchSession, rows: str, sql: str) -> bool:
     """Whether certainly no two rows have the same value: sorted hashes are quicker than groups.
 
-    A collision of hashes is taken for a repetition, which the asker then looks into.
+    A collision of hashes counts as a duplicate, which the caller then checks.
     """
     low, high, count = session.row(f"SELECT min({sql}), max({sql}), count(*) FROM {rows}")
     whole = type(low) is int and -(2**63) <= low <= high < 2**63
@@ -121,5 +121,5 @@ def _order_doubled(session: MatchSession, plan: SidePlan, source: str) -> None:
 
 
 def _in_order(name: str, kind: str) -> str:
-    """What rows are in order by, of a column: its values, or their text."""
+    """The sort expression of a column: its values, or their text."""
     return held(name) if column_values.has_order(kind) else f"CAST({held(name)} AS VARCHAR)"

@@ -1,5 +1,5 @@
-"""How far a match is. One in one piece tells by a small file, for its task is in another process;
-what is known of any goes to whoever watches the run.
+"""The progress of a match. A match in one task reports through a small file, because the task runs
+in another process; the progress is shown with the run.
 """
 
 from __future__ import annotations
@@ -31,47 +31,51 @@ ProgressCallback = Callable[[float], None]
 
 
 class MatchProgress:
-    """Counts what is done, by however many hands; that it begins is told, too."""
+    """Counts what is done, in several threads; also reports the start."""
 
-    def __init__(self, told: ProgressCallback, stages: Mapping[str, int] = STAGES) -> None:
-        self._told, self._stages = told, stages
+    def __init__(
+        self, progress_callback: ProgressCallback, stages: Mapping[str, int] = STAGES
+    ) -> None:
+        self._progress_callback, self._stages = progress_callback, stages
         self._done = 0.0
         self._lock = threading.Lock()
-        told(0)
+        progress_callback(0)
 
     def made(self, stage: str, share: float) -> None:
-        """A share of a stage, of which all add up to one."""
+        """Adds a share of a stage; the shares of a stage add up to one."""
         with self._lock:
             self._done += self._stages[stage] * share
-            self._told(self._done)
+            self._progress_callback(self._done)
 
 
 def stages(inputs: Sequence[Input]) -> Mapping[str, int]:
-    """What the stages of a match of these make up."""
+    """The weights of the stages of a match of these inputs."""
     if any(each.connector is not None for each in inputs):
         return FETCHING
     return OF_TEXTS if any(each.format in ("csv", "json") for each in inputs) else STAGES
 
 
 def no_progress(_: float) -> None:
-    """For a match that nobody waits for."""
+    """The callback of a match without an observer."""
 
 
 def progress_file(url: str, storage: Storage) -> ProgressCallback:
-    """Writes it down; a reader sees one number or another, never half of one."""
+    """Writes progress to a file; a reader sees one number or another, never a part of one."""
 
     def tell(done: float) -> None:
-        with suppress(Unavailable):  # nobody sees how far it is for a while
+        with suppress(Unavailable):  # progress is not visible for a while
             storage.write_text(url, f"{done:.1f}")
 
     return tell
 
 
 @contextmanager
-def follow_progress_file(url: str, storage: Storage, told: ProgressCallback) -> Iterator[None]:
-    """Passes on what is written there while the body waits for the match, and at its end.
+def follow_progress_file(
+    url: str, storage: Storage, progress_callback: ProgressCallback
+) -> Iterator[None]:
+    """Passes the file's progress on while the body waits for the match, and at its end.
 
-    If the body fails, its reason is the one that counts.
+    If the body fails, its error is raised.
     """
     left = threading.Event()
 
@@ -84,7 +88,7 @@ def follow_progress_file(url: str, storage: Storage, told: ProgressCallback) -> 
                 found = storage.read_text(url)
             if found and found != last:
                 last = found
-                told(float(found))
+                progress_callback(float(found))
 
     with ThreadPoolExecutor(1, "progress") as pool:
         following = pool.submit(follow)
@@ -96,10 +100,10 @@ def follow_progress_file(url: str, storage: Storage, told: ProgressCallback) -> 
 
 
 class Account:
-    """All that is known of a match under way. Spark and the match tell it from their threads."""
+    """The current facts of a running match. Spark and the match report them from their threads."""
 
     def __init__(self, tell: Callable[..., None], **facts: Any) -> None:
-        """`tell` is called with all facts whenever some are new."""
+        """Calls `tell` with all facts whenever some have changed."""
         self._tell = tell
         self._facts = facts
         self._began = self._reached = monotonic()

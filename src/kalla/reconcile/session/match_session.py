@@ -1,4 +1,4 @@
-"""The DuckDB that a match runs in: both sides loaded once, and what became of each row so far.
+"""The DuckDB that a match runs in: both sides loaded once, and the status of each row so far.
 
 Tables: `{side}_rows` (row_id, p0… the primary key, the columns the plan needs; a view of
 `{side}_held`), `{side}_open` (those that are not settled, once some are), `{side}_ambiguous`,
@@ -62,9 +62,9 @@ class MatchSession(Engine):
         self._tallied: dict[Side, dict[tuple[str, int], tuple[int, Decimal | None]]] = {}
 
     def fork(self) -> MatchSession:
-        """Another hand at the same rows, for what can be done at the same time.
+        """Opens another connection to the same rows, for parallel work.
 
-        Its temporary tables are its own; it settles nobody.
+        Its temporary tables are its own; it does not settle rows.
         """
         for side in SIDES:
             if self._stale[side]:
@@ -75,9 +75,9 @@ class MatchSession(Engine):
         return found
 
     def by_side(self, work: Callable[[MatchSession, Side], Found]) -> dict[Side, Found]:
-        """The same for each side, at the same time: what is of one side alone uses a single core.
+        """The same for each side, at the same time: work on one side uses a single core.
 
-        What becomes of the side by it is known here afterwards.
+        Changes of the side are visible here afterwards.
         """
         with ExitStack() as stack:
             forks = {side: self._new_fork() for side in SIDES}
@@ -90,7 +90,7 @@ class MatchSession(Engine):
 
     def _new_fork(self) -> MatchSession:
         found = copy(self)
-        found.held = ExitStack()  # who was forked gives back what they share
+        found.held = ExitStack()  # a fork returns the shared state
         found._temporary, found._rule_inputs = {}, {}
         found.connection = self.connection.cursor()
         return found
@@ -98,7 +98,7 @@ class MatchSession(Engine):
     # Reading
 
     def read(self, side: Side, rows: str) -> None:
-        """Hold the rows of a side (a query of p0… and its columns), in hand or as a table."""
+        """Load the rows of a side (a query of p0… and its columns), as arrays or as a table."""
         read = self._read_into_arrays(side, rows)
         if read is None:
             self.run(f"CREATE TABLE {side}_held AS {rows}")
@@ -119,7 +119,7 @@ class MatchSession(Engine):
         self.run(f"CREATE VIEW {side}_rows AS SELECT {row_id}{every} FROM {side}_held")
 
     def all_rows(self, side: Side) -> str:
-        """The view of all rows of a side. Those that are in hand alone become a table first."""
+        """The view of all rows of a side. Rows that are only in arrays become a table first."""
         with self._array_locks[side]:
             if found := self._without_table.get(side):
                 row_ids = np.arange(self.row_status[side].rows)
@@ -129,11 +129,11 @@ class MatchSession(Engine):
         return f"{side}_rows"
 
     def has_table(self, side: Side) -> bool:
-        """Whether its rows are not in hand alone."""
+        """Whether its rows are not only in arrays."""
         return side not in self._without_table
 
     def column_arrays(self, side: Side) -> ColumnArrays | None:
-        """The columns of a side that are in hand, where its rows are many."""
+        """The columns of a side that are in arrays, where its rows are many."""
         with self._array_locks[side]:
             if side not in self._column_arrays:
                 found = self._load_arrays(side)
@@ -154,7 +154,7 @@ class MatchSession(Engine):
         return self._held(side, column_arrays.read(rows, names, batches), len(schema))
 
     def _read_into_arrays(self, side: Side, rows: str) -> int | None:
-        """Read a side whose every column can be in hand; returns how many rows it has."""
+        """Read a side whose columns can all be arrays; returns how many rows it has."""
         expected = self.plan.sides[side].input.rows or 0
         if expected < column_arrays.MANY:
             return None
@@ -175,7 +175,7 @@ class MatchSession(Engine):
         return count
 
     def _held(self, side: Side, columns: dict[str, Column], every: int) -> ColumnArrays:
-        """What is in hand takes room that DuckDB may not."""
+        """Arrays reduce DuckDB's memory limit."""
         found = ColumnArrays(columns, len(columns) == every, key_names(self.plan.sides[side]))
         with self._limit_lock:  # both sides may come at once, and the limit is of both
             self._column_arrays[side] = found
@@ -184,14 +184,14 @@ class MatchSession(Engine):
         return found
 
     def as_array(self, rule: RulePlan, place: int, side: Side) -> Column | None:
-        """What a check compares, of all rows, where the rule looks at all of them as they are."""
+        """The array that a check compares, where the rule reads all rows unchanged."""
         found = self.column_arrays(side)
-        if found is None or not is_bare(rule, side):
+        if found is None or not reads_unchanged(rule, side):
             return None
         return found.column(rule.checks[place].of(side).sql)
 
     def rows_at(self, side: Side, row_ids: RowIds, name: str, kind: str = "TEMP TABLE") -> str:
-        """Some rows of a side, with all that we hold of them, as a table."""
+        """Some rows of a side, with all loaded columns, as a table."""
         found = self.column_arrays(side)
         if found is not None and found.has_all:
             self.connection.register("given", found.taken(row_ids))
@@ -225,7 +225,7 @@ class MatchSession(Engine):
         return key, f"LEFT JOIN {side}_ordinals {name} ON {name}.row_id = {row_id}"
 
     def key_order(self, side: Side, alias: str) -> list[str]:
-        """What keys are in order by: their values, null first, then the ordinal. Over the same rows
+        """The sort order of keys: their values, null first, then the ordinal. Over the same rows
         as `keyed`, with its join."""
         parts = [f"{alias}.p{place}" for place in range(len(self.plan.sides[side].primary_key))]
         if not self.ordinals[side]:
@@ -252,10 +252,10 @@ class MatchSession(Engine):
         whole: bool = True,
         among: str = "",
     ) -> str:
-        """The rows a rule looks at, as v0…, k0…, cur, ord, amount: those left, that its filters
+        """The rows a rule reads, as v0…, k0…, cur, ord, amount: those left, that its filters
         admit.
 
-        With `settled`, rows that are gone too, or those of a table that are `among` all; without
+        With `settled`, settled rows too, or those of a table that are `among` all; without
         `whole`, rows that lack some value too.
         """
         place = SIDES.index(side)
@@ -288,18 +288,18 @@ class MatchSession(Engine):
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         sql = f"SELECT * FROM ({inner}) WHERE {outer}"
-        if among or self._rule_inputs.get(name) != sql:  # values may take long to derive
-            self._make("TEMP VIEW" if is_bare(rule, side) else "TEMP TABLE", name, sql)
+        if among or self._rule_inputs.get(name) != sql:  # values may be expensive to derive
+            self._make("TEMP VIEW" if reads_unchanged(rule, side) else "TEMP TABLE", name, sql)
             self._rule_inputs[name] = sql
         return name
 
     def open_rows(self, side: Side) -> str:
-        """The rows that no rule has settled yet, with all that we hold of them."""
+        """The rows that no rule has settled yet, with all loaded columns."""
         if self._stale[side]:
             self._stale[side] = False
             row_ids = self.row_status[side].open()
-            # None of these is temporary: who works beside us sees them too. Few are copied, so that
-            # nobody goes through all rows again; most stay where they are.
+            # None of these is temporary: forks see them too. A few rows are copied, so that later
+            # passes do not read all rows; most stay in place.
             if len(row_ids) * 2 < self.row_status[side].rows:
                 self.rows_at(side, row_ids, f"{side}_open", "TABLE")
             else:
@@ -312,7 +312,7 @@ class MatchSession(Engine):
         return self._open_rows[side] or self.all_rows(side)
 
     def settle(self, side: Side, row_ids: str, status: str, rule: int = 0) -> None:
-        """These rows (a query of row_ids) leave; later rules do not see them."""
+        """Settles rows (a query of row_ids); later rules do not see them."""
         self.settle_row_ids(side, [self.column(row_ids)], status, rule)
 
     def settle_row_ids(self, side: Side, parts: Sequence[RowIds], status: str, rule: int) -> None:
@@ -339,7 +339,7 @@ class MatchSession(Engine):
         )
 
     def tallies(self, side: Side) -> dict[tuple[str, int], tuple[int, Decimal | None]]:
-        """Rows and sums of amounts by status and rule, counted anew from the rows themselves."""
+        """Rows and sums of amounts by status and rule, counted again from the rows."""
         if side not in self._tallied:
             amount = self.plan.sides[side].amount
             scale = amount.scale if amount else 0
@@ -363,7 +363,7 @@ class MatchSession(Engine):
         )
 
     def _make(self, kind: str, name: str, sql: str) -> None:
-        """Anew, as a table or a view, whichever it was before."""
+        """Creates or replaces a table or a view, whichever it was before."""
         made = self._temporary if kind.startswith("TEMP ") else self._permanent
         if before := made.get(name):
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
@@ -371,20 +371,21 @@ class MatchSession(Engine):
         self.run(f"CREATE {kind} {name} AS {sql}")
 
 
-def is_bare(rule: RulePlan, side: Side) -> bool:
-    """Whether a rule looks at all rows, and at columns as they are."""
+def reads_unchanged(rule: RulePlan, side: Side) -> bool:
+    """Whether a rule reads all rows, and columns unchanged."""
     compared = [check.of(side).sql for check in rule.checks]
     return not rule.filters[SIDES.index(side)] and all(sql.startswith('"=') for sql in compared)
 
 
 def key_names(plan: SidePlan) -> dict[str, str]:
-    """What a side's primary key is made of, and how it is held: a key that is a column as it is
-    has two names, but is held once."""
+    """The parts of a side's primary key and their internal names: a key that is an unchanged column
+    has two names, but is stored once.
+    """
     return {value.sql: f"p{place}" for place, value in enumerate(plan.primary_key)}
 
 
 def _every_column(plan: SidePlan) -> str:
-    """Of a table of what is held: all that rows have."""
+    """All columns of a table of loaded rows."""
     keys = key_names(plan)
     twice = [f"{keys[held(name)]} AS {held(name)}" for name in plan.columns if held(name) in keys]
     return ", ".join(["*", *twice])

@@ -1,6 +1,6 @@
-"""What became of each row: a number a row, held in memory, so that no join is needed to ask.
+"""The status of each row: one number per row in memory, so that no join is needed.
 
-A row is settled once. Who settles it again has lost count of the rows, and the match fails.
+A row is settled once: settling it again is an error, and the match fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXACT_ROWS = 2**21
 
 
 class RowStatus:
-    """Of one side, whose rows are numbered from zero."""
+    """The status of the rows of one side, numbered from zero."""
 
     def __init__(self, side: str, rows: int) -> None:
         self._side = side
@@ -40,7 +40,7 @@ class RowStatus:
         return len(self._codes)
 
     def settle(self, parts: Iterable[RowIds], status: str, rule: int) -> None:
-        """Rows leave, some of them at a time."""
+        """Settles rows, some at a time."""
         code = 1 + SETTLED.index(status) + len(SETTLED) * rule
         if twice := sum(
             compiled_loops.settle(self._codes, row_ids, len(row_ids), code) for row_ids in parts
@@ -53,7 +53,7 @@ class RowStatus:
         return np.flatnonzero(self.are_open()).astype(np.int64)
 
     def row_ids(self, status: str) -> RowIds:
-        """All that left in this way."""
+        """The rows settled with this status and rule."""
         return self.settled(np.arange(len(self._codes)), status)
 
     def distinct(self, row_ids: RowIds) -> RowIds:
@@ -63,7 +63,7 @@ class RowStatus:
         return np.flatnonzero(named).astype(np.int64)
 
     def settled(self, row_ids: RowIds, status: str) -> RowIds:
-        """Those of the rows that left in this way."""
+        """Which of the rows were settled with this status and rule."""
         codes = self._codes[row_ids]
         by_status = (codes != OPEN_CODE) & ((codes - 1) % len(SETTLED) == SETTLED.index(status))
         return np.asarray(row_ids[by_status])
@@ -92,7 +92,7 @@ class RowStatus:
         }
 
     def codes(self) -> npt.NDArray[np.uint16]:
-        """What became of each row, as numbers that `meaning` tells."""
+        """The status of each row, as codes; see `meaning`."""
         return self._codes
 
     def are_open(self) -> npt.NDArray[np.bool_]:
@@ -109,7 +109,7 @@ def meaning(code: int) -> tuple[str, int]:
 
 def numbers(given: pa.Array) -> npt.NDArray[Any]:
     """The numbers of a column without nulls, where they lie; Arrow's own way asks pandas first."""
-    if not len(given):  # of nothing there is not even a buffer
+    if not len(given):  # an empty array has no buffer
         return np.empty(0, given.type.to_pandas_dtype())
     whole: npt.NDArray[Any] = np.frombuffer(given.buffers()[1], given.type.to_pandas_dtype())
     return np.asarray(whole[given.offset : given.offset + len(given)])
@@ -149,7 +149,7 @@ def as_decimal(units: int, scale: int) -> Decimal:
 
 def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
     """The two words of each 128-bit decimal, low one first."""
-    if not len(amounts):  # of nothing there is not even a buffer
+    if not len(amounts):  # an empty array has no buffer
         return np.empty((0, 2), np.uint64)
     flat: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
     first = 2 * amounts.offset

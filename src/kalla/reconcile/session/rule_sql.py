@@ -1,4 +1,4 @@
-"""What all the matching says in SQL of a rule, its views, and a row's key."""
+"""Shared SQL of the matching: a rule, its views, and a row's key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def same_key(rule: RulePlan) -> list[str]:
 
 
 def normalized_key_checks(rule: RulePlan) -> list[str]:
-    """What is left to hold of a pair whose rows have the key's columns in common."""
+    """The remaining checks of a pair whose rows have equal key columns."""
     return [rule.checks[place].holds for place in rule.key if rule.checks[place].normalized_key]
 
 
@@ -24,7 +24,7 @@ def key_columns(rule: RulePlan) -> list[str]:
 
 
 def group_columns(rule: RulePlan) -> list[str]:
-    """What rows of a group have in common, in the views `{side}_grouped`."""
+    """The columns that identify a group in the views `{side}_grouped`."""
     return ["kin"] if rule.normalized_key else key_columns(rule)
 
 
@@ -34,7 +34,7 @@ def equal_columns(rule: RulePlan) -> list[str]:
 
 
 def value_columns(rule: RulePlan) -> list[str]:
-    """All that a rule compares: rows alike in these are interchangeable."""
+    """The columns that a rule compares: rows equal in these are interchangeable."""
     found = [f"v{place}" for place in range(len(rule.checks))]
     return found + [name for name in key_columns(rule) if name not in found]
 

@@ -1,4 +1,4 @@
-"""A side on its way into a match: what is read of its source, and what is to be said of it."""
+"""Loads a side into a match: reads its source and counts its problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Unreadable = tuple[tuple[str, str, int, tuple[str, ...]], ...]  # column, kind, 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What was read of one side."""
+    """The facts of one loaded side."""
 
     rows: int
     filtered: int
@@ -34,7 +34,7 @@ class Loaded:
 
 
 def load(session: MatchSession, side: Side, *, whole: bool = True) -> Loaded:
-    """Read a side; one that is not `whole` says nothing of keys that occur twice."""
+    """Loads a side; duplicate keys are checked only if it is `whole`."""
     plan = session.plan.sides[side]
     keys = [f"{value.sql} AS p{place}" for place, value in enumerate(plan.primary_key)]
     columns = [held(name) for name in plan.columns if held(name) not in key_names(plan)]
@@ -51,7 +51,7 @@ def load(session: MatchSession, side: Side, *, whole: bool = True) -> Loaded:
 
 
 def count(session: MatchSession, side: Side) -> Loaded:
-    """What is to be said of a side's rows; of keys that occur twice, nothing yet."""
+    """The facts of a side's rows, without duplicate keys."""
     plan = session.plan.sides[side]
     amount = f"sum({plan.amount.sql})" if plan.amount else "NULL"
     filtered, filtered_amount, unread, by_currency = 0, None, 0, currency_sums.Sums()

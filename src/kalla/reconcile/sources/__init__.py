@@ -1,1 +1,1 @@
-"""Where rows come from: files and tables, looked at before a run and read in it."""
+"""Sources of rows: files and tables, inspected before a run and read in it."""

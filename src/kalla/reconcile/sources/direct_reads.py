@@ -1,7 +1,7 @@
 """Direct reads: a table's slices straight from its connector into the match, with no file between.
 
-All of them see one snapshot, for a row may be looked at twice: whoever opens such an input holds it
-until the match is done.
+All of them see one snapshot, because a row may be read twice: the opener of such an input keeps it
+open until the match is done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "direct"
 def open_input(
     connector: PostgresConnector, recipe: Recipe, side: Side, limits: Limits
 ) -> Iterator[Input]:
-    """The table as an input, good for as long as this is held."""
+    """The table as an input, valid while this is open."""
     source = recipe.sources[side]
     with ExitStack() as held:
         if connector.snapshot is None:
@@ -67,8 +67,9 @@ def fetch(
     threads: int,
     fetched: Callable[[], None] = lambda: None,
 ) -> None:
-    """Read the slices into the table that the input names, several at once; each that is there is
-    told."""
+    """Read the slices into the table that the input names, several at once; reports each that is
+    complete.
+    """
 
     def read(part: Slice) -> None:
         _fetch(connection, given, part)
@@ -83,7 +84,7 @@ def fetch(
 
 
 def drop(connection: duckdb.DuckDBPyConnection, given: Input) -> None:
-    """Let go of what was fetched, if anything was."""
+    """Drops the fetched table, if there is one."""
     if given.table:
         connection.execute(f"DROP TABLE {quote(given.table)}")
 

@@ -1,5 +1,6 @@
-"""A source before there is a recipe for it: its columns, what its primary key may be, its first
-rows, and whether it can be reached at all."""
+"""Inspects a source before there is a recipe for it: its columns, its possible primary key, its
+first rows, and whether it can be reached.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Preview:
-    """The first rows, each value as JSON can hold it: what is no small number is text."""
+    """The first rows, each value as JSON: only small numbers are numbers, others are text."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -128,7 +129,7 @@ def preview(
     resolve: Resolve = from_environment,
     bounds: Bounds = LOOK,
 ) -> Preview:
-    """The first rows as they come; reads no more than it needs."""
+    """The first rows, unchanged; reads no more than it needs."""
     if is_staged(source):
         return _first_of_table(_table(source, resolve, bounds), rows)
     seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
@@ -145,7 +146,7 @@ def reach(
     resolve: Resolve = from_environment,
     bounds: Bounds = LOOK,
 ) -> Reach:
-    """Whether the source can be reached, or the sentence that says why not."""
+    """Whether the source can be reached, or the reason why not."""
     try:
         if is_staged(source):
             columns = _schema(_table(source, resolve, bounds))
@@ -160,8 +161,9 @@ def reach(
 
 
 def estimate(seen: Input, storage: Storage) -> int | None:
-    """How many rows files have: as they say themselves, else by the lines at the beginning of the
-    first; of compressed ones nobody knows."""
+    """The number of rows of files: from their metadata, else estimated by the first lines; unknown
+    for compressed files.
+    """
     if seen.rows is not None:
         return seen.rows
     first = seen.files[0]
@@ -219,7 +221,7 @@ def _first_of_table(table: PostgresConnector, rows: int) -> Preview:
             part = batch.slice(0, rows - len(found))
             found += zip(*(column.to_pylist() for column in part.columns), strict=True)
             if len(found) >= rows:
-                break  # and the line is closed: the rest is never sent
+                break  # and the connection is closed: the rest is never sent
     return Preview(tuple(names), tuple(_plain_row(row) for row in found))
 
 

@@ -1,6 +1,6 @@
 """Native sources: which files a source is, their format, and the columns that a run will see.
 
-The same look serves `kalla recipe check`, the plan and the run, so that they cannot differ.
+`kalla recipe check`, the plan and the run share this inspection, so that they cannot differ.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def inspect_files(
     lines: int | None = None,
     bounds: Bounds | None = None,
 ) -> Input:
-    """The files of a source with their columns and types; what is wrong is told below `where`.
+    """The files of a source with their columns and types; problems are reported below `where`.
 
-    Of JSON every line is looked at, unless the first few `lines` will do.
+    Of JSON every line is read, unless `lines` limits them.
     """
     with problems_at(where, "uri"):
         storage.filesystem(source.uri)  # or says why there is none
@@ -84,7 +84,9 @@ def file_input(
     lines: int | None = None,
     bounds: Bounds | None = None,
 ) -> Input:
-    """These files as an input; of a run, whose look has no bounds, compressed ones are whole."""
+    """These files as an input; in a run, without bounds, compressed files are checked to be
+    complete.
+    """
     given = Input(
         kind,
         tuple(each.url for each in files),
@@ -127,7 +129,9 @@ def _converted(
 
 
 def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
-    """Every file is as it was when it was looked at, or nobody knows what was read of it."""
+    """Checks that every file is as it was when it was inspected; otherwise the read rows are
+    undefined.
+    """
     marks = {str(mark["file"]): mark for mark in given.marks if "file" in mark}
     are_tagged = any("etag" in mark for mark in marks.values())
     for file, now in storage.now(list(marks), with_tags=are_tagged).items():
@@ -140,7 +144,7 @@ def demand_unchanged(given: Input, storage: Storage = LOCAL) -> None:
 
 
 def kind_of(name: str) -> Native | None:
-    """The format that a file's name tells: rows.csv, rows.csv.gz."""
+    """The format by a file's name: rows.csv, rows.csv.gz."""
     name = name.lower()
     for ending in COMPRESSIONS:
         name = name.removesuffix(ending)
@@ -187,15 +191,16 @@ def _left_out(others: Sequence[File], again: Sequence[File]) -> tuple[str, ...]:
 
 
 def _without_folders(given: Input) -> Input:
-    """Says of each column that folders alone tell, as `day=2026-01-31/`, that it is not read; where
-    all files have the same there, the recipe names it itself."""
+    """Notes for each column that exists only in folder names, as `day=2026-01-31/`, that it is not
+    read; if all files have the same value, the recipe can name it.
+    """
     told: dict[str, set[str]] = {}
     for file in given.files:
         for name, sign, value in (part.partition("=") for part in file.split("/")[:-1]):
             if sign:
                 told.setdefault(name, set()).add(value)
     unread = {
-        name: f"{name} is told by the names of folders ({name}=…), and not by the files"
+        name: f"{name} is only in the names of folders ({name}=…), not in the files"
         for name, values in told.items()
         if len(values) > 1 and name not in given.types
     }
@@ -220,7 +225,9 @@ def _of_csv(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
 
 def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     with opened(storage, bounds) as connection, readable(given.files):
-        connection.execute("SET parquet_metadata_cache = true")  # one look at each footer is enough
+        connection.execute(
+            "SET parquet_metadata_cache = true"
+        )  # reading each footer once is enough
         schema = common_schema(connection, given.files)
         left_out = [f"left out: {reason}" for reason in schema.unread.values()]
         notes = (*given.notes, *left_out)
@@ -258,7 +265,7 @@ def _of_json(given: Input, storage: Storage, lines: int | None, bounds: Bounds |
     fields = [name for name, *_ in found]
     whose = names(given.files)
     if not fields:
-        raise _wrong(f"{whose} holds no rows, and so no columns")
+        raise _wrong(f"{whose} has no rows, and so no columns")
     if None in fields:
         raise _wrong(f"{whose} is not JSON lines: each line is one object")
     if any(rounded for _, _, rounded, _ in found):
@@ -328,24 +335,24 @@ def _likely_encoding(file: str, storage: Storage) -> str:
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return " it looks like UTF-16:"
     if head[:2] == b"\x1f\x8b" or b"\0" in head:
-        return " it looks like no text at all:"
+        return " it does not look like text:"
     return " it looks like Windows-1252:"
 
 
 def _beyond() -> Iterator[str]:
-    """Whoever asks for a line behind the last is still in quotes: DuckDB would see no row."""
+    """A header that needs a line after the last has an open quote: DuckDB would see no row."""
     yield from ()
     raise csv_lines.Error("a quote in its first line is never closed")
 
 
 def _wrong(message: str) -> InvalidInput:
-    """Of which field it is, the caller says."""
+    """A problem whose field the caller adds."""
     return InvalidInput(Problem("", message))
 
 
 @contextmanager
 def problems_at(where: str, field: str) -> Iterator[None]:
-    """Problems without a place, and what is not found, are problems of this field."""
+    """Assigns problems without a place, and sources that are not found, to this field."""
     prefix = f"{where}." if where else ""
     try:
         yield

@@ -1,4 +1,4 @@
-"""The columns of a source's files, with their types in the words that recipes are checked by."""
+"""The columns of a source's files, with the type names that recipe checks use."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def columns_of(
     bounds: Bounds | None = None,
 ) -> dict[str, str]:
     """The columns of a source's files with their types. Unavailable or NotFound where it cannot be
-    looked at now; InvalidInput where a run could not read it either.
+    read now; InvalidInput where a run could not read it either.
 
     CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
-    line is looked at.
+    line is read.
     """
     if scheme_of(source.uri) in (*DATABASES, "source"):
         raise Unavailable(
-            f"{source.uri} is looked at by the API alone: submit the run, or POST the recipe to"
+            f"{source.uri} is inspected by the API only: submit the run, or POST the recipe to"
             " /api/recipes/validate"
         )
     seen = native_files.inspect_files(source, storage=storage, bounds=bounds)

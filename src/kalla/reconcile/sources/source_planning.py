@@ -1,4 +1,4 @@
-"""Where rows come from: files as they lie, or a table that is staged to Parquet first."""
+"""Plans how sources are read: files in place, or a table that is staged to Parquet first."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Resolve: TypeAlias = Callable[[str], SecretStr]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use."""
+    """The limits of a run."""
 
     memory: str = "2GB"
     threads: int = 2
@@ -78,7 +78,7 @@ def inspect_files(source: Source, side: Side, *, storage: Storage = LOCAL) -> In
 
 
 def preview(recipe: Recipe, side: Side, *, resolve: Resolve | None = None) -> Input:
-    """What a table would be read as, without reading a row of it."""
+    """The input that a table would become, without reading its rows."""
     source, zone = recipe.sources[side], recipe.time_zone
     with connector(source, side, zone, resolve=resolve, at_one_moment=True) as table:
         estimate = table.estimate()
@@ -107,10 +107,11 @@ def connector(
     resolve: Resolve | None = None,
     at_one_moment: bool = False,
 ) -> Iterator[PostgresConnector]:
-    """The source's table; with `consistency: snapshot` as it is now, while this is held.
+    """A connector to the source's table; with `consistency: snapshot` as it is now, while this is
+    open.
 
-    So too `at_one_moment`, for who reads all of it before it lets go: it costs nothing then, and
-    rows are read where they lie. But nobody asked for it, so that a source may refuse.
+    So too `at_one_moment`, for a caller that reads all rows before closing it: then it is free, and
+    rows are read in place. It is not requested by the recipe, so a source may refuse it.
     """
     found = _connector(source, side, time_zone, resolve)
     with ExitStack() as held:
@@ -125,7 +126,7 @@ def connector(
 def chunks(
     connector: PostgresConnector, recipe: Recipe, side: Side, place: str, limits: Limits
 ) -> tuple[list[Chunk], list[str]]:
-    """A table cut into ranges, each with its file, and what is to be known about the cut."""
+    """A table split into ranges, each with its file, and notes about the split."""
     source = recipe.sources[side]
     estimate = connector.estimate()
     parts = connector.split(chunks_wanted(source, estimate.rows, limits))
@@ -152,16 +153,20 @@ def columns_to_read(
 ) -> tuple[str, ...] | None:
     """The columns that the recipe names; None: all that can be read.
 
-    Rows that share a key are numbered in the order of all their columns: only where the database
-    itself rules that out are the others left out.
+    Rows that share a key are numbered in the order of all their columns: other columns are left out
+    only if the database guarantees unique keys.
     """
     wanted = recipe_columns.needed(recipe, side)
     known = {column.name: column for column in connector.schema()}
     with native_files.problems_at(f"sources.{side}", "table"):
         demand_names(list(known), connector.table)
-    if wanted is None or not set(wanted) <= set(known):  # what is missing is told with all there is
+    if wanted is None or not set(wanted) <= set(
+        known
+    ):  # a missing column is reported with all existing ones
         return None
-    arrow_schema(tuple(known.values()), sorted(set(wanted)))  # says what of these cannot be read
+    arrow_schema(
+        tuple(known.values()), sorted(set(wanted))
+    )  # reports which of these cannot be read
     key = recipe.sources[side].primary_key
     # A key is written with its parts joined: two texts that hold the joint could look like others.
     texts = [name for name in key if known[name].arrow in (None, pa.string())]
@@ -171,7 +176,7 @@ def columns_to_read(
 
 
 def marked(begun: Mark, ends: Sequence[str]) -> Mark:
-    """The mark of a table when all of it is read; if not in one snapshot, it tells until when."""
+    """The mark of a table when all of it was read; without one snapshot, it has the end time."""
     return {**begun, "read_to": max(ends)} if ends else begun
 
 
@@ -184,7 +189,7 @@ def staged(
     *,
     storage: Storage = LOCAL,
 ) -> Input:
-    """What was staged, as the input it now is: with the marks of the table, not of the files."""
+    """The staged files as an input, with the marks of the table, not of the files."""
     with native_files.problems_at(f"sources.{side}", "uri"):
         found = [storage.info(file) for file in files]
         seen = native_files.file_input("parquet", found, source.csv, storage, tuple(notes))
@@ -192,7 +197,7 @@ def staged(
 
 
 def from_environment(name: str) -> SecretStr:
-    """A secret from the variable KALLA_SECRET_ and its name: what works without any store."""
+    """A secret from the variable KALLA_SECRET_ and its name: works without a store."""
     variable = variable_of(name)
     if variable not in os.environ:
         raise NotFound(f"there is no secret {name!r}: set {variable}")
@@ -216,5 +221,5 @@ def _connector(
 
 
 def password_of(given: str | None, resolve: Resolve) -> SecretStr:
-    """The password that `secret://name` stands for; a source may have none."""
+    """The password of `secret://name`; None if the source has none."""
     return SecretStr("") if given is None else resolve(given.removeprefix("secret://"))

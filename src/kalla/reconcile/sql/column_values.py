@@ -1,4 +1,4 @@
-"""A column as a value that can be compared: its type, its derivations, and how two types meet.
+"""A column as a comparable value: its type, its derivations, and how two types are compared.
 
 Everything here is an SQL expression over one row of one side, made from names and types alone.
 """
@@ -79,7 +79,7 @@ def quote(name: str) -> str:
 
 
 def held(column: str) -> str:
-    """A column of a source as the workbench names it, so that none takes a name of its own."""
+    """The internal name of a source's column, so that none collides with Kalla's own names."""
     return quote(f"={column}")
 
 
@@ -200,7 +200,9 @@ def in_order(left: str, right: str, sign: str, columns: tuple[Columns, Columns])
 
 
 def sortable(given: Value, columns: Columns) -> Value:
-    """What rows are ordered by: of text, numbers come before dates, and dates before the rest."""
+    """The sort expression of a column: in text, numbers come before dates, and dates before the
+    rest.
+    """
     if given.kind != "text":
         return given
     number, moment = as_number(given, columns).sql, as_moment(given, columns).sql
@@ -231,7 +233,8 @@ def narrow(given: Value, whole: int) -> Value:
 
 
 def _trimmed(text: str) -> str:
-    # To look for all kinds of white takes twenty times as long as to see that there is none.
+    # Searching for all kinds of white space takes twenty times as long as seeing that there is
+    # none.
     plain = " AND ".join(f"{end}({text}, 1) BETWEEN '!' AND '~'" for end in _ENDS)
     return f"(CASE WHEN {plain} THEN {text} ELSE trim({text}, {literal(_WHITE)}) END)"
 
@@ -245,7 +248,7 @@ def _signed(text: str) -> str:
 
 
 def _ungrouped(text: str, decimal: str, between: str) -> str:
-    """A number as it would be written with a point alone; null where its groups are none.
+    """A number as it would be written with a point alone; null where its groups are not valid.
 
     No group begins with a single 0: `0.125` is a fraction that somebody wrote with the other sign.
     """
@@ -261,7 +264,7 @@ def amount_type(scale: int = PLACES) -> str:
 
 
 def shown(given: Value, sql: str | None = None) -> str:
-    """The value as a person reads it, and as keys and digests hold it."""
+    """The value as text, for people, keys and digests."""
     sql = given.sql if sql is None else sql
     if given.kind == "text":
         return sql
@@ -288,8 +291,9 @@ def shown(given: Value, sql: str | None = None) -> str:
 
 
 def displayed(columns: Columns, name: str) -> str:
-    """A column as evidence shows it: as it is, points in time at UTC, and what no file has as
-    text."""
+    """A column as evidence shows it: unchanged, points in time in UTC, and types without a file
+    format as text.
+    """
     sql, kind = held(name), columns.types[name].upper()
     if kind in _NAIVE or kind.startswith("TIMESTAMP"):
         return _raw(columns, name).sql
@@ -360,7 +364,7 @@ def _unrounded(number: str, text: str, near: str) -> str:
 
 
 def _has_time(given: Value, columns: Columns) -> bool | None:
-    """Whether a value is a point in time and no date; of text without a format nobody knows."""
+    """Whether a value is a point in time and no date; unknown for text without a format."""
     if given.kind != "text":
         return given.kind == "timestamp"
     written = columns.csv.date_format

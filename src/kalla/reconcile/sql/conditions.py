@@ -1,6 +1,6 @@
 """Conditions over a pair of rows: whether they hold, how far apart, and by how much.
 
-Sides are seen as `l` and `r`, whose values the rule's views name `v0`, `v1`, … in order.
+Sides are called `l` and `r`, whose values the rule's views name `v0`, `v1`, … in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FUZZY = "kalla_similarity"  # the kernel's own function: (metric, left, right) -
 
 @dataclass(frozen=True)
 class Bound:
-    """How far the right amount may lie from the left one, below and above, as SQL."""
+    """The allowed distance of the right amount from the left one, below and above, as SQL."""
 
     below: Decimal | None
     above: Decimal | None
@@ -75,7 +75,7 @@ class Bound:
         return f"{right} BETWEEN {left} - {low} AND {left} + {high}"
 
     def difference(self, left: str, right: str, scale: int) -> str:
-        """How much the right amount is above the left one, as text."""
+        """The right amount minus the left one, as text."""
         left, right = self.signed(left, right)
         shown = column_values.shown(Value("", "number", scale), self.apart(left, right))
         # Most rows that match differ by nothing, which needs no formatting.

@@ -1,4 +1,4 @@
-"""Dates and points in time as SQL: read from text, placed in a time zone, held against each other.
+"""Dates and points in time as SQL: parsing, time zones and comparison.
 
 A moment is a text's date or point in time, or the timestamp that it meets, as a whole number: twice
 the microseconds since 1970 (of a date: of its midnight in the recipe's time zone, and of a day that
@@ -46,7 +46,7 @@ def between(left: str, right: str, zone: str) -> str:
 
 
 def span(left: str, right: str, zone: str) -> str:
-    """What two moments are apart, and whether both are dates; see above."""
+    """The span between two moments, and whether both are dates; see above."""
     return f"({between(left, right, zone)} * 2 + ({left} & {right} & 1))"
 
 
@@ -59,7 +59,7 @@ def between_instants(left: str, right: str) -> str:
 
 
 def unless_infinite(left: str, right: str, difference: str) -> str:
-    """What is told of two dates or two points in time: their difference, if one can be told."""
+    """The difference of two dates or two points in time; null if one is infinite."""
     return (
         f"CASE WHEN {right} = {left} OR isfinite({left}) AND isfinite({right}) THEN {difference}"
         f" WHEN {right} > {left} THEN 'infinity' ELSE '-infinity' END"
@@ -67,7 +67,7 @@ def unless_infinite(left: str, right: str, difference: str) -> str:
 
 
 def band(left: str, right: str, before: str, after: str, ends: tuple[str, str]) -> str:
-    """A range over the left one that bounds the right one: as far as there are any."""
+    """A range over the left one that bounds the right one: within the range of valid dates."""
     low, high = f"TRY({left} - {before})", f"TRY({left} + {after})"
     return f"{right} BETWEEN coalesce({low}, {ends[0]}) AND coalesce({high}, {ends[1]})"
 
@@ -89,7 +89,7 @@ def plain_date(text: str, columns: Columns) -> str:
 
 
 def instant(text: str, columns: Columns) -> str:
-    """The point in time that a text is; one that tells no zone is of the recipe's."""
+    """The point in time of a text; without a zone it is in the recipe's zone."""
     zone, written = columns.time_zone, columns.csv.date_format
     if written:
         parsed, signs = _parsed(text, written), written.replace("%%", "")

@@ -1,4 +1,4 @@
-"""What DuckDB says when it cannot read, in a sentence of bounded length."""
+"""Turns DuckDB's errors into messages of bounded length."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _CSV_FAULT = re.compile(
 _SQL = re.compile(r"^LINE \d+:", re.MULTILINE)
 _TOO_LARGE = "Out of Range Error: "
 _RAISED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
-# What fails in a thread of DuckDB's comes wrapped in JSON.
+# Errors from DuckDB's threads are wrapped in JSON.
 _WRAPPED = re.compile(r'"exception_message":"((?:[^"\\]|\\.)*)"')
 
 
 def said(error: duckdb.Error, lines: int = 1) -> str:
-    """The lines of an error that tell, or what was raised in Python while it read from S3."""
+    """The useful lines of an error, or the Python error while it read from S3."""
     if raised := _raised(error):
         return scrub(raised[1])
     if wrapped := _WRAPPED.search(str(error)):
         return scrub(wrapped[1].replace('\\"', '"'))
-    text = _SQL.split(str(error))[0]  # ours, which nobody else wrote
+    text = _SQL.split(str(error))[0]  # our own marker
     told = [line.strip() for line in text.splitlines() if line.strip()]
     if told and told[0].startswith(_TOO_LARGE):
         return f"an amount or a sum has more than 38 digits ({told[0].removeprefix(_TOO_LARGE)})"
@@ -39,7 +39,7 @@ def said(error: duckdb.Error, lines: int = 1) -> str:
         return "no reason is given"
     if "state machine reached an invalid state" in told[0]:
         return "its lines do not all end alike (\\n and \\r\\n), or a quote is not closed"
-    if "is not utf-16 encoded" in told[0]:  # so it says of half of what UTF-16 can write, too
+    if "is not utf-16 encoded" in told[0]:  # DuckDB also says this of valid UTF-16
         return (
             "it is not UTF-16, or holds a character of four bytes, such as an emoji, which is not"
             " read from UTF-16: convert it to UTF-8"
@@ -51,9 +51,9 @@ def said(error: duckdb.Error, lines: int = 1) -> str:
 
 
 def of_reading(error: duckdb.Error, whose: str, files: Sequence[str]) -> Exception:
-    """A source's files cannot be read: for good, unless their server was away for a moment.
+    """The error for files that cannot be read: permanent, unless their server was unreachable.
 
-    An error of another kind, such as that memory is used up, stays as it is.
+    Errors of another kind, such as too little memory, are unchanged.
     """
     if _raised(error) is None and not isinstance(error, _READING):
         return error
@@ -61,8 +61,9 @@ def of_reading(error: duckdb.Error, whose: str, files: Sequence[str]) -> Excepti
 
 
 def of_matching(error: duckdb.Error) -> KallaError:
-    """A match broke off; the same again would, too, unless a server was away for a moment, or
-    there was no room."""
+    """The error for a failed match: permanent, unless a server was unreachable or there was no
+    space.
+    """
     return _lasting(error)(f"the match failed: {said(error, LINES)}")
 
 
@@ -74,7 +75,7 @@ def _lasting(error: duckdb.Error) -> type[KallaError]:
 
 
 def _raised(error: duckdb.Error) -> tuple[str, str] | None:
-    """The class and the words of an error raised in Python, which DuckDB hands on as a text."""
+    """The class and the message of a Python error, which DuckDB passes on as text."""
     text = str(error)
     if not text.startswith("Traceback"):
         return None
@@ -83,6 +84,6 @@ def _raised(error: duckdb.Error) -> tuple[str, str] | None:
 
 
 def names(files: Sequence[str]) -> str:
-    """The first few of them."""
+    """The first few names."""
     more = f" and {len(files) - _SHOWN:,} more" if len(files) > _SHOWN else ""
     return ", ".join(files[:_SHOWN]) + more

@@ -1,6 +1,6 @@
 """A DuckDB that takes no more memory, threads and time than it was given.
 
-For whatever is read while somebody waits: of a run's evidence, or of a source before a run.
+For reads while a caller waits: of a run's evidence, or of a source before a run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _GLANCE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one reader may take: beyond its memory it spills, beyond its seconds it is ended, and
-    so it is when it was given up.
+    """The limits of one reader: above its memory it spills, after its seconds it is interrupted,
+    and also when it is abandoned.
     """
 
     memory: str = "512MB"

@@ -1,4 +1,4 @@
-"""A text as SQL has it: apart, since both values and times are made of such."""
+"""Text as an SQL literal: a module of its own, because both values and times use it."""
 
 from __future__ import annotations
 

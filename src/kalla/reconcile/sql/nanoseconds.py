@@ -1,5 +1,6 @@
-"""Points in time are counted in microseconds: one that is finer has no place among them, and is as
-good as unreadable. DuckDB would round it, and two of them would be equal."""
+"""Points in time are counted in microseconds: a finer one cannot be represented and counts as
+unreadable. DuckDB would round it, and two of them would be equal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters as SQL over one row: a column against what the recipe gives, read as what it meets."""
+"""Filters as SQL over one row: a column compared with the recipe's value."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
 
 
 def leniently(filters: Sequence[Filter], columns: Columns) -> str | None:
-    """The same, but what cannot be read passes: a row that passes this alone was left out for no
-    other reason. None, if there is nothing that may not be read."""
+    """The same, but unreadable values pass: a row that passes only this was left out for an
+    unreadable value. None if every value is readable.
+    """
     parts = [_filter(each, columns) for each in filters]
     if not any(read for _, read in parts):
         return None
@@ -32,7 +33,7 @@ def leniently(filters: Sequence[Filter], columns: Columns) -> str | None:
 
 
 def readings(filters: Sequence[Filter], columns: Columns) -> list[Value]:
-    """What filters read, where that may fail."""
+    """The values that filters parse, where parsing may fail."""
     return [value for each in filters for value in _filter(each, columns)[1]]
 
 
@@ -66,7 +67,7 @@ def _filter(each: Filter, columns: Columns) -> tuple[str, list[Value]]:
 
 
 def _may_hide(each: Filter, column: Value, read: Value) -> bool:
-    """Whether a row may be left out because of what cannot be read. A number that is asked for by
+    """Whether a row may be left out because of an unreadable value. A number that is asked for by
     itself is not any other text: K-1 is not the account 4711, unless accounts are amounts."""
     is_other = read.kind == "number" and each.op in ("eq", "in") and not column.is_amount
     return bool(read.reads) and not is_other

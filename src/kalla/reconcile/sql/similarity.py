@@ -1,4 +1,4 @@
-"""How alike two texts are, by a named metric: a function that DuckDB calls, a batch at a time."""
+"""The similarity of two texts by a named metric: a function that DuckDB calls in batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is said of a row and the one closest to it: the first condition that fails, both values, and
-the difference. Apart from the search, which only needs to know how many hold.
+"""Explains a row and its nearest candidate: the first failing condition, both values, and the
+difference. Separate from the search, which only counts how many conditions hold.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def tell(session: MatchSession, side: Side, found: list[Near]) -> None:
 def explain_candidates(
     session: MatchSession, side: Side, seen: Sequence[NearestCandidates]
 ) -> None:
-    """The same of what was found in hand, where each row has the best of all rules already."""
+    """The same for candidates from arrays, where each row has the best of all rules already."""
     row_ids, told = [], []
     key = session.plain_key(opposite(side), "")
     for number, each in enumerate(seen):
@@ -77,18 +77,18 @@ def explain_candidates(
         row_ids.append(f"SELECT row_id, other FROM {name}")
         said, rows = dict.fromkeys(SAID, "NULL"), name
         if each.place is not None:
-            said, rows = said_of(each.rule, each.place, name)
+            said, rows = explain_pairs(each.rule, each.place, name)
         rows = f"SELECT *, {key} AS key FROM {rows}"
-        told.append(_sentence(session.plan.rules, each.rule, said, rows))
+        told.append(_explanation_query(session.plan.rules, each.rule, said, rows))
     _say(session, side, row_ids, told)
 
 
-def said_of(rule: RulePlan, place: int, table: str) -> tuple[dict[str, str], str]:
+def explain_pairs(rule: RulePlan, place: int, table: str) -> tuple[dict[str, str], str]:
     """What is said of pairs that fail a check, of which a table has the values as l and r; and the
     pairs as conditions see them."""
     value = f"v{place}"
     both = ", ".join(f"struct_pack({value} := {letter}) AS {letter}" for letter in "lr")
-    (said,) = _spelled([(value, rule.checks[place])])
+    (said,) = _explanation_cases([(value, rule.checks[place])])
     return said, f"(SELECT * REPLACE ({both}) FROM {table})"
 
 
@@ -104,7 +104,7 @@ def _say(session: MatchSession, side: Side, row_ids: Sequence[str], told: Sequen
 
 
 def _pairs(near: Near, side: Side) -> str:
-    """The rows that were looking and their closest ones, both as conditions see them."""
+    """Unmatched rows and their nearest candidates, both as conditions see them."""
     own, their = letters(side)
     names = value_columns(near.rule)
     rows = ", ".join(
@@ -126,18 +126,20 @@ def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
     failing = " ".join(
         f"WHEN NOT {holds(check)} THEN {place}" for place, (_, check) in enumerate(compared)
     )
-    spelled = _spelled(compared)
+    spelled = _explanation_cases(compared)
     said = {
         name: "CASE place "
         + " ".join(f"WHEN {place} THEN {each[name]}" for place, each in enumerate(spelled))
         + " END"
         for name in SAID
     }
-    return _sentence(rules, rule, said, f"SELECT *, CASE {failing} END AS place FROM ({pairs})")
+    return _explanation_query(
+        rules, rule, said, f"SELECT *, CASE {failing} END AS place FROM ({pairs})"
+    )
 
 
-def _spelled(compared: Sequence[tuple[str, Check]]) -> list[dict[str, str]]:
-    """What is said of each check, if it is the one that fails."""
+def _explanation_cases(compared: Sequence[tuple[str, Check]]) -> list[dict[str, str]]:
+    """The explanation of each check, if it is the one that fails."""
     return [
         {
             "failing": literal(check.label),
@@ -149,8 +151,10 @@ def _spelled(compared: Sequence[tuple[str, Check]]) -> list[dict[str, str]]:
     ]
 
 
-def _sentence(rules: Sequence[RulePlan], rule: RulePlan, said: Mapping[str, str], rows: str) -> str:
-    """All that is said of rows (row_id, other, key, l, r)."""
+def _explanation_query(
+    rules: Sequence[RulePlan], rule: RulePlan, said: Mapping[str, str], rows: str
+) -> str:
+    """The whole explanation of rows (row_id, other, key, l, r)."""
     named = {"rule": literal(rule.name), **said}
     types = kinds(rules)
     listed = ", ".join(
@@ -199,5 +203,5 @@ def of_one_currency(columns: tuple[Value, Value]) -> Check:
 
 
 def letters(side: Side) -> tuple[str, str]:
-    """What conditions call the rows of this side and those of the other."""
+    """The aliases of this side and the other side in conditions."""
     return ("l", "r") if side == "left" else ("r", "l")

@@ -1,8 +1,8 @@
 """For every row that stayed unmatched: the nearest row of the other side, and why it did not match.
 
-First among the rows with the same key, of whatever currency, then by amount or date. Bounded: a row
-looks at no more than a set number of others, always the same ones. Values are looked up and spelled
-for the closest one alone, when `{side}_near` is read.
+First among the rows with the same key, in any currency, then by amount or date. Bounded: a row is
+compared with at most a fixed number of others, always the same ones. Values are looked up and
+spelled for the closest one alone, when `{side}_near` is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
-from kalla.reconcile.session.match_session import MatchSession, is_bare
+from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
 from kalla.reconcile.session.row_status import RowIds, as_column, numbers
 from kalla.reconcile.session.rule_sql import conjunction, equal_columns, value_columns
 from kalla.reconcile.sql import column_values
@@ -35,7 +35,7 @@ def search(
     session: MatchSession, side: Side, *, by_key: bool = True, by_value: bool = True
 ) -> None:
     """Make `{side}_found` (row_id, other) of every unmatched row that has a closest one, and
-    `{side}_near`: what is said of it.
+    `{side}_near`: its explanation.
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
@@ -49,7 +49,7 @@ def search(
 def search_by_sql(
     session: MatchSession, side: Side, *, by_key: bool = True, by_value: bool = True
 ) -> None:
-    """The same, of whatever rules compare."""
+    """The same, for all kinds of rules."""
     other = opposite(side)
     found: list[Near] = []
     looking: dict[int, str] = {}
@@ -108,7 +108,7 @@ def _same_key(
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
     pairs = f"JOIN {near.offered} {their} ON {together}"
     if most == 1:
-        # Only another rule could have found one that is closer.
+        # Only another rule could find a closer one.
         satisfied = count_held(rule) if len(session.plan.rules) > 1 else "0"
         session.run(
             f"CREATE OR REPLACE TEMP TABLE {near.table} AS"
@@ -129,8 +129,7 @@ def _same_key(
 def _of_same_key(
     session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str
 ) -> RowIds | None:
-    """The rows of the other side that have the key of one that is looking, if they can be told
-    without SQL."""
+    """The rows of the other side with the key of an unmatched row, if arrays suffice."""
     if len(rule.key) > 1:
         return None
     (place,) = rule.key
@@ -144,7 +143,7 @@ def _of_same_key(
 def _admit(session: MatchSession, rule: RulePlan, side: Side, row_ids: RowIds | None) -> str:
     """The rows of a side that a rule looks at, settled or not; where it is known which of them
     count, and nothing is derived, these alone."""
-    if row_ids is None or not is_bare(rule, side):
+    if row_ids is None or not reads_unchanged(rule, side):
         return session.rule_input(rule, side, settled=True, whole=False)
     among = session.rows_at(side, row_ids, f"{side}_chosen")
     return session.rule_input(rule, side, whole=False, among=among)
@@ -158,7 +157,7 @@ def _nearest(
     lonely = f"(SELECT * FROM {looking} WHERE row_id IN (SELECT row_id FROM {side}_lonely))"
     found = nearest_values.next_to(
         *(
-            _measured_in_hand(session, rule, side, lonely, place)
+            _measured_by_arrays(session, rule, side, lonely, place)
             or _measured(session, rule, side, lonely, place)
         )
     )
@@ -189,10 +188,10 @@ def _nearest(
     return near
 
 
-def _measured_in_hand(
+def _measured_by_arrays(
     session: MatchSession, rule: RulePlan, side: Side, looking: str, place: int
 ) -> tuple[Measured, Measured] | None:
-    """What `_measured` finds, without SQL; none where values are not in hand."""
+    """The same as `_measured`, without SQL; None where values are not in arrays."""
     other = opposite(side)
     check = rule.checks[place]
     mine, theirs = (session.as_array(rule, place, each) for each in (side, other))
@@ -281,7 +280,7 @@ def _rank(
         session.run(f"CREATE OR REPLACE TEMP TABLE {near.table} AS {ranked(near.looking)}")
         return
     alike = [
-        # One that is offered to nobody is as good as any other.
+        # A row that is no candidate does not matter.
         f"CASE WHEN v{place} IN (SELECT v{place} FROM {near.offered}) THEN v{place} END"
         if check.is_key and not check.normalized_key
         else f"v{place}"
@@ -300,7 +299,7 @@ def _rank(
 
 
 def _columns(rule: RulePlan) -> str:
-    """What is held of a row that others are compared with, or that is compared."""
+    """The columns of a row that comparisons need."""
     return ", ".join(f"t.{name}" for name in ["row_id", *value_columns(rule)])
 
 

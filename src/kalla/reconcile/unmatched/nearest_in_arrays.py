@@ -1,5 +1,5 @@
-"""The closest rows, found among columns in hand: what `closest` finds by SQL, for rules that
-compare one whole number and windows. Where anything else matters, it is left to SQL.
+"""Finds nearest candidates in arrays: the same as `nearest_candidates` by SQL, for rules with one
+whole-number key and windows. Other rules are left to SQL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session import compiled_loops
 from kalla.reconcile.session.array_conditions import Compared, Window, compared
 from kalla.reconcile.session.column_arrays import PLACES, Chosen, Column, ColumnArrays, Held, typed
-from kalla.reconcile.session.match_session import MatchSession, is_bare
+from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
 from kalla.reconcile.session.row_status import RowIds
 from kalla.reconcile.sql.conditions import Check
 from kalla.reconcile.unmatched import nearest_values
@@ -29,8 +29,7 @@ _FEW = 5  # others that are offered to a row on average: of more, rows alike are
 
 @dataclass(frozen=True)
 class NearestCandidates:
-    """Rows that are looking, each with its closest one by a rule, and which of its checks is the
-    first to fail."""
+    """Unmatched rows, each with its nearest candidate by a rule, and its first failing check."""
 
     rule: RulePlan
     place: int | None  # None: all hold
@@ -49,13 +48,13 @@ class _Pairs:
 
 
 class _Unknown(Exception):
-    """It cannot be told from what is in hand."""
+    """The arrays are not enough to decide."""
 
 
 def search(
     session: MatchSession, side: Side, *, by_key: bool = True, by_value: bool = True
 ) -> list[NearestCandidates] | None:
-    """Of every unmatched row that has a closest one: which it is, and by which rule."""
+    """The nearest candidate of every unmatched row that has one, and its rule."""
     arrays = {each: session.column_arrays(each) for each in SIDES}
     order = _key_order(session, opposite(side), arrays[opposite(side)])
     known = [compared(rule, arrays) for rule in session.plan.rules]
@@ -93,9 +92,9 @@ def table(session: MatchSession, side: Side, candidates: NearestCandidates) -> p
 
 
 def there(found: Found | None) -> Found:
-    """What must be in hand, for it was compared there."""
+    """A value that must be in the arrays, because it was compared there."""
     if found is None:
-        raise TypeError("what was compared in hand is in hand")
+        raise TypeError("compared columns are in arrays")
     return found
 
 
@@ -136,7 +135,7 @@ def measured(
 
 
 def _is_bare(rule: RulePlan) -> bool:
-    return all(is_bare(rule, side) for side in SIDES)
+    return all(reads_unchanged(rule, side) for side in SIDES)
 
 
 def _has_nulls(known: Compared) -> bool:
@@ -156,7 +155,7 @@ def _key_order(session: MatchSession, side: Side, arrays: ColumnArrays | None) -
 
 
 class _Looking:
-    """The unmatched rows of a side, and who is closest to each so far."""
+    """The unmatched rows of a side, and the nearest candidate of each so far."""
 
     def __init__(
         self,
@@ -226,7 +225,7 @@ class _Looking:
         return self._offered(nearest_values.next_to(there, replace(looking, row_ids=lonely)))
 
     def _offered(self, found: Steps) -> _Pairs:
-        """Too many are left to SQL."""
+        """Leaves too many candidates to SQL."""
         if found.most > self._bound or found.pairs > _FEW * len(found.seekers):
             raise _Unknown
         at, which = nearest_values.ranges(found.first, found.counts)

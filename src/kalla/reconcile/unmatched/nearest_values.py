@@ -1,4 +1,4 @@
-"""Which values lie nearest to wanted ones, found in memory: by whole numbers, else by doubles.
+"""Finds the values nearest to given ones in memory: by whole numbers, else by doubles.
 
 A whole number is the value itself. A double may be a little off what it stands for: it only says
 among which rows the exact search goes on.

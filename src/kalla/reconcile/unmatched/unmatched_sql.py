@@ -1,4 +1,4 @@
-"""What is to be said of unmatched rows, as a query."""
+"""The query of the evidence of unmatched rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REASONS = (
 
 
 def by_sql(session: MatchSession, side: Side) -> str:
-    """From what the search for the closest ones has left: `{side}_found` and `{side}_near`."""
+    """Reads the results of the search for nearest candidates: `{side}_found` and `{side}_near`."""
     other = opposite(side)
     key, join = session.keyed(side, "t", "t.row_id")
     gone = session.settled_rows(other, f"SELECT other FROM {side}_found")
@@ -68,7 +68,7 @@ def worth(plan: Plan, side: Side) -> dict[str, str]:
 
 
 def shown(plan: Plan, side: Side) -> tuple[str, ...]:
-    """What is shown of a row and of its closest candidate, beside what was decided."""
+    """The display columns of a row and of its nearest candidate."""
     own = shown_columns.of_row(plan.sides[side], "")
     candidate = shown_columns.of_row(plan.sides[opposite(side)], "candidate_")
     # The row itself first, whichever side it is of.
@@ -76,7 +76,7 @@ def shown(plan: Plan, side: Side) -> tuple[str, ...]:
 
 
 def attempted(plan: Plan, side: Side) -> tuple[str, str]:
-    """The names of the rules that met a row, those whose filters admit it; and whether none did."""
+    """The names of the rules whose filters admit a row; and whether there are none."""
     admitted = [(literal(rule.name), rule.filters[SIDES.index(side)]) for rule in plan.rules]
     if not any(filters for _, filters in admitted):
         return f"[{', '.join(name for name, _ in admitted)}]", "false"

@@ -43,7 +43,7 @@ class ShownUpload(BaseModel):
     bytes: int
     created_at: datetime
     created_by: str
-    expires_at: datetime | None = Field(description="null: it is a source, and stays")
+    expires_at: datetime | None = Field(description="null: it is a source, and does not expire")
 
     @classmethod
     def of(cls, found: Upload) -> Self:
@@ -82,7 +82,7 @@ async def upload_file(
     request: Request,
     name: Annotated[Text, Query(min_length=1, max_length=255, description="of the file")],
 ) -> ShownUpload:
-    """Send a file as the body of the request. It is a source until it expires."""
+    """Upload a file as the body of the request. It is a source until it expires."""
     settings = state.settings
     upload_id, url = upload_store.new_place(settings, name)
     storage = Storage.of(settings.storage)
@@ -99,7 +99,7 @@ async def upload_file(
 
 @router.get("/uploads")
 async def list_uploads(state: State) -> list[ShownUpload]:
-    """Files that were sent and have not expired, the newest first."""
+    """Uploaded files that have not expired, the newest first."""
     async with state.database.transaction() as connection:
         return [ShownUpload.of(each) for each in await upload_store.uploads(connection)]
 
@@ -108,7 +108,7 @@ async def list_uploads(state: State) -> list[ShownUpload]:
 async def preview_upload(
     state: State, upload_id: UploadId, rows: Annotated[int, Query(ge=1, le=500)] = PREVIEW_ROWS
 ) -> UploadPreview:
-    """The first rows of an uploaded file, and how it was found to be written."""
+    """The first rows of an uploaded file, and its detected options."""
     async with state.database.transaction() as connection:
         found = await upload_store.upload(connection, upload_id)
     look = SourceInspector.of(state.settings)
@@ -126,7 +126,7 @@ async def preview_upload(
 async def save_upload(
     command: Commanded, state: State, upload_id: UploadId, new: NewName
 ) -> ShownUpload:
-    """Make an uploaded file a source of this name, which stays, with the options that were found.
+    """Make an uploaded file a permanent source of this name, with the detected options.
 
     An operator may: the file is the caller's own, and no new place that Kalla connects to.
     """
@@ -144,7 +144,7 @@ async def save_upload(
 
 @asynccontextmanager
 async def _received(request: Request, place: str) -> AsyncIterator[tuple[FilePath, int]]:
-    """The body in a file of its own, beside where it will stay if that is a folder."""
+    """Streams the body to a temporary file, next to its final place if that is a folder."""
     folder = None if is_s3(place) else FilePath(place)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -47,14 +47,14 @@ class Upload:
 
 
 def new_place(settings: Settings, file_name: str) -> tuple[str, str]:
-    """The id of a new upload, and the URL of its file; its name says what it is, or is refused."""
+    """The id of a new upload, and the URL of its file; refuses an unknown file format."""
     lowered = file_name.lower()
     for ending in COMPRESSIONS:
         lowered = lowered.removesuffix(ending)
     if not lowered.endswith(tuple(ENDINGS)):
         known = ", ".join(ENDINGS)
         raise InvalidInput(
-            Problem("name", f"{file_name!r} does not say what it is: its name must end in {known}")
+            Problem("name", f"{file_name!r} has no known format: its name must end in {known}")
         )
     safe = _UNSAFE.sub("_", file_name).lstrip("._-")[-_LONGEST_NAME:]
     upload_id = token_hex(8)
@@ -91,13 +91,14 @@ async def uploads(connection: Connection) -> list[Upload]:
 
 
 async def keep(connection: Connection, upload_id: str) -> None:
-    """Let an upload stay: it is a source now."""
+    """Keeps an upload for ever: it is a source now."""
     await connection.execute(sql.keep, {"upload_id": upload_id})
 
 
 def sweeper(settings: Settings) -> Callable[[Connection, Retention], Awaitable[None]]:
-    """Removes files that have expired, then their rows. What cannot be removed waits for the next
-    sweep."""
+    """Removes files that have expired, then their rows. A file that cannot be removed waits for the
+    next sweep.
+    """
     storage = Storage.of(settings.storage)
 
     async def sweep(connection: Connection, _: Retention) -> None:

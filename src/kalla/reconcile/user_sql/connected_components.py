@@ -1,7 +1,7 @@
-"""Pairs of keys, as SQL of a user's own found them, made matches: one a connected component.
+"""Turns pairs of keys from a user's SQL into matches: one per connected component.
 
-What the pairs say of keys is carried over to rows; a key that several rows have does not say which
-of them is meant, so that its component is ambiguous.
+Keys are mapped to rows; a key of several rows does not identify one of them, so its component is
+ambiguous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOUBLED = "doubled_key"
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What the pairs were."""
+    """The counts of the pairs."""
 
     pairs: int  # distinct
     repeats: int
@@ -34,7 +34,7 @@ class PairFacts:
 
 
 def match(session: MatchSession, rule: RulePlan, pairs: Sequence[str]) -> tuple[str, PairFacts]:
-    """The groups that the files of pairs (l0…, r0…) make, and what the pairs were."""
+    """The groups of the pairs in the files (l0…, r0…), and their counts."""
     facts = _read(session, pairs)
     for side in SIDES:
         _find_rows(session, side)
@@ -44,7 +44,7 @@ def match(session: MatchSession, rule: RulePlan, pairs: Sequence[str]) -> tuple[
     _doubt(session, rule)
     for side in SIDES:
         session.settle(side, f"SELECT row_id FROM {groups} WHERE side = '{side}'", "matched")
-    # A pair that SQL found has no differences: nobody knows what was compared.
+    # A pair from SQL has no differences: its comparison is unknown.
     session.run(f"CREATE TEMP TABLE {groups}_pairs (gid BIGINT)")
     return groups, facts
 
@@ -134,7 +134,7 @@ def _connect(session: MatchSession) -> None:
     lefts, left_at = np.unique(crowd["lnode"].astype(np.int64), return_inverse=True)
     rights, right_at = np.unique(crowd["rnode"].astype(np.int64), return_inverse=True)
     size = len(lefts) + len(rights)
-    # Here, where a crowded key needs it: it takes longer to import than most matches take.
+    # Imported only here: the import takes longer than most matches.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,6 +1,7 @@
-"""`match_sql`: the recipe's own SQL, held by the sandbox and run by Spark over both sources.
+"""`match_sql`: the recipe's own SQL, checked by the sandbox and run by Spark over both sources.
 
-Its result is pairs of primary keys, written as Parquet; what they make of the rows is `components`.
+Its result is pairs of primary keys, written as Parquet; `connected_components` turns them into
+matches.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _READ_AS = {**_WIDER, **dict.fromkeys(_AS_TEXT, "VARCHAR")}
 # By itself or in a list or record; the name of a part is followed by its type.
 _LACKING = re.compile(rf'(?<![\w"])({"|".join(_READ_AS)})(?=[,)\[]|$)')
 
-# Classes of SQLSTATE that mean the SQL or the data: what failed so once fails so again.
+# Classes of SQLSTATE of errors in the SQL or the data: these are permanent.
 _LASTING = ("0A", "21", "22", "42", "54")
 _PATTERN = re.compile(r"PatternSyntaxException: .{1,200}")
 _CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
@@ -96,12 +97,12 @@ def find_pairs(
             keys = pairs.selectExpr(*(f"c{at} AS {name}" for name, at in chosen.items()))
             return _written(keys.where(_few_enough()), work, resources.storage)
     except AnalysisException as error:
-        raise InvalidInput(Problem("match_sql", _said(error))) from None
+        raise InvalidInput(Problem("match_sql", _first_line(error))) from None
     except PySparkException as error:
         if _TOO_MANY in str(error):
             raise Permanent(
                 f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
-                " of both sides share what it joins by; add a condition that tells them apart"
+                " of both sides share the join key; add a more selective condition"
             ) from None
         if told := searches.refusal(str(error)):
             raise Permanent(told) from None
@@ -111,7 +112,7 @@ def find_pairs(
 
 
 def _written(pairs: Any, work: str, storage: Storage) -> list[str]:
-    """Each task writes its own pairs; of a task that ran twice one file is told of."""
+    """Each task writes its own pairs; of a task that ran twice only one file is listed."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(pairs.schema)
@@ -154,7 +155,7 @@ def _views(
 def _frame(
     session: SparkSession, side: SidePlan, copied: Sequence[str], storage: Storage
 ) -> DataFrame:
-    from kalla.spark import datasource  # here: it brings all of pyspark along
+    from kalla.spark import datasource  # here: it imports all of pyspark
 
     given = side.input
     frame: Any  # two classes of one name, of which only the session knows which it makes
@@ -171,7 +172,7 @@ def _frame(
 def _copied(
     session: SparkSession, plan: Plan, work: str, resources: Resources
 ) -> Mapping[Side, Sequence[str]]:
-    """The sides that Spark does not read as they lie, written as Parquet by the matching's rules.
+    """The sides that Spark cannot read in place, written as Parquet by the matching's rules.
 
     So both see the same values: of a CSV, of a JSON, of a filter, of a type that Spark lacks, of
     an amount in a text or a float, of files that do not agree on a column's type.
@@ -234,8 +235,9 @@ def _parted(kind: str) -> tuple[str, str]:
 
 
 def _agree(schemas: Sequence[pa.Schema]) -> bool:
-    """Whether all have the same columns, of the same types: Spark takes one's word for all. It
-    knows no halves of a float, which DuckDB calls floats."""
+    """Whether all have the same columns, of the same types: Spark uses the schema of one file for
+    all. It knows no halves of a float, which DuckDB calls floats.
+    """
     first = schemas[0]
     return pa.float16() not in first.types and all(each.equals(first) for each in schemas[1:])
 
@@ -292,14 +294,14 @@ def _few_enough() -> str:
     return f"{place} < {_MOST_PAIRS} OR raise_error('{_TOO_MANY}') IS NULL"
 
 
-def _said(error: Exception) -> str:
-    """What Spark says first, without its plan and stack."""
+def _first_line(error: Exception) -> str:
+    """The first line of Spark's error, without its plan and stack."""
     text = str(error).strip()
     return text.splitlines()[0][:500] if text else type(error).__name__
 
 
 def _lasting(error: PySparkException) -> str | None:
-    """What Spark says of the SQL or the data, if that is the error: it would come again."""
+    """Spark's message, if the error is in the SQL or the data and so permanent."""
     from pyspark.errors import IllegalArgumentException
 
     state = error.getSqlState() or ""
@@ -310,4 +312,4 @@ def _lasting(error: PySparkException) -> str | None:
             return found[0]
         if told is None or not told[1].startswith(_LASTING):
             return None
-    return " ".join(told[0].split())[:500] if told else _said(error)
+    return " ".join(told[0].split())[:500] if told else _first_line(error)

@@ -1,7 +1,7 @@
-"""Compressed files: the bytes that they hold, and whether they are whole.
+"""Compressed files: their contents, and whether they are complete.
 
-DuckDB takes the end of a .zst that was cut off for the end of its rows, and does not always ask a
-.gz for its sum.
+DuckDB takes the end of a truncated .zst for the end of its rows, and does not always verify the
+checksum of a .gz.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def demand_whole(files: Iterable[str], storage: Storage) -> None:
 
 
 def pieces(file: str, storage: Storage) -> Iterator[bytes]:
-    """All that a file holds, some of it at a time."""
+    """The contents of a file, in pieces."""
     with storage.open(file) as raw:
         held = plain(raw, file)
         while piece := held.read(_PIECE):
@@ -35,7 +35,7 @@ def pieces(file: str, storage: Storage) -> Iterator[bytes]:
 
 
 def plain(raw: BinaryIO, file: str) -> BinaryIO:
-    """What a file holds: its bytes, or those in them where its name says they are compressed."""
+    """The contents of a file: decompressed, if its name says that it is compressed."""
     for ending, compression in COMPRESSIONS.items():
         if file.lower().endswith(ending):
             return cast(BinaryIO, pa.CompressedInputStream(raw, compression))

@@ -29,14 +29,14 @@ from kalla.storage import Storage, join
 from kalla.storage.files import File
 
 _KEPT_SECONDS = 24 * 3600
-_FORM = 1  # of the copies; another one makes them anew
+_FORM = 1  # of the copies; another version creates them again
 _PYTHON = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "windows-1252": "cp1252", "latin-1": "latin-1"}
 _SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A copy that is read in the file's place, and what was left out of it."""
+    """A copy that is read instead of the file, and what was left out of it."""
 
     path: str
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ def _are_copies(files: Sequence[str]) -> bool:
 
 
 def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]:
-    """Write the header and the rows in UTF-8; what is left out is told."""
+    """Write the header and the rows in UTF-8; reports what is left out."""
     above: list[str] = []
     below: deque[str] = deque()
     with storage.open(url) as raw, target.open("w", encoding="utf-8", newline="") as written:
@@ -164,12 +164,12 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise InvalidInput(Problem("", f"{folder} belongs to somebody else: remove it"))
+        raise InvalidInput(Problem("", f"{folder} belongs to another user: remove it"))
     return folder
 
 
 def _sweep(folder: Path) -> None:
-    """Copies that nobody has used for a day are gone."""
+    """Removes copies that were not used for a day."""
     oldest = time.time() - _KEPT_SECONDS
     for each in folder.iterdir():
         try:

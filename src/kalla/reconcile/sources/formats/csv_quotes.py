@@ -1,9 +1,9 @@
-"""Whether a CSV is to be read in one place, from its beginning to its end.
+"""Decides whether one thread must read a CSV, from its beginning to its end.
 
-DuckDB's threads each begin in the middle of a file, where nobody knows whether a line is a row or
-in quotes: it guesses, and calls files damaged that are not. But in one place, and in a header, it
-does not see that the last quote is never closed, and leaves out what is behind it: so that is
-looked at here. So are lines longer than it reads: a last one of 40 MB it leaves out without a word.
+DuckDB's threads each begin in the middle of a file, where a line may be a row or a part of a quoted
+value: it guesses, and reports sound files as damaged. With one thread, and in a header, it does not
+notice that the last quote is never closed, and drops what follows: so this module checks that. It
+also checks for lines that are too long: DuckDB silently drops a last line of 40 MB.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def are_there(csv: Csv, files: Sequence[str], storage: Storage) -> bool:
     """Whether files have quotes; refuses a line that is too long, and a last value in quotes that
     does not end.
 
-    Looks at every byte, and so tells of compressed files that are damaged.
+    Reads every byte, and so detects damaged compressed files.
     """
     found = [_in(csv, _content(csv, file, storage), file) for file in files]
     return any(found)
 
 
 def _content(csv: Csv, file: str, storage: Storage) -> Iterator[bytes]:
-    """In which a sign is one byte; what is none at all is told by who reads the rows."""
+    """Content with one byte per character; reading the rows reports invalid bytes."""
     held = pieces(file, storage)
     if csv.encoding != "utf-16":
         return held

@@ -1,6 +1,6 @@
-"""How a CSV file is written, found by its beginning and its end: each option with the reason.
+"""Detects the options of a CSV file by its beginning and its end: each option with the reason.
 
-What is found are the `csv` options of a source, so that a person can correct each of them.
+The results are the `csv` options of a source, so that a person can correct each of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AMOUNT = re.compile(
 
 @dataclass(frozen=True)
 class Decided:
-    """An option of a source, what it was found to be, and by what."""
+    """An option of a source, its detected value, and the reason."""
 
     option: str
     value: Any
@@ -57,7 +57,7 @@ class Sniffed:
 
 
 def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B008 -- frozen
-    """The options of a CSV file. What is given already is taken as it is."""
+    """The options of a CSV file. Given options are kept."""
     said = {name: getattr(given, name) for name in given.model_fields_set}
     head, tail, is_whole = _ends(url, storage)
     decided: list[Decided] = []
@@ -113,7 +113,7 @@ def _encoding(head: bytes, url: str) -> tuple[str, str]:
     if head.startswith(BOM_UTF16_LE) or (head[1:200:2].count(0) > 80 and not head[:200:2].count(0)):
         return "utf-16", "every second byte is zero, or the file begins with its mark"
     if b"\0" in head:
-        raise _wrong(f"{url} is binary and no text, whatever its name says")
+        raise _wrong(f"{url} is binary, not text, whatever its name says")
     if head.startswith(BOM_UTF8):
         return "utf-8", "the file begins with its mark"
     try:
@@ -140,7 +140,7 @@ def _lines(content: bytes, encoding: str, is_whole: bool) -> list[str]:
 
 
 def _delimiter(lines: Sequence[str], quote: str) -> tuple[str, str, bool]:
-    """The sign that cuts most lines into the same number of values."""
+    """The character that splits most lines into the same number of values."""
     scores = []
     for sign, name in _DELIMITERS:
         widths = Counter(len(row) for row in _parsed(lines[:500], sign, quote) if len(row) > 1)

@@ -1,4 +1,4 @@
-"""Delta tables: the files of the current version, with the columns that only its log knows."""
+"""Delta tables: the files of the current version, with the columns that are only in its log."""
 
 from __future__ import annotations
 
@@ -53,13 +53,15 @@ def is_table(uri: str, storage: Storage) -> bool:
 
 
 def refuse_files_of_tables(files: Sequence[File], storage: Storage) -> None:
-    """What lies in the folder of a table may be no part of it: only its log tells."""
+    """Files in the folder of a table may not belong to it: only its log defines its files."""
     if (table := storage.folder_with(LOG, files)) is not None:
-        raise InvalidInput(Problem("", f"{table} is a Delta table: name it itself"))
+        raise InvalidInput(Problem("", f"{table} is a Delta table: name its folder"))
 
 
 def inspect_table(uri: str, storage: Storage, bounds: Bounds | None = None) -> Input:
-    """The current version of a table as an input; refuses what its plain files would get wrong."""
+    """The current version of a table as an input; refuses features that its plain files do not
+    show.
+    """
     from deltalake import DeltaTable
 
     with _told(uri), _addressed(uri, storage) as address:
@@ -94,8 +96,8 @@ def inspect_table(uri: str, storage: Storage, bounds: Bounds | None = None) -> I
 def _addressed(uri: str, storage: Storage) -> Iterator[str]:
     """The URL by which the package finds the table, whatever signs are in its name.
 
-    It takes an escape for what it stands for even where that is part of a name, and would read
-    another table: one with such a name gets another for a while.
+    It decodes escapes even where they are part of a name, and would read another table: a table
+    with such a name gets a temporary one.
     """
     plain = storage.plain(uri)
     if unquote(plain) == plain:
@@ -136,7 +138,7 @@ def _parts(uri: str, folder: str, actions: pa.Table, partitions: Sequence[str]) 
     for row in actions.to_pylist():
         path = unquote(row["path"])
         if "://" in path or path.startswith("/") or ".." in path.split("/"):
-            # Who may read the table may not read whatever its log points at.
+            # Permission to read the table does not include files elsewhere that its log names.
             raise InvalidInput(
                 Problem("", f"the Delta table {uri} names a file outside of it: write a full copy")
             )

@@ -1,5 +1,5 @@
-"""The schemas of Parquet files, by their footers: whether each file, and all of them as one, can be
-read exactly.
+"""Checks the schemas of Parquet files, by their footers: whether each file, and all together, can
+be read exactly.
 
 DuckDB finds a common type for each column of several files, and would round what does not fit.
 """
@@ -60,7 +60,7 @@ class Schema:
 
 
 def footers(files: Sequence[str], storage: Storage) -> list[pq.FileMetaData]:
-    """What each file says of itself; on S3 several are asked at once."""
+    """The footers of the files; from S3 several are read at once."""
 
     def footer(file: str) -> pq.FileMetaData:
         with storage.open(file) as opened:
@@ -71,8 +71,9 @@ def footers(files: Sequence[str], storage: Storage) -> list[pq.FileMetaData]:
 
 
 def common_schema(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> Schema:
-    """Refuses names that nobody can tell apart. Unread are decimals of too many digits, and columns
-    of types that have no exact one in common: who needs none of them is not held up."""
+    """Refuses names that cannot be distinguished. Unread are decimals of too many digits, and
+    columns of types that have no exact one in common: recipes that do not use them still run.
+    """
     shapes = _shapes(connection, files)
     types: dict[_Path, dict[str, str]] = {}  # of each leaf, each type with its first file
     unread: dict[str, str] = {}

@@ -1,4 +1,5 @@
-"""Where the rows of a sheet or of a text file begin and end: its header, and lines that are none.
+"""Finds where the rows of a sheet or a text file begin and end: the header, and lines that are not
+rows.
 
 Exports of banks and ledgers have titles above their header and sums below their rows.
 """
@@ -54,7 +55,8 @@ def find_shape(rows: Sequence[Sequence[Any]], last: Sequence[Sequence[Any]] | No
 
 def numbered(names: Sequence[str]) -> list[str]:
     """Names with the later ones of several equal ones numbered: Währung, Währung_2. A column
-    without a name is called by its place."""
+    without a name gets its position as its name.
+    """
     names = [name or f"column{place}" for place, name in enumerate(names, 1)]
     found: list[str] = []
     taken = {name.lower() for name in names}
@@ -69,7 +71,7 @@ def numbered(names: Sequence[str]) -> list[str]:
 
 
 def _footer(rows: Sequence[Sequence[Any]], width: int) -> tuple[int, str]:
-    """Rows at the end whose first value says that they are a sum, or that are much shorter."""
+    """Counts rows at the end that are totals by their first value, or are much shorter."""
     count, reasons = 0, []
     for row in reversed(rows):
         values = [str(value).strip() for value in row if _is_given(value)]
@@ -95,7 +97,7 @@ def _is_header(row: Sequence[Any], width: int) -> bool:
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text is a number or a date, which no column is called by."""
+    """Whether a text is a number or a date, and so not a column name."""
     text = text.strip()
     return bool(_NUMBER.fullmatch(text) or _DATE.fullmatch(text))
 

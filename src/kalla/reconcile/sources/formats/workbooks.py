@@ -1,6 +1,7 @@
-"""XLSX files: the sheet and row that the rows begin at, and a sheet as Parquet of the cells' types.
+"""XLSX files: the sheet and row that the rows begin at, and a sheet as Parquet with the cells'
+types.
 
-A workbook is a zip of XML: what would unpack to too much is refused before it is unpacked.
+A workbook is a zip of XML: one that would unpack to too much is refused before it is unpacked.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 
 @dataclass(frozen=True)
 class Sheet:
-    """What was found of a workbook, and why."""
+    """The detected sheet and rows of a workbook, and why."""
 
     name: str
     reason: str
@@ -52,12 +53,12 @@ class Sheet:
 
 
 def find_sheet(content: bytes, file: str, options: Workbook) -> Sheet:
-    """The sheet and header of a workbook, as said or as found."""
+    """The sheet and header of a workbook, given or detected."""
     return _opened(content, file, options)[1]
 
 
 def to_parquet(content: bytes, file: str, options: Workbook, target: Path) -> tuple[Sheet, int]:
-    """Write the rows of a workbook's sheet, and say which it was and how many rows it has."""
+    """Writes the rows of a workbook's sheet; returns which sheet it was and its number of rows."""
     calamine, sheet = _opened(content, file, options)
     width = sheet.shape.width
     kinds = [_Kind() for _ in range(width)]
@@ -279,7 +280,7 @@ def _demand_harmless(content: bytes, file: str) -> None:
             " CSV or Parquet"
         )
     if "[Content_Types].xml" not in names:
-        raise _wrong(f"{file} is a zip archive and no XLSX file")
+        raise _wrong(f"{file} is a zip archive, not an XLSX file")
 
 
 def _encrypted(file: str) -> InvalidInput:

@@ -1,5 +1,6 @@
-"""What the files of a source were, by their content: anybody can hash a file again and see whether
-it is the one that a run read."""
+"""Digests of a source's files: anybody can hash a file again to check that it is the one that a run
+read.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ Marks = tuple[Mapping[str, str | int | None], ...]
 
 @contextmanager
 def taken(inputs: Mapping[Side, Input]) -> Iterator[Mapping[Side, Marks]]:
-    """The marks of inputs, with digests of files on disk once this is left: they are taken while
-    the files are read by others, too.
+    """The marks of inputs, with digests of files on disk when this is closed: they are computed
+    while the match reads the files.
 
-    A file on S3 would be fetched once more: its mark has what the server calls its content. Of a
-    Delta table the version says as much.
+    A file on S3 would be fetched again: its mark has the server's own checksum. For a Delta table
+    the version is enough.
     """
     found: dict[Side, Marks] = {}
     with ThreadPoolExecutor(1, "digests") as pool:
@@ -60,8 +61,9 @@ def _of_all(path: Path) -> str:
 
 
 def _of_footer(path: Path) -> str:
-    """Which tells of every piece of every column where it lies, how long it is and, where it was
-    written with statistics, its bounds. To read all of a file takes as long as the match."""
+    """The footer has the position, length and, with statistics, the bounds of every column chunk.
+    Hashing the whole file would take as long as the match.
+    """
     with path.open("rb") as file:
         file.seek(-_LAST, 2)
         length = int.from_bytes(file.read(4), "little")

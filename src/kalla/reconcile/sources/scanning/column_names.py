@@ -1,4 +1,4 @@
-"""The names of a source's columns, which must tell them apart."""
+"""Checks that the names of a source's columns are unique."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kalla.errors import InvalidInput, Problem
 
 
 def demand_names(columns: Sequence[str], whose: str) -> None:
-    """No two columns are called the same, however they are written, and none is without a name."""
+    """Refuses duplicate column names, ignoring case, and empty ones."""
     lowered = [name.lower() for name in columns]  # DuckDB does not tell them apart
     if doubled := sorted({name for name in columns if lowered.count(name.lower()) > 1}):
         raise InvalidInput(Problem("", f"{whose} has several columns {', '.join(doubled)}"))

@@ -1,4 +1,4 @@
-"""A DuckDB for looking at the files of sources, and what it says of them in a sentence."""
+"""A DuckDB for inspecting files of sources, with its errors as messages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def opened(storage: Storage, bounds: Bounds | None = None) -> Iterator[duckdb.Du
 
 @contextmanager
 def readable(files: Sequence[str]) -> Iterator[None]:
-    """What DuckDB says of files, in a sentence that names them."""
+    """Turns DuckDB's errors into messages that name the files."""
     try:
         yield
     except duckdb.InterruptException:
         raise Unavailable(
-            f"{names(files)} took too long to look at: name a part of it, or look again later"
+            f"{names(files)} took too long to inspect: name a part of it, or try again later"
         ) from None
     except duckdb.OutOfMemoryException:
         raise Unavailable(
-            f"{names(files)} takes more memory than a look may have: name a part of it"
+            f"{names(files)} needs more memory than an inspection may use: name a part of it"
         ) from None
     except duckdb.Error as error:
         reason = said(error, LINES)

@@ -1,4 +1,4 @@
-"""An input as DuckDB reads it: the SQL that names its files, their types and their notation."""
+"""The SQL by which DuckDB reads an input: its files, their types and their notation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _POWER = "-?[0-9.]+[eE][+-]?[0-9]+"
 
 
 def reader(given: Input) -> str:
-    """The FROM of an input: every file, by the types that were seen, under the names we hold.
+    """The FROM of an input: every file, with the inspected types, under internal names.
 
-    Of some files alone, a column may have another type than of all.
+    A column may have another type in some files than in all.
     """
     called = quote if given.known is None else held
     columns = [
@@ -30,7 +30,7 @@ def listed(files: Iterable[str]) -> str:
 
 
 def parquet(files: Iterable[str]) -> str:
-    """Parquet files of ours: a folder named `a=b` above them is not a column."""
+    """Parquet files that Kalla wrote: a folder named `a=b` above them is not a column."""
     return f"read_parquet({listed(files)}, union_by_name=true, hive_partitioning=false)"
 
 
@@ -66,8 +66,8 @@ def scan(given: Input) -> str:
 def written_out(given: Input) -> str:
     """JSON lines as text in which no number has an exponent, as amounts have none.
 
-    DuckDB writes one where a number is very small or large, however it stands in the file, and only
-    as JSON can it be told from a text that looks so. That takes longer, where nobody needs it.
+    DuckDB writes one where a number is very small or large, whatever the file has, and only as JSON
+    can it be distinguished from such a text. This takes longer, so it is done only where needed.
     """
     columns = []
     for name in given.types:
