@@ -62,14 +62,14 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
 
 async def without_trouble(wake: Wake) -> None:
     async def well() -> bool:
-        return wake.trouble is None
+        return wake.error_message is None
 
     await until(well, "no more trouble")
 
 
 async def in_trouble(wake: Wake) -> None:
     async def ill() -> bool:
-        return wake.trouble is not None
+        return wake.error_message is not None
 
     await until(ill, "trouble")
 

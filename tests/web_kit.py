@@ -36,7 +36,7 @@ class Bell:
 
     nudges: Counter[str] = field(default_factory=Counter)
     alarms: int = 0
-    trouble: str | None = None
+    error_message: str | None = None
 
     async def start(self) -> None: ...
 

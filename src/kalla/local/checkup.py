@@ -132,8 +132,8 @@ async def _nats(settings: Settings) -> Finding:
         return Finding("nats", state="unused", reason="wake.channel is postgres")
     url = settings.wake.nats_url.get_secret_value()
     address = _host_and_port(url)
-    if trouble := await _unreachable(url, 4222):
-        return Finding("nats", "", address, "away", trouble)
+    if error_message := await _unreachable(url, 4222):
+        return Finding("nats", "", address, "away", error_message)
     reasons: list[Exception] = []
 
     async def note(error: Exception) -> None:
@@ -162,8 +162,8 @@ async def _nats(settings: Settings) -> Finding:
 async def _spark(settings: Settings) -> Finding:
     remote = settings.spark.remote
     address = _host_and_port(remote)
-    if trouble := await _unreachable(remote, 15002):
-        return Finding("spark", "", address, "away", trouble)
+    if error_message := await _unreachable(remote, 15002):
+        return Finding("spark", "", address, "away", error_message)
     version, reason = await asyncio.to_thread(
         _ask_spark, remote, settings.spark.token.get_secret_value()
     )
@@ -193,8 +193,8 @@ def _ask_spark(remote: str, token: str) -> tuple[str, str]:
 
 async def _api(settings: Settings) -> Finding:
     url = settings.api.url.rstrip("/")
-    if trouble := await _unreachable(url, 443 if url.startswith("https") else 80):
-        return Finding("api", "", url, "away", trouble)
+    if error_message := await _unreachable(url, 443 if url.startswith("https") else 80):
+        return Finding("api", "", url, "away", error_message)
     try:
         # The machine's own API is never behind the proxy that HTTP_PROXY may name.
         local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")

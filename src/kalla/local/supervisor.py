@@ -54,9 +54,8 @@ class Supervisor(threading.Thread):
             self._keep()
         except StartFailed as failure:
             self.failure = failure
-        except (
-            Exception
-        ) as error:  # a supervisor that dies unnoticed would look like one that is content
+        except Exception as error:
+            # a supervisor that dies unnoticed would look like one that is content
             self.failure = StartFailed(f"{self.server.name} cannot be kept running: {error!r}")
             self._tell(News("trouble", self.server, str(self.failure)))
         finally:
@@ -73,22 +72,22 @@ class Supervisor(threading.Thread):
         pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
-            trouble = self._watch()
-            if trouble is None:
+            error_message = self._watch()
+            if error_message is None:
                 return
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = FIRST_PAUSE
-            while trouble and not self._leaving.is_set():
+            while error_message and not self._leaving.is_set():
                 again = f"; it is started again in {pause:g} s"
-                self._tell(News("trouble", self.server, trouble.rstrip(".") + again))
+                self._tell(News("trouble", self.server, error_message.rstrip(".") + again))
                 if self._leaving.wait(pause):
                     return
                 pause = min(pause * 2, LONGEST_PAUSE)
                 try:
                     self._begin()
-                    trouble = ""
+                    error_message = ""
                 except (StartFailed, OSError) as failure:
-                    trouble = str(failure)
+                    error_message = str(failure)
 
     def _watch(self) -> str | None:
         """Wait for trouble and say what it is; None when told to leave."""

@@ -41,11 +41,11 @@ _HEALTH_SECONDS = 3.0
 async def health(state: State, response: Response) -> Health:
     """Whether the API can do its work: 503 while Postgres is away or a service has died."""
     fatal = [*state.services.deaths()]
-    if trouble := await _postgres_trouble(state):
-        fatal.append(trouble)
+    if error_message := await _postgres_error(state):
+        fatal.append(error_message)
     if fatal:
         response.status_code = 503
-    lesser = [f"wake-ups: {state.wake.trouble}"] if state.wake.trouble else []
+    lesser = [f"wake-ups: {state.wake.error_message}"] if state.wake.error_message else []
     return Health(
         status="away" if fatal else "ok", troubles=[*fatal, *lesser], version=version("kalla")
     )
@@ -181,7 +181,7 @@ async def _queue(state: AppState, command: Command, queue: str) -> Queue:
     raise NotFound(f"there is no queue {queue!r}; {hint}")
 
 
-async def _postgres_trouble(state: AppState) -> str | None:
+async def _postgres_error(state: AppState) -> str | None:
     try:
         async with asyncio.timeout(_HEALTH_SECONDS), state.database.transaction() as connection:
             await overview.require_migrated(connection)

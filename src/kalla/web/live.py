@@ -45,7 +45,7 @@ class _Watch:
 
     listeners: set[asyncio.Event] = field(default_factory=set)
     latest: Mapping[str, str] = field(default_factory=dict)
-    trouble: str | None = None
+    error_message: str | None = None
 
     def tell(self) -> None:
         for listener in self.listeners:
@@ -102,7 +102,7 @@ class Live:
         self, watch: _Watch, changed: asyncio.Event, welcome: StillWelcome
     ) -> AsyncGenerator[str]:
         sent: dict[str, str] = {}
-        trouble: str | None = None
+        error_message: str | None = None
         checked_at = time.monotonic()
         while not self._closed:
             with contextlib.suppress(TimeoutError):
@@ -113,9 +113,9 @@ class Live:
                 if not await welcome():
                     yield _event("bye", {})
                     return
-            if watch.trouble != trouble:
-                trouble = watch.trouble
-                yield _event("trouble", {"message": trouble})
+            if watch.error_message != error_message:
+                error_message = watch.error_message
+                yield _event("trouble", {"message": error_message})
             fresh = {name: html for name, html in watch.latest.items() if sent.get(name) != html}
             if fresh:
                 sent |= fresh
@@ -135,20 +135,20 @@ class Live:
                 await asyncio.wait_for(self._hurry.wait(), pause)
 
     async def _look(self, view: View, watch: _Watch) -> None:
-        before = watch.latest, watch.trouble
+        before = watch.latest, watch.error_message
         try:
             async with self._database.transaction() as connection:
                 self._ahead = await one_moment(connection) - datetime.now(UTC)
                 watch.latest = await view.fragments(connection)
-            watch.trouble = None
+            watch.error_message = None
         except AWAY:
-            watch.trouble = "Postgres does not answer"
+            watch.error_message = "Postgres does not answer"
         except KallaError as error:
-            watch.trouble = str(error)
+            watch.error_message = str(error)
         except Exception:
             _log.exception("a view could not be shown", view=repr(view))
-            watch.trouble = "this view cannot be shown; the log says why"
-        if before != (watch.latest, watch.trouble):
+            watch.error_message = "this view cannot be shown; the log says why"
+        if before != (watch.latest, watch.error_message):
             watch.tell()
 
     def _now(self) -> str:

@@ -1,4 +1,4 @@
-"""What Postgres can keep as a JSON document; checked before it breaks a statement others share."""
+"""JSON documents that Postgres can store; checked before a bad one breaks a shared statement."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def document(value: Any) -> str:
     except RecursionError:
         raise ValueError(f"is nested deeper than {_DEEPEST} levels") from None
     except UnicodeEncodeError:
-        raise ValueError("contains half a character, which Postgres cannot keep") from None
+        raise ValueError("contains half a surrogate pair, which Postgres cannot store") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"is not JSON: {error}") from None
     if _NUL.search(text):
-        raise ValueError("contains a NUL character, which Postgres cannot keep")
+        raise ValueError("contains a NUL character, which Postgres cannot store")
     if _depth_exceeds(value, _DEEPEST):
         raise ValueError(f"is nested deeper than {_DEEPEST} levels")
     return text

@@ -1,4 +1,4 @@
-"""How a room plugs its work in: a handler's two halves, and the context its first half gets."""
+"""The interface of job handlers: their two halves, and the context of the first half."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kalla.work.job import Job, Outcome
 
 
 class Context:
-    """What `run` may ask and report while it works. Safe to use from its thread."""
+    """What `run` can query and report while it works. Thread-safe."""
 
     def __init__(self, inputs: tuple[Any, ...] = ()) -> None:
         self.inputs = inputs  # results of the jobs that came through the gate which opened this one
@@ -25,20 +25,21 @@ class Context:
         self._lock = threading.Lock()
 
     def progress(self, **facts: Any) -> None:
-        """Say how far the work is; the next heartbeat carries it."""
+        """Reports progress; the next heartbeat stores it."""
         try:
-            document(facts)  # here: heartbeats share a statement that a bad report would break
+            # checked here: heartbeats share a statement that a bad report would break
+            document(facts)
         except ValueError as error:
             raise ValueError(f"the progress {error}") from None
         self._progress = facts
 
     def check(self) -> None:
-        """Raise Cancelled once the job is no longer ours. Long loops call it often."""
+        """Raises Cancelled once this worker has lost the job. Long loops call it often."""
         if self._ended.is_set():
             raise Cancelled(self._reason)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but end at once with Cancelled when the job is taken away."""
+        """Sleeps, but raises Cancelled at once when the job is lost."""
         self._ended.wait(seconds)
         self.check()
 
@@ -47,7 +48,7 @@ class Context:
         return self._ended.is_set()
 
     def on_end(self, act: Callable[[], None]) -> None:
-        """Have `act` called, in its own thread, when the job is taken away: to interrupt Spark."""
+        """Calls `act` in its own thread when the job is lost: to interrupt Spark."""
         context = contextvars.copy_context()  # its log lines name the job, too
         with self._lock:
             self.check()
@@ -63,12 +64,12 @@ class Context:
             threading.Thread(target=act, name="interrupt", daemon=True).start()
 
     def take_progress(self) -> dict[str, Any] | None:
-        """The newest progress not yet carried by a heartbeat."""
+        """The newest progress that no heartbeat has stored yet."""
         facts, self._progress = self._progress, None
         return facts
 
     def put_back(self, facts: dict[str, Any] | None) -> None:
-        """The heartbeat did not arrive: keep its progress, unless there is a newer one."""
+        """The heartbeat failed: keeps its progress, unless there is a newer one."""
         self._progress = self._progress or facts
 
 
@@ -84,10 +85,10 @@ class Handler(Protocol):
 
 
 class Stateless:
-    """For handlers whose result is all there is to keep; their completions share transactions."""
+    """For handlers that store only a result; their completions share transactions."""
 
     async def settle(self, connection: Connection, job: Job, outcome: Outcome) -> None:
-        """Nothing to write beside the job's own row. Final: see `settles`."""
+        """Writes nothing in addition to the job's row. Final: see `settles`."""
 
 
 def settles(handler: Handler) -> bool:

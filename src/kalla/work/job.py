@@ -1,4 +1,4 @@
-"""What crosses the border of this room: a job to be, a claimed job, an outcome, a job as shown."""
+"""The data types of jobs: a new job, a claimed job, an outcome, a job as shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUSES: tuple[Status, ...] = ("pending", "claimed", "completed", "failed", "ca
 
 @dataclass(frozen=True)
 class NewJob:
-    """A job to be. What is left None comes from the job type's policy in the settings."""
+    """A new job. Fields that are None come from the job type's policy in the settings."""
 
     type: str
     payload: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class NewJob:
     max_attempts: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Only what differs from the defaults: how a gate remembers the jobs it will insert."""
+        """Only fields that differ from the defaults: how a gate stores the jobs it will insert."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {"type": self.type} | {
             name: value for name, value in values.items() if value not in (None, 0, {})
@@ -40,7 +40,7 @@ class NewJob:
 
 @dataclass(frozen=True)
 class Job:
-    """A claimed job. `fence` is what every write about it must carry."""
+    """A claimed job. Every write about it must carry its `fence`."""
 
     job_id: int
     fence: int
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `run` hands to `settle`: a result to keep, follow-ups, and facts for settle alone."""
+    """What `run` passes to `settle`: a result to store, follow-ups, and facts for `settle` only."""
 
     result: Mapping[str, Any] | None = None
     follow_ups: tuple[NewJob, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kalla.work.handler import Context
 from kalla.work.job import Job
 
-_LET_GO = 1_000  # remembered until the reaper has long taken them
+_ABANDONED = 1_000  # remembered until the reaper has long taken them
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class HeldJob:
     job: Job
     context: Context
     since: float = field(default_factory=time.monotonic)
-    lost: float | None = None  # when it turned out to be no longer ours
+    lost: float | None = None  # when it was found to be lost
     ended: bool = False  # its thread is done; the outcome may still be on its way to Postgres
     returning: bool = False  # a drain is handing it back
     cut_short: bool = False  # and its thread has stopped without an outcome
@@ -33,12 +33,12 @@ class HeldJob:
 
 
 class JobSlots:
-    """At most `concurrency` jobs. A lost job keeps its place until its thread has ended."""
+    """At most `concurrency` jobs. A lost job keeps its slot until its thread has ended."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self._held: dict[int, HeldJob] = {}
-        self._let_go: deque[Job] = deque(maxlen=_LET_GO)
+        self._abandoned: deque[Job] = deque(maxlen=_ABANDONED)
         self._changed = asyncio.Event()
 
     def __iter__(self) -> Iterator[HeldJob]:
@@ -62,28 +62,29 @@ class JobSlots:
         return max((now - held.since for held in self._held.values()), default=0.0)
 
     def stuck_seconds(self) -> float:
-        """How long the longest-lost job's thread has gone on after its job was lost."""
+        """How long the oldest thread of a lost job has continued after the loss."""
         now = time.monotonic()
         return max((now - held.lost for held in self._held.values() if held.lost), default=0.0)
 
     def take(self, jobs: Iterable[HeldJob]) -> None:
         for held in jobs:
-            # A job lost and claimed anew may meet its own old thread here: both have a place.
+            # A job that was lost and claimed again may meet its old thread here: both have a slot.
             self._held[id(held)] = held
 
     def drop(self, held: HeldJob) -> None:
         self._held.pop(id(held), None)
         self._changed.set()
 
-    def let_go(self, held: HeldJob) -> None:
-        """Of a job whose ending cannot be kept: it gets no heartbeat any more, so that the reaper
-        takes it and counts a failure. Handed back, it would come again for ever."""
-        self._let_go.append(held.job)
+    def abandon(self, held: HeldJob) -> None:
+        """Abandons a job whose end cannot be stored: it gets no more heartbeats, so the reaper
+        takes it and counts a failure. Handed back, it would return for ever.
+        """
+        self._abandoned.append(held.job)
         self.drop(held)
 
     def known(self) -> list[Job]:
-        """The claims that this worker knows of: those it holds, and those it has let go."""
-        return [*(held.job for held in self._held.values()), *self._let_go]
+        """The claims that this worker knows: those it holds, and those it has abandoned."""
+        return [*(held.job for held in self._held.values()), *self._abandoned]
 
     def changed(self) -> None:
         self._changed.set()

@@ -1,4 +1,4 @@
-"""The job types: their queue, their policy, what their payload must look like."""
+"""The job types: their queue, policy and payload model."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class JobType:
     queue: str
     handler: Handler
     payload: builtins.type[BaseModel] | None = None
-    # By itself, by a person. The jobs of a room come from the room, which has checked what they do.
+    # Whether people can submit it. Other jobs come from Kalla's own code, which has checked them.
     submittable: bool = False
-    # Waits for what is away without counting it; else each such answer is a failed attempt.
+    # Waits for an unreachable server without counting a failure; otherwise each counts as one.
     patient: bool = True
 
 
 class JobTypes:
-    """Every job type this process knows. Nothing is inserted that did not pass through here."""
+    """Every job type of this process. All inserted jobs are checked here."""
 
     def __init__(self, settings: Settings, job_types: Iterable[JobType]) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class JobTypes:
         return sorted({kind.queue for kind in self._job_types.values()})
 
     def require_submittable(self, job_type: str) -> None:
-        """Refuse a type that exists, but not for people to submit. `rows` tells of others."""
+        """Refuse a type that people cannot submit. `rows` refuses unknown types."""
         kind = self._job_types.get(job_type)
         if kind is not None and not kind.submittable:
             theirs = [each.type for each in self._job_types.values() if each.submittable]
@@ -68,7 +68,7 @@ class JobTypes:
         return self._job_types[job_type].handler
 
     def patience(self, job_type: str) -> float:
-        """How many seconds something may be away before that counts as a failed attempt."""
+        """How many seconds a server may be unreachable before this counts as a failed attempt."""
         if not self._job_types[job_type].patient:
             return 0.0
         return self._settings.policy(job_type).unavailable_seconds
@@ -133,7 +133,7 @@ class JobTypes:
             yield Problem("max_attempts", f"must be between 1 and 1000, got {job.max_attempts}")
         yield from self._key_problems(job)
         if in_run and job.dedupe_key is not None:
-            yield Problem("dedupe_key", "a job of a run cannot be left out for another one")
+            yield Problem("dedupe_key", "a job of a run cannot have a dedupe key")
         yield from self._payload_problems(kind, job)
 
     def _key_problems(self, job: NewJob) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Keeps a worker's leases: renews them together, and stops their work in time when it cannot."""
+"""Keeps a worker's leases: renews them together, and stops their work in time if that fails."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LeaseKeeper(Periodic):
         return lease
 
     def held(self, resource: str | None = None) -> list[Lease]:
-        """The leases whose work may go on at this moment."""
+        """The leases whose work may continue now."""
         now = self._clock()
         return sorted(
             lease
@@ -75,18 +75,20 @@ class LeaseKeeper(Periodic):
         )
 
     def deadline(self, lease: Lease) -> float:
-        """When the lease's work has to be over, by this process's monotonic clock; past: lost."""
+        """When the lease's work must have ended, by this process's monotonic clock; in the past if
+        lost.
+        """
         seat = self._seats.get(lease)
         return 0.0 if seat is None else seat.deadline
 
     async def trim(self, resource: str, replicas: int) -> None:
-        """Trap 11: after a scale-down, stop and give up the slots that are no longer wanted."""
+        """Trap 11: after a scale-down, stop and release the slots that are no longer needed."""
         for lease in self.held(resource):
             if lease.slot >= replicas:
                 await self.release(lease, "the number of replicas was lowered")
 
     async def release(self, lease: Lease, reason: str) -> None:
-        """Stop the slot's work, then give it up: never the other way round."""
+        """Stops the slot's work, then releases it: never the other way round."""
         await self._end(lease, reason)
         async with self._database.transaction() as connection:
             await leases.release(connection, self._holder, lease)
@@ -115,7 +117,7 @@ class LeaseKeeper(Periodic):
             )
         for lease in renewing:
             if lease not in renewed:
-                self._begin_to_end(lease, "the lease is no longer ours")
+                self._begin_to_end(lease, "the lease was lost")
             elif lease in self._seats:
                 self._seats[lease].deadline = self._deadline(sent)
 
@@ -133,7 +135,7 @@ class LeaseKeeper(Periodic):
                 await asyncio.wait_for(self._taken.wait(), pause)
 
     async def _end(self, lease: Lease, reason: str) -> None:
-        """Stop the work of a slot; returns when it has stopped, whoever began it."""
+        """Stops the work of a slot; returns when it has stopped, whoever started the stop."""
         ending = self._begin_to_end(lease, reason)
         if ending is not None:
             await asyncio.shield(ending)
@@ -141,7 +143,8 @@ class LeaseKeeper(Periodic):
     def _begin_to_end(self, lease: Lease, reason: str) -> asyncio.Task[None] | None:
         """Each stop is a task of its own: a slow one must not hold up another seat's deadline.
 
-        While it stops, the seat stays and is renewed: nobody else takes it before the work is over.
+        While it stops, the seat is kept and renewed: nobody else takes it before the work has
+        ended.
         """
         seat = self._seats.get(lease)
         if seat is None:
@@ -155,7 +158,7 @@ class LeaseKeeper(Periodic):
         try:
             await stop(lease, reason)
         except Exception:  # a room's code; the other seats and the watch must go on
-            _log.exception("work of a slot did not stop well", slot=lease.slot)
+            _log.exception("work of a slot failed to stop cleanly", slot=lease.slot)
         finally:
             self._seats.pop(lease, None)
 

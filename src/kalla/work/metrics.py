@@ -14,7 +14,7 @@ from kalla.work.state.queues import QueueRecord
 
 
 class Metrics:
-    """What is counted as it happens. Gauges of the moment are read when somebody asks."""
+    """Counters that are updated as things happen. Gauges are read on request."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
@@ -56,7 +56,7 @@ class Metrics:
         registry.register(self.queues)
 
     def watch(self, slots: JobSlots) -> None:
-        """Also tell about the jobs held."""
+        """Adds metrics of the jobs held."""
         self._slots = SlotGauges(slots)
         self.registry.register(self._slots)
 
@@ -102,7 +102,7 @@ class SlotGauges(Collector):
 
 
 class QueueGauges(Collector):
-    """The newest look at the queues. Nothing is told before the first one: absent is not zero."""
+    """The newest state of the queues. No value before the first read: absent is not zero."""
 
     def __init__(self) -> None:
         self._records: Sequence[QueueRecord] = ()

@@ -40,7 +40,7 @@ class Runners:
         self._loop = asyncio.get_running_loop()
 
     def run(self, held: HeldJob) -> None:
-        # The claims' context names the worker: what is logged about the ending should too.
+        # The claims' context names the worker: log lines about the end must name it too.
         self._context = self._context or contextvars.copy_context()
         self._running += 1
         if self._running > len(self._threads) < self._count:

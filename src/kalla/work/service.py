@@ -1,4 +1,4 @@
-"""A service: one thing a process keeps doing in the background, behind one start/stop interface."""
+"""A service: a background task of a process, with one start/stop interface."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Result = TypeVar("Result")
 
 _LONGEST_BACKOFF = 2.0
 _CANCEL_SECONDS = 1.0
-_SETTLED_SECONDS = 60.0  # a service that has worked for so long begins again at once
+_SETTLED_SECONDS = 60.0  # a service that has worked this long restarts at once
 _ASIDE_SECONDS = 600.0
 
 
-# What passes by itself: a server is away, or two transactions met.
+# Temporary errors: a server is unreachable, or two transactions conflict.
 FORESEEN = (*AWAY, *NOT_MIGRATED, *COLLIDED)
 
 
 class Service(ABC):
-    """Starts, works until stopped, and says when it died or what troubles it."""
+    """Starts, works until stopped, and reports its current error."""
 
     name: str
 
     def __init__(self) -> None:
-        self.trouble: str | None = None  # a server is away; the service goes on trying
-        self.death: str | None = None  # the service ended by an error nobody foresaw
+        self.error_message: str | None = None  # a server is unreachable; the service retries
+        self.death: str | None = None  # the service ended by an unexpected error
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -47,11 +47,12 @@ class Service(ABC):
 
     @abstractmethod
     async def work(self) -> None:
-        """Runs until it is cancelled. To return, or to raise anything else, is to die."""
+        """Runs until it is cancelled. Returning, or raising anything else, counts as a crash."""
 
     async def _live(self) -> None:
-        """Work, and begin again after an error that nobody foresaw: what one row, one message or
-        one server causes must not end a service, nor the process with it."""
+        """Works, and restarts after an unexpected error: one row, one message or one server must
+        not end a service, nor the process.
+        """
         backoff = 0.1
         while True:
             began = time.monotonic()
@@ -63,7 +64,7 @@ class Service(ABC):
                 raise
             except Exception as error:
                 self._failed(error)
-            except BaseException as error:  # whatever it is, /health must tell
+            except BaseException as error:  # whatever the error, /health must report it
                 self.death = f"{self.name} died: {type(error).__name__}: {scrub(str(error))}"
                 _log.exception("service died", service=self.name)
                 return
@@ -74,14 +75,15 @@ class Service(ABC):
 
     def _failed(self, error: Exception) -> None:
         sentence = f"{self.name} failed: {type(error).__name__}: {scrub(str(error))}"
-        if self.trouble != sentence:
+        if self.error_message != sentence:
             _log.exception("service failed and tries again", service=self.name)
-        self.trouble = sentence
+        self.error_message = sentence
 
 
 class Periodic(Service):
-    """Does the same small thing again and again. Nothing that goes wrong in it ends it: a server
-    that is away, or a row nobody foresaw, is told, and it tries again."""
+    """Repeats one small task. No error ends it: an unreachable server or an unexpected row is
+    reported, and it tries again.
+    """
 
     def __init__(self, name: str, interval: float) -> None:
         super().__init__()
@@ -91,10 +93,12 @@ class Periodic(Service):
 
     @abstractmethod
     async def tick(self) -> float | None:
-        """Do it once; may return seconds until the next time, if sooner than the interval."""
+        """Runs the task once; may return the seconds until the next time, if less than the
+        interval.
+        """
 
     def hurry(self) -> None:
-        """Do it now instead of at the next interval."""
+        """Runs the task now instead of at the next interval."""
         self._hurry.set()
 
     async def work(self) -> None:
@@ -103,7 +107,7 @@ class Periodic(Service):
             self._hurry.clear()
             try:
                 sooner = await self.tick()
-                # Some jitter, so that many processes do not ask in step.
+                # Some jitter, so that many processes do not poll at the same time.
                 pause = self.interval * random.uniform(0.9, 1.1)  # noqa: S311
                 pause = pause if sooner is None else min(pause, max(sooner, 0.0))
                 self._recovered()
@@ -123,20 +127,21 @@ class Periodic(Service):
             super()._failed(error)
 
     def _away(self, error: BaseException) -> None:
-        sentence = trouble_with_postgres(error)
-        if self.trouble is None:
-            _log.warning("service cannot reach a server", service=self.name, trouble=sentence)
-        self.trouble = sentence
+        sentence = postgres_error_message(error)
+        if self.error_message is None:
+            _log.warning("service cannot reach a server", service=self.name, error=sentence)
+        self.error_message = sentence
 
     def _recovered(self) -> None:
-        if self.trouble is not None:
-            _log.info("service goes on", service=self.name)
-        self.trouble = None
+        if self.error_message is not None:
+            _log.info("service has recovered", service=self.name)
+        self.error_message = None
 
 
 class SetAside:
-    """Rows that a service cannot handle. Each is told, left alone for a while and tried again; it
-    holds up no other."""
+    """Rows that a service cannot handle. Each is reported, skipped for a while and tried again; it
+    does not block others.
+    """
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -148,7 +153,7 @@ class SetAside:
         return set(self._until)
 
     async def attempt(self, row: Hashable, act: Callable[[], Awaitable[Result]]) -> Result | None:
-        """What it gives; None for a row that is set aside now or was before."""
+        """The result; None for a row that is set aside, now or before."""
         if row in self.current():
             return None
         try:
@@ -162,7 +167,7 @@ class SetAside:
 
 
 async def each_step(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """All of them, also when one fails: its error is raised at the end."""
+    """Runs all steps, also when one fails: raises its error at the end."""
     first: Exception | None = None
     for step in steps:
         try:
@@ -197,7 +202,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
     """Cancel, and again until all have ended.
 
     A cancel can be lost: when a connection breaks while psycopg cancels its query, the broken
-    connection is what psycopg raises, and whoever goes on trying after that would do so for ever.
+    connection is what psycopg raises, and a service that retries after it would do so for ever.
     """
     while going := [task for task in tasks if not task.done()]:
         for task in going:
@@ -206,7 +211,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def trouble_with_postgres(error: BaseException) -> str:
+def postgres_error_message(error: BaseException) -> str:
     reason = scrub(str(error)).strip() or type(error).__name__
     if isinstance(error, NOT_MIGRATED):
         return f"the database is not migrated, run `kalla migrate`: {reason}"

@@ -18,7 +18,7 @@ from kalla.work.job_type import JobTypes
 from kalla.work.lease_keeper import LeaseKeeper
 from kalla.work.metrics import Metrics
 from kalla.work.runners import Runners
-from kalla.work.service import Service, ServiceGroup, trouble_with_postgres
+from kalla.work.service import Service, ServiceGroup, postgres_error_message
 from kalla.work.services.alarms import Alarms
 from kalla.work.services.claims import Claims, StrayClaims
 from kalla.work.services.cleaner import Cleaner, Sweep
@@ -34,7 +34,7 @@ from kalla.work.wake.channel import Wake
 
 _log = logs.get(__name__)
 
-_STOP_SECONDS = 3.0  # what a thread gets to notice that its job was taken from it
+_STOP_SECONDS = 3.0  # how long a thread has to notice that its job was lost
 
 
 class Worker:
@@ -105,7 +105,9 @@ class Worker:
         )
 
     async def drain(self) -> None:
-        """No new claims; current work finishes or, at the deadline, is handed back; all stops."""
+        """Stops claiming; current work finishes or, at the deadline, is handed back; then stops
+        all.
+        """
         self._draining = True
         await self._claims.stop()
         await self._until(lambda: not len(self.slots), self._settings.worker.drain_seconds)
@@ -116,19 +118,21 @@ class Worker:
             async with self._database.transaction() as connection:
                 await presence.leave(connection, self.name)
         except AWAY as error:
-            _log.warning("left without a word", trouble=trouble_with_postgres(error))
+            _log.warning("not deregistered", error=postgres_error_message(error))
         await self._wake.stop()
         _log.info("worker stopped")
 
     def problems(self) -> list[str]:
-        """What a restart would cure: a dead service, or a thread that outlives its lost job."""
+        """Problems that a restart would fix: a dead service, or a thread that outlives its lost
+        job.
+        """
         found = self._services.deaths()
         if self.slots.stuck_seconds() > self._settings.worker.stuck_seconds:
-            found.append("a thread has not stopped though its job was cancelled or taken away")
+            found.append("a thread has not stopped although its job was cancelled or lost")
         return found
 
     async def absences(self) -> list[str]:
-        """What keeps this worker from taking work now."""
+        """Reasons why this worker does not accept work now."""
         draining = ["the worker is draining"] if self._draining else []
         return draining + await absences(self._database, self._wake)
 
@@ -163,7 +167,7 @@ class Worker:
                 if held.cut_short:
                     self.slots.drop(held)
         except AWAY as error:
-            _log.warning("jobs not handed back", trouble=trouble_with_postgres(error))
+            _log.warning("jobs not handed back", error=postgres_error_message(error))
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -173,14 +177,14 @@ class Worker:
 
 
 async def absences(database: Database, wake: Wake) -> list[str]:
-    """Which servers are away, a sentence each."""
+    """Unreachable servers, a message each."""
     found = []
     try:
         await database.ping()
     except AWAY as error:
-        found.append(trouble_with_postgres(error))
-    if (trouble := wake.trouble) is not None:
-        found.append(trouble)
+        found.append(postgres_error_message(error))
+    if (error_message := wake.error_message) is not None:
+        found.append(error_message)
     return found
 
 

@@ -127,7 +127,7 @@ async def test_an_alarm_counts_once_though_it_came_before_the_listening(channel:
 
 async def test_there_is_no_trouble_when_all_is_well(channel: Channel) -> None:
     wake = await channel.open()
-    assert wake.trouble is None
+    assert wake.error_message is None
 
 
 async def test_a_server_that_is_away_costs_latency_only(channel: Channel) -> None:
@@ -137,10 +137,10 @@ async def test_a_server_that_is_away_costs_latency_only(channel: Channel) -> Non
     assert await waiting == set()
     await in_trouble(wake)
     secret = urlsplit(channel.url).password
-    assert wake.trouble is not None
+    assert wake.error_message is not None
     assert secret
-    assert secret not in wake.trouble
-    assert str(channel.server.port) in wake.trouble
+    assert secret not in wake.error_message
+    assert str(channel.server.port) in wake.error_message
     async with asyncio.timeout(SOON):
         await wake.nudge({"exec": 1})
         await wake.claimed({"exec": 1})
@@ -168,7 +168,7 @@ async def test_a_channel_opened_while_the_server_is_away_finds_it_later(channel:
     await channel.stop_server()
     async with asyncio.timeout(SOON):
         wake = await channel.open()
-    assert wake.trouble is not None
+    assert wake.error_message is not None
     assert await wake.wait(QUEUES, 0.05) == set()
     await channel.start_server()
     await without_trouble(wake)

@@ -45,7 +45,7 @@ async def test_a_stream_deleted_under_us_is_made_again(
     await scene.insert(1100, "stage")
     await scene.settles_on(1100, "stage")
     await scene.set_right()
-    assert scene.wake.trouble is None
+    assert scene.wake.error_message is None
 
 
 async def test_who_only_tells_makes_a_deleted_stream_again_too(

@@ -49,7 +49,7 @@ async def test_a_stream_that_serves_something_else_is_named_as_trouble(
 ) -> None:
     await stream.add_stream(name="kalla-jobs", subjects=["elsewhere"])
     wake = await nats_channel.open()
-    assert "delete it" in (wake.trouble or "")
+    assert "delete it" in (wake.error_message or "")
     await stream.delete_stream("kalla-jobs")
     await without_trouble(wake)
 

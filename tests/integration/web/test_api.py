@@ -204,7 +204,7 @@ async def test_health_needs_no_token_and_tells_lesser_trouble(site: Site) -> Non
     async with site.client() as client:
         well = (await client.get("/health")).json()
         assert (well["status"], well["troubles"]) == ("ok", [])
-        site.bell.trouble = "NATS does not answer"
+        site.bell.error_message = "NATS does not answer"
         answer = await client.get("/health")
     assert answer.status_code == 200
     assert answer.json()["troubles"] == ["wake-ups: NATS does not answer"]

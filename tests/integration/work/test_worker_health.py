@@ -137,7 +137,7 @@ async def test_a_worker_started_before_the_migration_works_after_it(
     async with site.worker(wake=polling) as worker:
 
         async def troubled() -> bool:
-            return "kalla migrate" in (worker._claims.trouble or "")
+            return "kalla migrate" in (worker._claims.error_message or "")
 
         await eventually(troubled)
         await migrate(site.settings.database)

@@ -129,9 +129,8 @@ async def try_recipe(state: State, asked: AskedTrial) -> dict[str, Any]:
     def attempt() -> dict[str, Any]:
         before = None
         if asked.before is not None:
-            with contextlib.suppress(
-                InvalidInput
-            ):  # it was a recipe before; its source may have been removed
+            # it was a recipe before; its source may have been removed
+            with contextlib.suppress(InvalidInput):
                 before = admitted(asked.before)
         return _trials.attempt(admitted(asked.recipe), before, **means)
 

@@ -225,9 +225,8 @@ def _of_csv(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
 
 def _of_parquet(given: Input, storage: Storage, bounds: Bounds | None) -> Input:
     with opened(storage, bounds) as connection, readable(given.files):
-        connection.execute(
-            "SET parquet_metadata_cache = true"
-        )  # reading each footer once is enough
+        # reading each footer once is enough
+        connection.execute("SET parquet_metadata_cache = true")
         schema = common_schema(connection, given.files)
         left_out = [f"left out: {reason}" for reason in schema.unread.values()]
         notes = (*given.notes, *left_out)

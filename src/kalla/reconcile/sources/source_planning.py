@@ -160,13 +160,11 @@ def columns_to_read(
     known = {column.name: column for column in connector.schema()}
     with native_files.problems_at(f"sources.{side}", "table"):
         demand_names(list(known), connector.table)
-    if wanted is None or not set(wanted) <= set(
-        known
-    ):  # a missing column is reported with all existing ones
+    # a missing column is reported with all existing ones
+    if wanted is None or not set(wanted) <= set(known):
         return None
-    arrow_schema(
-        tuple(known.values()), sorted(set(wanted))
-    )  # reports which of these cannot be read
+    # reports which of these cannot be read
+    arrow_schema(tuple(known.values()), sorted(set(wanted)))
     key = recipe.sources[side].primary_key
     # A key is written with its parts joined: two texts that hold the joint could look like others.
     texts = [name for name in key if known[name].arrow in (None, pa.string())]

@@ -69,7 +69,7 @@ class Carrier:
         self._not_before: dict[int, float] = {}
         self._waiting_since: dict[int, float] = {}
         self._table: Table | None = None  # None: to be looked at again
-        self._trouble: str | None = ""  # what was told last; "": nothing yet
+        self._error_message: str | None = ""  # what was told last; "": nothing yet
         share = record.options.rows_per_second
         per_member = share / max(record.replicas, 1) if share and seat.lease else share
         self._rate = plan.RateLimit(per_member, time.monotonic())
@@ -200,8 +200,8 @@ class Carrier:
         if ranges:
             worked |= await self._deliver(deliveries, ranges, highs)
         worked |= await self._replaying.step(deliveries.child, deliveries.deadline)
-        if member.trouble:
-            raise Unavailable(member.trouble)
+        if member.error_message:
+            raise Unavailable(member.error_message)
         if not worked:
             flush = self.record.options.flush_seconds if self._waiting_since else 0
             await self._pause(flush or self._settings.idle_seconds)
@@ -338,20 +338,22 @@ class Carrier:
         async with self._database.transaction() as connection:
             await store.add_event(connection, self.record.pipeline, event, detail)
 
-    async def _tell(self, trouble: str | None, retry_seconds: float = 0) -> None:
+    async def _tell(self, error_message: str | None, retry_seconds: float = 0) -> None:
         """Show what keeps the pipeline from delivering, and when it is tried again."""
         if self.poisoned:
             return
         with contextlib.suppress(*AWAY):
-            if trouble != self._trouble:
-                if trouble:
-                    _log.warning("delivery waits", pipeline=self.record.pipeline, trouble=trouble)
+            if error_message != self._error_message:
+                if error_message:
+                    _log.warning(
+                        "delivery waits", pipeline=self.record.pipeline, error=error_message
+                    )
                 async with self._database.transaction() as connection:
                     await store.set_trouble(
-                        connection, self.record.pipeline, trouble, retry_seconds
+                        connection, self.record.pipeline, error_message, retry_seconds
                     )
-                self._trouble = trouble
-            elif trouble:
+                self._error_message = error_message
+            elif error_message:
                 async with self._database.transaction() as connection:
                     await store.set_retry(connection, self.record.pipeline, retry_seconds)
 

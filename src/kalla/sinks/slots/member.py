@@ -64,7 +64,7 @@ class GroupMember(threading.Thread):
         self._positions: dict[int, int] = {}  # to be committed to the group
         self._stopping = threading.Event()
         self._moved = 0.0  # when the log last grew
-        self.trouble: str | None = None
+        self.error_message: str | None = None
         self._consumer = open_consumer(
             {
                 **settings,
@@ -129,7 +129,7 @@ class GroupMember(threading.Thread):
                 message = self._consumer.poll(pause / 2)
                 error = message.error() if message is not None else None
                 if error is not None:
-                    self.trouble = f"Kafka: {error.str()}"
+                    self.error_message = f"Kafka: {error.str()}"
                     if error.fatal():
                         break
                 now = time.monotonic()
@@ -142,8 +142,8 @@ class GroupMember(threading.Thread):
             # Its answer to the group is sent while it polls.
             self._consumer.poll(0.2)
         except KafkaException as error:
-            self.trouble = f"Kafka: {error.args[0].str()}"
-            _log.warning("group member ended", trouble=self.trouble)
+            self.error_message = f"Kafka: {error.args[0].str()}"
+            _log.warning("group member ended", error=self.error_message)
         finally:
             self._consumer.close()
             with self._lock:
@@ -157,7 +157,7 @@ class GroupMember(threading.Thread):
         consumer.pause(partitions)
         with self._lock:
             self._assigned |= {each.partition for each in partitions}
-        self.trouble = None
+        self.error_message = None
         self._changed()
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -193,11 +193,11 @@ class GroupMember(threading.Thread):
                     TopicPartition(self._topic, partition), timeout=_ASK_SECONDS
                 )
             except KafkaException as error:
-                self.trouble = f"Kafka: {error.args[0].str()}"
+                self.error_message = f"Kafka: {error.args[0].str()}"
                 return
             with self._lock:
                 self._ends[partition] = LogEnds(low, high)
-        self.trouble = None
+        self.error_message = None
         if self.ends() != before:
             self._moved = time.monotonic()
             self._changed()

@@ -1,4 +1,4 @@
-"""Hears that some running job was cancelled, and has the heartbeats find out at once which."""
+"""Waits for cancel alarms, and makes the heartbeats check at once which job was cancelled."""
 
 from __future__ import annotations
 

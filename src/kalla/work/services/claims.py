@@ -1,4 +1,4 @@
-"""Claims waiting jobs as slots come free, woken by the channel or by its own look."""
+"""Claims waiting jobs as slots become free, on a wake-up or by polling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kalla.database import AWAY, COLLIDED, NOT_MIGRATED, Connection, Database
 from kalla.work.handler import Context
 from kalla.work.job import Job
 from kalla.work.job_slots import HeldJob, JobSlots
-from kalla.work.service import Periodic, Service, trouble_with_postgres
+from kalla.work.service import Periodic, Service, postgres_error_message
 from kalla.work.state import jobs as job_store
 from kalla.work.wake.channel import Wake
 
@@ -61,18 +61,18 @@ class Claims(Service):
                 async with self._claiming:
                     claimed = await self._claim_all(nudged)
             except (*AWAY, *NOT_MIGRATED, *COLLIDED) as error:
-                if self.trouble is None:
-                    _log.warning("cannot claim", trouble=trouble_with_postgres(error))
-                self.trouble = trouble_with_postgres(error)
+                if self.error_message is None:
+                    _log.warning("cannot claim", error=postgres_error_message(error))
+                self.error_message = postgres_error_message(error)
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, 2.0)
                 continue
-            self.trouble, backoff, nudged = None, 0.1, set()
+            self.error_message, backoff, nudged = None, 0.1, set()
             if not claimed:
                 nudged = await self._wake.wait(self._queues, self._poll_seconds)
 
     async def _claim_all(self, nudged: Collection[str]) -> int:
-        """One look at every queue: first where a job was announced, then each in its turn."""
+        """Polls every queue: first those with an announced job, then the others in turn."""
         self._queues.append(self._queues.pop(0))
         claimed: Counter[str] = Counter()
         for queue in sorted(self._queues, key=lambda queue: queue not in nudged):
@@ -90,11 +90,12 @@ class Claims(Service):
         return claimed.total()
 
     async def hand_back_strays(self) -> None:
-        """A claim whose commit was answered into a broken connection is ours and unknown to us.
+        """A claim whose commit was confirmed on a broken connection belongs to this worker without
+        its knowledge.
 
-        Without this it would wait for the reaper, and be charged an attempt that nobody made.
+        Without this it would wait for the reaper, and count an attempt that did not happen.
         """
-        # Under the lock a claim is either in hand, or nobody of this process knows of it.
+        # Under the lock a claim is either held, or unknown to this process.
         async with self._claiming:
             held = self._slots.known()
             returned, woken = await self._database.retrying(
@@ -116,7 +117,7 @@ class Claims(Service):
 
 
 class StrayClaims(Periodic):
-    """Looks for claims whose answer was lost, well before the reaper would take them for silent."""
+    """Searches for claims whose confirmation was lost, well before the reaper would take them."""
 
     def __init__(self, claims: Claims, interval: float) -> None:
         super().__init__("stray claims", interval)

@@ -1,4 +1,4 @@
-"""Removes what has been kept long enough."""
+"""Removes rows after their retention time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sweep = Callable[[Connection, Retention], Awaitable[None]]
 
 
 class Cleaner(Periodic):
-    """In small transactions, so that nobody waits for it. `sweeps` are those of other rooms."""
+    """Works in small transactions, so that nobody waits for it. `sweeps` belong to other rooms."""
 
     def __init__(
         self, database: Database, retention: Retention, sweeps: Sequence[Sweep] = ()

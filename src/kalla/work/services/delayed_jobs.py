@@ -1,4 +1,4 @@
-"""Lets delayed jobs wait once they come due, and wakes somebody for them."""
+"""Moves delayed jobs to waiting when they are due, and wakes a worker for them."""
 
 from __future__ import annotations
 

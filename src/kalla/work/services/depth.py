@@ -1,6 +1,6 @@
 """Keeps the wake channel's depth equal to the waiting jobs, which is what KEDA scales on.
 
-Also the cure for wake-ups that were lost: a job nobody was woken for gets its message here.
+It also repairs lost wake-ups: a waiting job without a message gets one here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Depth(Periodic):
 def trusted(first: Look, second: Look) -> dict[str, int]:
     """The waiting jobs of each queue whose figures stood still, or were far off both times.
 
-    Between a commit and its message the two differ for a moment; that is not ours to mend.
+    Between a commit and its message the two differ for a moment; this needs no repair.
     """
     return {
         queue: waiting
@@ -64,7 +64,7 @@ def _far(waiting: int, depth: int) -> bool:
 
 
 async def _alone(connection: Connection) -> bool:
-    """One process at a time: two would both add what is missing."""
+    """One process at a time: two would both add the missing messages."""
     cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s) AS got", [_LOCK])
     row = await cursor.fetchone()
     return row is not None and bool(row["got"])

@@ -1,4 +1,4 @@
-"""Keeps the claims alive, carries progress, and learns which were lost or cancelled."""
+"""Keeps the claims alive, stores progress, and detects lost and cancelled jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Heartbeats(Periodic):
     async def _keep(
         self, ours: list[HeldJob], progress: list[dict[str, object] | None]
     ) -> set[int]:
-        """All in one statement; where one of them breaks that, each by itself."""
+        """Renews all in one statement; if one of them breaks it, each separately."""
         if not ours:
             return set()
         try:
@@ -72,7 +72,7 @@ class Heartbeats(Periodic):
         return lost
 
     async def _keep_one(self, held: HeldJob, facts: dict[str, object] | None) -> set[int]:
-        for told in (facts, None):  # a job whose progress cannot be kept is kept without it
+        for told in (facts, None):  # a job whose progress cannot be stored is renewed without it
             try:
                 async with self._database.transaction() as connection:
                     return await job_store.heartbeat(connection, [held.job], [told])

@@ -1,4 +1,4 @@
-"""Finds jobs whose worker fell silent or that overran, and runs past their total timeout."""
+"""Finds jobs with a silent worker or an exceeded timeout, and runs past their total timeout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BATCH = 500
 
 
 class Reaper(Periodic):
-    """Runs in every worker and in the API; whoever comes first does it, the others find nothing.
+    """Runs in every worker and in the API; the first one does the work, the others find nothing.
 
-    A heartbeat may be old though its worker lives: Postgres was away, every process was frozen,
-    or the database's clock stepped ahead. A reaper that was itself silent for longer than
+    A heartbeat may be old although its worker lives: Postgres was unreachable, every process was
+    frozen, or the database's clock jumped ahead. A reaper that was itself silent for longer than
     `tolerance_seconds`, or saw the database's clock move by more, first gives the workers
-    `grace_seconds` to be heard; so does a new one, which cannot know.
+    `grace_seconds` to send a heartbeat; so does a new reaper.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Reaper(Periodic):
         self._clock = clock
         self._is_new = True
         self._heard = 0.0  # when Postgres last answered, by our own clock
-        self._database_time = 0.0  # and what the database's clock was to show at that moment
+        self._database_time = 0.0  # and the expected time of the database's clock then
         self._patient_until = 0.0
-        self._frozen = False  # found out while judging: the rest waits for the next look
+        self._frozen = False  # noticed during the check: the rest waits for the next one
         self._aside = SetAside("reaper")
 
     async def tick(self) -> None:
@@ -73,12 +73,12 @@ class Reaper(Periodic):
         return now >= self._patient_until
 
     def _noted(self, now: float) -> None:
-        """Postgres has answered until now: judging may take longer than the interval."""
+        """Records that Postgres answered until now: a check may exceed the interval."""
         self._database_time += now - self._heard
         self._heard = now
 
     def _was_frozen(self) -> bool:
-        """Whether this process stood still since Postgres last answered it: look anew, then."""
+        """Whether this process was paused since Postgres last answered: then check again."""
         return self._clock() - self._heard > self._tolerance_seconds
 
     async def _judge(self) -> None:
@@ -108,7 +108,7 @@ class Reaper(Periodic):
             for row in reclaimed:
                 _log.warning("job reclaimed", **_facts(row))
             self._metrics.reclaimed.inc(len(reclaimed))
-            # Trap 6: a reclaimed job waits for somebody who does not know it yet.
+            # Trap 6: a reclaimed job waits for a worker that was not woken for it.
             await self._wake.nudge(job_store.waiting_in(reclaimed))
             if len(reclaimed) < _BATCH:
                 return

@@ -1,4 +1,4 @@
-"""Brings what ended in the threads into Postgres: completions and failures, but nothing lost."""
+"""Writes the outcomes of threads to Postgres: completions and failures, not those of lost jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kalla.work.job_slots import HeldJob, JobSlots
 from kalla.work.job_type import JobTypes
 from kalla.work.metrics import Metrics
 from kalla.work.runners import Ended
-from kalla.work.service import Service, end, trouble_with_postgres
+from kalla.work.service import Service, end, postgres_error_message
 from kalla.work.state import jobs as job_store
 from kalla.work.state.job_insertion import Woken
 from kalla.work.wake.channel import Wake
@@ -41,7 +41,8 @@ _MOST_IN_ONE = 1000
 class Settling(Service):
     """Outcomes with nothing to settle share a transaction; every other has one of its own.
 
-    While Postgres is away outcomes wait here: the fence decides later whether they still count.
+    While Postgres is unreachable outcomes wait here: the fence decides later whether they are
+    valid.
     """
 
     name = "settling"
@@ -103,7 +104,8 @@ class Settling(Service):
 
         try:
             kept, woken = await self._insisting(act)
-        except Exception:  # one of them has a result Postgres cannot keep: each for itself
+        except Exception:
+            # one of them has a result that Postgres cannot store: settle each separately
             for held, outcome in batch:
                 await self._complete(held, outcome)
             return
@@ -125,11 +127,11 @@ class Settling(Service):
             woken = await self._insisting(act)
         except Lost:
             if await self._had_completed(held):
-                # The commit's answer was lost, and with it what it woke: somebody will look anyway.
+                # The commit's answer was lost, and its wake-ups with it: workers poll anyway.
                 self._completed(held, outcome)
             else:
                 self._lost(held)
-        except Exception as error:  # settle is a room's code: what it raises is the job's failure
+        except Exception as error:  # settle is a handler's code: its error is the job's failure
             await self._fail(held, error)
             return
         else:
@@ -160,9 +162,9 @@ class Settling(Service):
             status, woken = await self._insisting(act)
         except Lost:
             self._lost(held)
-        except Exception:  # not even its failure can be kept: the reaper takes it, and counts one
-            _log.exception("a job cannot be settled and is let go", **_names(held))
-            self._slots.let_go(held)
+        except Exception:  # not even its failure can be stored: the reaper takes it, and counts one
+            _log.exception("a job cannot be settled and is abandoned", **_names(held))
+            self._slots.abandon(held)
         else:
             if status == "put off":
                 self._metrics.put_off.labels(job.type).inc()
@@ -176,7 +178,7 @@ class Settling(Service):
         self._slots.drop(held)
 
     async def _confirm_stopped(self, held: HeldJob) -> None:
-        """A cancel is confirmed when the thread is gone; a claim that was lost needs no word."""
+        """A cancel is confirmed when the thread has ended; a lost claim needs no confirmation."""
         self._slots.drop(held)
         woken = await self._insisting(lambda connection: job_store.stopped(connection, held.job))
         await self._wake.nudge(woken)
@@ -187,7 +189,7 @@ class Settling(Service):
         )
 
     async def _insisting(self, act: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Try until Postgres answers, whatever the answer is."""
+        """Retries until Postgres answers, with success or an error."""
         backoff = 0.1
         while True:
             try:
@@ -195,13 +197,13 @@ class Settling(Service):
             except TOO_LARGE:
                 raise  # no later try will fit either
             except AWAY as error:
-                if self.trouble is None:
-                    _log.warning("outcomes wait", trouble=trouble_with_postgres(error))
-                self.trouble = trouble_with_postgres(error)
+                if self.error_message is None:
+                    _log.warning("outcomes wait", error=postgres_error_message(error))
+                self.error_message = postgres_error_message(error)
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, 2.0)
             else:
-                self.trouble = None
+                self.error_message = None
                 return result
 
     def _completed(self, held: HeldJob, outcome: Outcome) -> None:
@@ -227,13 +229,13 @@ class Settling(Service):
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.trouble = f"settling failed: {type(error).__name__}: {scrub(str(error))}"
+            self.error_message = f"settling failed: {type(error).__name__}: {scrub(str(error))}"
             _log.error("the settling of one job failed", exc_info=error)
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether the same again would fail in the same way. Settings may be others on the next worker,
-    and what is not there now may be later.
+    """Whether a retry would fail in the same way. The next worker may have other settings, and a
+    missing thing may exist later.
     """
     if isinstance(error, InvalidSettings):
         return False

@@ -1,1 +1,1 @@
-"""What Postgres knows of work: jobs, runs, leases, queues, workers."""
+"""The state of work in Postgres: jobs, runs, leases, queues, workers."""

@@ -1,4 +1,4 @@
-"""The one way into the jobs table, for jobs and runs alike."""
+"""Inserts into the jobs table, for jobs and runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def insert_rows(
     run_id: int | None = None,
     opened_by: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Insert rows that passed `JobTypes.rows`, and say for each what became of it."""
+    """Inserts rows that passed `JobTypes.rows`; returns the result of each."""
     cursor = await connection.execute(
         sql.insert, {"jobs": json.dumps(rows), "run_id": run_id, "opened_by": opened_by}
     )

@@ -20,7 +20,7 @@ from kalla.work.state.job_insertion import Woken, insert_rows
 
 sql = load("kalla.work.state", "jobs.sql")
 
-LONGEST_PAUSE = 30.0  # seconds, before what was away is asked for again
+LONGEST_PAUSE = 30.0  # seconds before an unreachable server is tried again
 
 _LONGEST_ERROR = 8_000
 
@@ -45,12 +45,12 @@ async def insert(connection: Connection, job_types: JobTypes, jobs: Sequence[New
     found: dict[int, dict[str, Any]] = {}
     while rows:
         for row in await insert_rows(connection, rows):
-            # No id: the waiting twin was committed after our snapshot. Look again.
+            # No id: the waiting duplicate was committed after our snapshot. Read again.
             if row["job_id"] is not None:
                 found[row["position"]] = row
         rows = [row for row in rows if row["position"] not in found]
     ordered = [found[position] for position in range(len(jobs))]
-    # A repeated job wakes too: it was locked meanwhile, so who was woken for it did not see it.
+    # A repeated job wakes too: it was locked meanwhile, so the worker woken for it did not see it.
     due = {row["job_id"]: row["queue"] for row in ordered if row["due"]}
     return Inserted(
         tuple(row["job_id"] for row in ordered),
@@ -74,7 +74,7 @@ async def claim(
 async def heartbeat(
     connection: Connection, jobs: Sequence[Job], progress: Sequence[dict[str, Any] | None]
 ) -> set[int]:
-    """Keep these claims alive; returns the ids of those that are no longer ours."""
+    """Renews these claims; returns the ids of those that were lost."""
     claims = _claims(jobs)
     reports = [None if facts is None else Jsonb(facts) for facts in progress]
     await connection.execute(sql.heartbeat, claims | {"progress": reports})
@@ -83,7 +83,9 @@ async def heartbeat(
 
 
 async def complete_plain(connection: Connection, ended: Sequence[tuple[Job, Outcome]]) -> set[int]:
-    """Complete jobs with nothing to settle, many in one statement; returns the ids still ours."""
+    """Complete jobs with nothing to settle, many in one statement; returns the ids that were still
+    held.
+    """
     results = [
         None if outcome.result is None else Jsonb(dict(outcome.result)) for _, outcome in ended
     ]
@@ -111,7 +113,7 @@ async def complete(
 
 
 async def next_of_keys(connection: Connection, keys: Sequence[str | None]) -> Woken:
-    """The jobs that can be claimed now that these running keys came free."""
+    """The jobs that can be claimed after these running keys were released."""
     freed = sorted({key for key in keys if key is not None})
     if not freed:
         return Woken()
@@ -121,7 +123,7 @@ async def next_of_keys(connection: Connection, keys: Sequence[str | None]) -> Wo
 
 
 async def completed_already(connection: Connection, job: Job) -> bool:
-    """Whether this very claim completed: asked when the commit's answer was lost on the way."""
+    """Whether this claim completed: for commits whose answer was lost."""
     cursor = await connection.execute(sql.standing, {"job_id": job.job_id, "fence": job.fence})
     row = await cursor.fetchone()
     return row is not None and row["status"] == "completed"
@@ -155,10 +157,10 @@ async def put_off(
     *,
     broke_off: bool = False,
 ) -> Woken | None:
-    """What the job needs is away: let it wait without counting a failure.
+    """A server that the job needs is unreachable: lets it wait without counting a failure.
 
-    None if that has lasted `patience` seconds, if it was back and broke off once more, or if the
-    claim is no longer ours: `fail` tells.
+    None if this has lasted `patience` seconds, if the server failed again after it was back, or if
+    the claim was lost: then call `fail`.
     """
     if job.run_id is not None:
         await runs.lock(connection, job.run_id)  # first of all: `fail` may follow
@@ -173,7 +175,7 @@ async def put_off(
 
 
 async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
-    """Give claims up without counting a failure. Those no longer ours are left alone."""
+    """Releases claims without counting a failure. Skips lost ones."""
     cursor = await connection.execute(sql.hand_back, _claims(jobs))
     return waiting_in(await cursor.fetchall())
 
@@ -181,7 +183,7 @@ async def hand_back(connection: Connection, jobs: Sequence[Job]) -> Woken:
 async def hand_back_strays(
     connection: Connection, worker: str, held: Sequence[Job]
 ) -> tuple[list[int], Woken]:
-    """Give up the claims of this worker that it does not hold; nobody would run or keep them."""
+    """Releases claims of this worker that it does not hold: nobody would run or renew them."""
     cursor = await connection.execute(sql.strays, _claims(held) | {"worker": worker})
     strays = await cursor.fetchall()
     if not strays:
@@ -280,7 +282,7 @@ async def stopped(connection: Connection, job: Job) -> Woken:
 
 
 async def stopped_with_worker(connection: Connection) -> None:
-    """Confirm cancels of jobs whose worker is gone."""
+    """Confirms cancels of jobs whose worker has ended."""
     await connection.execute(sql.stopped_with_worker)
 
 
@@ -335,7 +337,7 @@ def _ended(job: Job, error: str, traceback: str) -> dict[str, Any]:
 
 
 def _storable(text: str) -> str:
-    """What Postgres cannot keep, NUL and halves of characters, is replaced."""
+    """Replaces NUL and half surrogate pairs, which Postgres cannot store."""
     return text.replace("\0", "�").encode("utf-8", "replace").decode()
 
 

@@ -75,7 +75,7 @@ async def renew(
 
 
 async def release(connection: Connection, holder: str, lease: Lease) -> bool:
-    """Give a slot up; False if it was not ours any more, and then nothing changes."""
+    """Releases a slot; False if it was lost before, and then nothing changes."""
     cursor = await connection.execute(sql.release, _named(lease, holder))
     return await cursor.fetchone() is not None
 

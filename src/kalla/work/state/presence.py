@@ -1,4 +1,4 @@
-"""Which workers there are, for people to see."""
+"""The registered workers, for people to see."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a worker says of itself with every heartbeat."""
+    """What a worker reports with every heartbeat."""
 
     worker: str
     host: str

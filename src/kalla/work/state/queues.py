@@ -27,7 +27,7 @@ class QueueRecord:
 
 
 async def depths(connection: Connection, known: Iterable[str] = ()) -> list[QueueRecord]:
-    """Every queue that has something in it or is `known`, by name."""
+    """Every queue that has jobs or is `known`, by name."""
     found = {
         row["queue"]: QueueRecord(**row)
         for row in await (await connection.execute(sql.depths)).fetchall()

@@ -1,4 +1,4 @@
-"""Runs: jobs that stand and fall together, and the gates that open when all before them arrived."""
+"""Runs: jobs that succeed or fail together, and gates that open when all before them arrived."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ async def create(
     for gate, opened in gates.items():
         opens = Jsonb([job.as_json() for job in opened])
         await connection.execute(sql.create_gate, {"run_id": run_id, "gate": gate, "opens": opens})
-    # Trap 4: what a gate is to insert is expected at the next gate from the beginning.
+    # Trap 4: jobs that a gate will insert are expected at the next gate from the beginning.
     await _expect(connection, run_id, [job.gate for job in opening])
     return run_id, await _add(connection, job_types, run_id, jobs)
 
 
 async def lock(connection: Connection, run_id: int) -> None:
-    """First of all in every transaction about a run: its changes happen one after another."""
+    """The first statement of every transaction about a run: serializes its changes."""
     await connection.execute(sql.lock, {"run_id": run_id})
 
 
@@ -108,7 +108,7 @@ async def end_late(connection: Connection, run_id: int) -> bool:
 
 
 async def revive(connection: Connection, run_id: int, total_timeout_seconds: float) -> Woken:
-    """Retry by hand: what completed stays counted, the failed and cancelled jobs wait again."""
+    """Manual retry: completed jobs stay counted, failed and cancelled jobs wait again."""
     _check_timeout(total_timeout_seconds)
     await lock(connection, run_id)
     cursor = await connection.execute(
@@ -117,9 +117,9 @@ async def revive(connection: Connection, run_id: int, total_timeout_seconds: flo
     if await cursor.fetchone() is None:
         try:
             status = (await get(connection, run_id)).status
-        except NotFound:  # rooms remember runs for longer than jobs live
+        except NotFound:  # other tables keep runs for longer than their jobs
             raise Conflict(
-                f"run {run_id} has no jobs any more, if it ever had any here: they are removed "
+                f"run {run_id} has no jobs any more: they are removed "
                 "retention.finished_seconds after its end; submit it again"
             ) from None
         raise Conflict(f"run {run_id} is {status}: nothing to retry")
@@ -134,13 +134,11 @@ def after_run(run_id: int) -> str:
 
 
 async def _cancel_after(connection: Connection, run_id: int) -> None:
-    """What was to happen because the run had ended must not: it goes on."""
+    """Cancels the jobs planned for after the run's end, because the run continues."""
     cursor = await connection.execute(sql.jobs_after, {"dedupe_key": after_run(run_id)})
     rows = await cursor.fetchall()
     if any(row["status"] == "claimed" for row in rows):
-        raise Conflict(
-            f"what run {run_id} has left is being removed at this moment: submit it again"
-        )
+        raise Conflict(f"what run {run_id} has left is being removed right now: submit it again")
     await connection.execute(sql.cancel_after, {"job_ids": [row["job_id"] for row in rows]})
 
 
@@ -185,7 +183,7 @@ async def _expect(connection: Connection, run_id: int | None, gates: Sequence[st
 
 
 def _check_gates(jobs: Sequence[NewJob], gates: Mapping[str, Sequence[NewJob]]) -> None:
-    """Every gate must be able to open, or the run would complete without what is behind it."""
+    """Every gate must be able to open, or the run would complete without the jobs behind it."""
     opening = [job for opened in gates.values() for job in opened]
     counted = {job.gate for job in [*jobs, *opening] if job.gate}
     if missing := counted - gates.keys():

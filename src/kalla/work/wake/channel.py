@@ -1,4 +1,6 @@
-"""The wake channel's interface. A wake-up may be lost, late or doubled: Postgres is the truth."""
+"""The wake channel's interface. A wake-up may be lost, late or duplicated: Postgres is
+authoritative.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ class Wake(Protocol):
     """One small interface, two channels behind it: NATS JetStream and Postgres LISTEN/NOTIFY.
 
     No method raises because the channel's server is away: a wake-up that cannot be sent is only
-    late, since workers look by themselves too. `trouble` says what is wrong meanwhile.
+    late, because workers also poll. `error_message` is the current error.
     """
 
     async def start(self) -> None:
@@ -19,7 +21,9 @@ class Wake(Protocol):
     async def stop(self) -> None: ...
 
     async def nudge(self, waiting: Mapping[str, int]) -> None:
-        """So many jobs began to wait in these queues; called after the commit that made them."""
+        """Announces this many new waiting jobs in these queues; called after the commit that made
+        them.
+        """
 
     async def wait(self, queues: Sequence[str], timeout: float) -> set[str]:
         """The queues that were nudged, as soon as there is one; empty after `timeout` seconds.
@@ -28,20 +32,20 @@ class Wake(Protocol):
         """
 
     async def claimed(self, claims: Mapping[str, int]) -> None:
-        """So many jobs of these queues were claimed: their wake-ups need reach nobody any more."""
+        """This many jobs of these queues were claimed: their wake-ups are no longer needed."""
 
     async def alarm(self) -> None:
-        """Tell every worker, now: some running job was cancelled."""
+        """Notifies every worker at once that a running job was cancelled."""
 
     async def alarmed(self) -> None:
         """Return when an alarm came since the last call."""
 
     async def depth(self) -> Mapping[str, int]:
-        """How many messages it holds for each queue; empty if it keeps none, or is away."""
+        """How many messages it holds for each queue; empty if it stores none, or is unreachable."""
 
     async def settle(self, waiting: Mapping[str, int]) -> None:
-        """Bring the channel's own depth, if it has one, to these figures. One process at a time."""
+        """Corrects the channel's depth, if it has one, to these figures. One process at a time."""
 
     @property
-    def trouble(self) -> str | None:
-        """Why wake-ups do not work at the moment, in a sentence; None when they do."""
+    def error_message(self) -> str | None:
+        """Why wake-ups do not work at the moment, as a message; None when they do."""

@@ -1,7 +1,7 @@
-"""Wake-ups by NATS JetStream: each message is a token for one waiting job, and says no more.
+"""Wake-ups by NATS JetStream: each message is a token for one waiting job, without content.
 
-A token may be lost or doubled without harm. `claimed` and `settle` keep their number right, because
-KEDA scales on it.
+A token may be lost or duplicated without harm. `claimed` and `settle` keep their number right,
+because KEDA scales on it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from kalla.work.wake.stream import STREAM, TokenStream, consumer, subject
 
 ALARM = "kalla.alarm"
 
-_PULL_SECONDS = 4  # a worker asks for a token so long, then asks anew: the request may be lost
+_PULL_SECONDS = (
+    4  # how long a worker waits for a token before it asks again: the request may be lost
+)
 _REDEEM_SECONDS = 0.05  # tokens of claimed jobs are taken out in batches
 _REST_SECONDS = 0.25
 _LONGEST_REST_SECONDS = 1.0
-_CHANCE = 8  # wake-ups in vain, one after another, that are nothing unusual
+_CHANCE = 8  # consecutive useless wake-ups that are normal
 
 _log = logs.get(__name__)
 
@@ -65,27 +67,27 @@ class NatsWake:
         self._stopping = True
         if self._redeemer is not None:
             await end(self._redeemer)
-        self._waiters.clear()  # from here on every token that still comes is given back
+        self._waiters.clear()  # from here on every further token is returned
         with suppress(*AWAY):
             async with asyncio.timeout(PATIENCE):
                 await self._withdraw(self._connection.ready())
         await self._connection.close()
 
     @property
-    def trouble(self) -> str | None:
-        return self._connection.trouble or self._refusal
+    def error_message(self) -> str | None:
+        return self._connection.error_message or self._refusal
 
     async def nudge(self, waiting: Mapping[str, int]) -> None:
         with self._guarded():
             for queue, count in waiting.items():
-                if count > 0:  # what was in vain may not be any more
+                if count > 0:  # earlier useless wake-ups do not count any more
                     self._rests.pop(queue, None)
                     self._held.discard(queue)
                 await self._stream.put(queue, count)
             self._stir()
 
     async def wait(self, queues: Sequence[str], timeout: float) -> set[str]:
-        await self._lay_down_unused()
+        await self._return_unused()
         deadline = time.monotonic() + timeout
         waiter = _Waiter(frozenset(queues))
         self._waiters.append(waiter)
@@ -147,7 +149,7 @@ class NatsWake:
                 info = found[queue]
                 pending = info.num_pending or 0
                 kept = min(pending, count)
-                # The oldest go first: tokens in dead hands, which nobody counts as waiting.
+                # The oldest first: tokens held by dead workers, which do not count as waiting.
                 if pending > kept or info.num_ack_pending:
                     await self._stream.purge(queue, keep=kept)
                 await self._stream.put(queue, count - kept)
@@ -155,7 +157,7 @@ class NatsWake:
     # The line
 
     async def _prepare(self, client: Client) -> None:
-        """What a new connection needs; also run when the server came back without its store."""
+        """Prepares a new connection; also when the server came back without its store."""
         self._pulls.clear()
         self._rests.clear()
         self._inbox = client.new_inbox()
@@ -169,7 +171,7 @@ class NatsWake:
         self._stir()
 
     async def _withdraw(self, client: Client) -> None:
-        """End our pulls, and give back every token that came before their end."""
+        """Ends the pulls, and returns every token that arrived before their end."""
         await self._redeem_all()
         if self._tokens is not None:
             # drain alone would lose some: its ping overtakes the word that ends the subscription.
@@ -221,9 +223,9 @@ class NatsWake:
                 waiter.nudged.add(queue)
                 break
         else:
-            # We became busy after we had asked for it: somebody else may be idle.
+            # This worker became busy after its request: another may be idle.
             await self._give_back(queue)
-        # At once: what happens to the job now is not the token's business.
+        # At once: the token does not depend on what happens to the job.
         with suppress(*AWAY):
             await token.ack()
 
@@ -232,12 +234,12 @@ class NatsWake:
             with suppress(*AWAY):
                 await self._connection.client.publish(subject(queue))
 
-    async def _lay_down_unused(self) -> None:
-        """Deal with tokens that led to no claim.
+    async def _return_unused(self) -> None:
+        """Handles tokens that led to no claim.
 
-        A few are chance: another worker was faster, and took more than one job. A long row of them
-        means that nobody can claim these jobs now (their queue is paused, say): then the tokens go
-        back, for they stand for jobs that wait, and we rest from them, longer each time.
+        A few are normal: another worker was faster, and took more than one job. Many in a row mean
+        that nobody can claim these jobs now (for example, their queue is paused): then the tokens
+        are returned, because their jobs still wait, and this worker pauses, longer each time.
         """
         for queue in self._held:
             self._fruitless[queue] += 1
@@ -276,7 +278,7 @@ class NatsWake:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """A server that is away or says no costs the wake-up, never the caller."""
+        """An unreachable or refusing server loses the wake-up, but never fails the caller."""
         try:
             yield
         except TimeoutError as error:

@@ -1,6 +1,7 @@
-"""A connection to NATS that is made again whenever it is lost.
+"""A connection to NATS that reconnects whenever it is lost.
 
-nats-py could reconnect by itself, but then it sends what was said meanwhile: wake-ups long stale.
+nats-py could reconnect by itself, but then it sends messages that were queued meanwhile: stale
+wake-ups.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kalla.redaction import scrub
 from kalla.work.service import end
 
 AWAY = (nats.errors.Error, OSError, TimeoutError, Unavailable)
-PATIENCE = 1  # seconds a caller waits for an answer at the most
+PATIENCE = 1  # at most this many seconds a caller waits for an answer
 
 _RETRY_SECONDS = 0.25
 _PING_SECONDS = 2  # two without an answer, and the line is cut
@@ -36,7 +37,7 @@ class NatsConnection:
         self._tried = asyncio.Event()
         self._ended = asyncio.Event()
         self.client: Client | None = None
-        self.trouble: str | None = f"NATS at {self._address} has not answered yet"
+        self.error_message: str | None = f"NATS at {self._address} has not answered yet"
         self.lost_before = False
 
     async def open(self) -> None:
@@ -52,11 +53,11 @@ class NatsConnection:
 
     def ready(self) -> Client:
         if self.client is None:
-            raise Unavailable(self.trouble or "NATS is away")
+            raise Unavailable(self.error_message or "NATS is unreachable")
         return self.client
 
     def drop(self, error: BaseException) -> None:
-        """Somebody found the line dead before the ping did."""
+        """Closes a connection that a caller found dead before the ping did."""
         self._lose(error)
         self._ended.set()
 
@@ -109,25 +110,25 @@ class NatsConnection:
 
     def _find(self, client: Client) -> None:
         self.client = client
-        self.trouble = None
+        self.error_message = None
         self._tried.set()
         _log.info("NATS answers", address=self._address)
 
     def _lose(self, error: BaseException | None) -> None:
         if self.client is not None or not self._tried.is_set():
-            _log.warning("NATS is away", address=self._address, reason=self.describe(error))
+            _log.warning("NATS is unreachable", address=self._address, reason=self.describe(error))
         self.client = None
         self.lost_before = True
-        self.trouble = f"NATS at {self._address} is away: {self.describe(error)}"
+        self.error_message = f"NATS at {self._address} is unreachable: {self.describe(error)}"
 
     @property
     def _address(self) -> str:
-        """Without whatever stands before the @: a token there has no mark to be known by."""
+        """Without the part before the @: a token there could not be recognised as a secret."""
         return ", ".join(server.rpartition("://")[2].rpartition("@")[2] for server in self._servers)
 
 
 async def _within(seconds: float, action: Awaitable[object]) -> None:
-    """Wait for it, but no longer; what it says does not matter."""
+    """Waits for it with a time limit; ignores its result."""
     task = asyncio.ensure_future(action)
     try:
         await asyncio.wait({task}, timeout=seconds)

@@ -1,4 +1,4 @@
-"""Wake-ups by Postgres itself, LISTEN and NOTIFY: nothing else to run, and every listener wakes."""
+"""Wake-ups by Postgres itself, LISTEN and NOTIFY: no other server, and every listener wakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOBS = "kalla_jobs"
 ALARM = "kalla_alarm"
 
 _RETRY_SECONDS = 0.25
-_PATIENCE = 1.0  # seconds a caller waits for Postgres at the most
+_PATIENCE = 1.0  # at most this many seconds a caller waits for Postgres
 
 _log = logs.get(__name__)
 
@@ -27,7 +27,7 @@ class PostgresWake:
         self._database = database
         self._reconnecting: asyncio.Task[None] | None = None
         self._tried = asyncio.Event()
-        self._trouble: str | None = "Postgres has not been asked for wake-ups yet"
+        self._error_message: str | None = "Postgres has not been asked for wake-ups yet"
         self._lost_before = False
         self._missed = False
         self._nudged: set[str] = set()
@@ -44,8 +44,8 @@ class PostgresWake:
             await end(self._reconnecting)
 
     @property
-    def trouble(self) -> str | None:
-        return self._trouble
+    def error_message(self) -> str | None:
+        return self._error_message
 
     async def nudge(self, waiting: Mapping[str, int]) -> None:
         queues = [queue for queue, count in waiting.items() if count > 0]
@@ -74,7 +74,7 @@ class PostgresWake:
             self._waiters.discard(stirred)
 
     async def claimed(self, claims: Mapping[str, int]) -> None:
-        """Nothing to take out: a notification is gone once it was heard."""
+        """Nothing to remove: a notification is consumed when it is received."""
 
     async def alarm(self) -> None:
         await self._notify(ALARM, [""])
@@ -105,7 +105,7 @@ class PostgresWake:
         while True:
             try:
                 await self._listen()
-            except Exception as error:  # whatever it is, the next try must come
+            except Exception as error:  # whatever the error, the next try must follow
                 self._lose(error)
             self._tried.set()
             await asyncio.sleep(_RETRY_SECONDS)
@@ -126,19 +126,19 @@ class PostgresWake:
             await connection.close()
 
     def _find(self) -> None:
-        self._trouble = None
+        self._error_message = None
         self._tried.set()
         _log.info("listening for wake-ups")
-        if self._lost_before:  # what was said meanwhile, nobody repeats
+        if self._lost_before:  # notifications sent meanwhile are lost
             self._missed = True
             self._alarm.set()
             self._stir()
 
     def _lose(self, error: BaseException) -> None:
-        if self._trouble is None or not self._tried.is_set():
+        if self._error_message is None or not self._tried.is_set():
             _log.warning("no longer listening for wake-ups", reason=_describe(error))
         self._lost_before = True
-        self._trouble = f"Postgres does not answer for wake-ups: {_describe(error)}"
+        self._error_message = f"Postgres does not answer for wake-ups: {_describe(error)}"
 
     def _stir(self) -> None:
         for waiter in self._waiters:

@@ -15,7 +15,7 @@ from kalla.work.wake.nats_connection import PATIENCE, NatsConnection
 
 STREAM = "kalla-jobs"
 
-_ACK_SECONDS = 10  # a token in a dead worker's hands comes back after so long
+_ACK_SECONDS = 10  # after this long a token of a dead worker is delivered again
 _CHUNK = 1_000
 
 
@@ -28,7 +28,7 @@ def consumer(queue: str) -> str:
 
 
 class TokenStream:
-    """Puts tokens in and takes them out; makes the stream and its consumers when they are gone."""
+    """Adds and removes tokens; creates the stream and its consumers when they are missing."""
 
     def __init__(self, connection: NatsConnection, queues: Iterable[str]) -> None:
         self._connection = connection
@@ -49,8 +49,8 @@ class TokenStream:
             info.config.subjects or []
         ):
             raise Unavailable(
-                f"the stream {STREAM} is there with other subjects or another retention: "
-                "delete it, and Kalla makes it anew"
+                f"the stream {STREAM} exists with other subjects or another retention: "
+                "delete it, and Kalla creates it again"
             )
         for queue in sorted(self._queues):
             await stream.add_consumer(
@@ -64,7 +64,7 @@ class TokenStream:
             )
 
     async def consumers(self, *needed: str) -> dict[str, api.ConsumerInfo]:
-        """Every queue's consumer, by queue; made again if it was deleted under us."""
+        """Every queue's consumer, by queue; created again if it was deleted."""
         self._queues.update(needed)
         client = self._connection.ready()
         for ensured in (False, True):
@@ -75,7 +75,9 @@ class TokenStream:
                     return found
             if not ensured:
                 await self.ensure(client)
-        raise Unavailable(f"the consumers of the stream {STREAM} vanish as soon as they are made")
+        raise Unavailable(
+            f"the consumers of the stream {STREAM} are deleted as soon as they are created"
+        )
 
     async def put(self, queue: str, count: int) -> None:
         if count <= 0:
@@ -88,7 +90,7 @@ class TokenStream:
             chunk = min(count, _CHUNK)
             for _ in range(chunk - 1):
                 await client.publish(subject(queue))
-            # The last one's acknowledgement stands for all: the server stores them in order.
+            # The last one's acknowledgement is enough: the server stores them in order.
             stream = client.jetstream(timeout=PATIENCE)
             try:
                 await stream.publish(subject(queue))
@@ -102,7 +104,7 @@ class TokenStream:
         """Remove up to `count` tokens, never more; returns how many are left to remove.
 
         A purge up to a sequence number costs the same for one and for thousands. Tokens of other
-        queues lie between, and other workers do the same: so it may take some rounds.
+        queues are in between, and other workers do the same: it may take some rounds.
         """
         stream = self._connection.ready().jetstream(timeout=PATIENCE)
         for _ in range(10):
