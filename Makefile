@@ -34,8 +34,8 @@ GENERATED_FROM := src/kalla/query/protocol/control.proto $(addprefix $(ASSETS)/,
 	@if $(BIN)/python $(ASSETS)/build.py --needs-node; then echo "  node          lock/node.lock"; $(INSTALL) -r lock/node.lock; fi
 	@echo "  bundled       $(ASSETS)/package-lock.json"
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@echo "  compiled      src/kalla/reconcile/session/compiled_loops.py"
-	@$(BIN)/python -c 'from kalla.reconcile.session import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
+	@echo "  compiled      src/kalla/reconcile/arrays/compiled_loops.py"
+	@$(BIN)/python -c 'from kalla.reconcile.arrays import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
 	@rm -rf .venv/.cache
 	@touch $@
 

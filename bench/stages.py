@@ -20,25 +20,26 @@ from unittest.mock import patch
 
 from bench import reconcile_data, reconcile_peers
 from bench.reconcile_peers import fresh, with_kernel
+from kalla import threads
 
 # As they follow each other; what lies within another is indented.
 STEPS = (
     "sources.source_planning.inspect_files",
     "kernel._load",
-    "  session.column_arrays.gather",
+    "  arrays.column_arrays.gather",
     "  session.side_loading.count",
     "  session.duplicate_keys.number",
     "kernel.execute_rules",
-    "  matching.dense_key_join.join",
+    "  arrays.array_path.pairs",
     "kernel.find_unmatched",
     "evidence.writing.datasets.Evidence.pairs",
-    "  evidence.writing.differences_json.once",
+    "  evidence.writing.differences.once",
     "  evidence.writing.matched_pairs._block",
     "  evidence.writing.matched_pairs._table",
     "  evidence.writing.matched_pairs._digest",
     "unmatched.nearest_candidates.search",
-    "  unmatched.nearest_in_arrays.search",
-    "  unmatched.nearest_values.next_to",
+    "  arrays.array_path.candidates",
+    "  arrays.nearest_values.next_to",
     "evidence.writing.datasets.Evidence.unmatched",
     "kernel.states_of",
 )
@@ -95,15 +96,7 @@ def main() -> None:
         place = Path(folder)
         pair = reconcile_data.make(chosen.data or place / "data", chosen.rows)
         stack.enter_context(patch.object(reconcile_peers, "THREADS", 1))
-        for room in (
-            "kernel",
-            "evidence.writing.datasets",
-            "matching.dense_key_join",
-            "session.match_session",
-            "matching.one_to_one",
-        ):
-            module = importlib.import_module(f"kalla.reconcile.{room}")
-            stack.enter_context(patch.object(module, "ThreadPoolExecutor", _AtOnce))
+        stack.enter_context(patch.object(threads, "ThreadPoolExecutor", _AtOnce))
         with_kernel(pair, fresh(place / "out"), chosen.key)  # for warmth
         for step, seen in taken.items():
             stack.enter_context(_watched(step.strip(), seen))

@@ -15,8 +15,6 @@ def main() -> None:
     import numba  # noqa: F401
     from pyspark.daemon import manager
 
-    from kalla.reconcile.session import compiled_loops  # noqa: F401
-
     manager()
 
 

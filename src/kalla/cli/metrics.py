@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from kalla.cli import progress
 from kalla.cli.client import Client, Style, print_json, print_table
 from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.plurals import counted
+from kalla.threads import spread
 
 if TYPE_CHECKING:
     from kalla.query.store.ingest.file_import import WriteBody
@@ -149,23 +149,14 @@ def _moment(milliseconds: int) -> str:
 def _import_one(client: Client, file: Path, tally: _Tally, show: Callable[[int], None]) -> None:
     from kalla.query.store.ingest.file_import import bodies  # brings pyarrow
 
-    flying: dict[Future[tuple[int, str]], WriteBody] = {}
+    def sent(body: WriteBody) -> tuple[WriteBody, int, str]:
+        return body, *_send(client, body.content)
 
-    def land(landed: set[Future[tuple[int, str]]]) -> None:
-        for future in landed:
-            body = flying.pop(future)
-            written, refused = future.result()
-            tally.sent += body.samples
-            tally.written += written
-            tally.refusals += refused.splitlines()
-            show(body.position)
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for body in bodies(file):
-            if len(flying) == _AT_ONCE:
-                land(wait(flying, return_when=FIRST_COMPLETED).done)
-            flying[pool.submit(_send, client, body.content)] = body
-        land(wait(flying).done)
+    for body, written, refused in spread(sent, bodies(file), _AT_ONCE):
+        tally.sent += body.samples
+        tally.written += written
+        tally.refusals += refused.splitlines()
+        show(body.position)
 
 
 def _send(client: Client, content: bytes) -> tuple[int, str]:

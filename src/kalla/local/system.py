@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 
@@ -28,6 +27,7 @@ from kalla.local.servers.postgres import Postgres
 from kalla.local.servers.spark import Spark
 from kalla.local.supervisor import News, Supervisor
 from kalla.settings import Effective
+from kalla.threads import spread
 from kalla.web.tokens import login_links, tokens
 
 # One gesture can arrive twice: from the terminal and from make, from systemd and from a shell.
@@ -114,8 +114,7 @@ class System:
             )
             if server
         ]
-        with ThreadPoolExecutor(len(servers)) as pool:
-            failures = list(pool.map(_failure, servers))
+        failures = list(spread(_failure, servers, len(servers)))
         if sentences := [str(failure) for failure in failures if failure]:
             raise StartFailed("\n".join(sentences))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from pyarrow import fs
 
 from kalla.errors import InvalidInput, Problem
 from kalla.storage.path_patterns import MAGIC, is_hidden, leads, matches
+from kalla.threads import spread
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE = 16  # requests
@@ -79,8 +79,7 @@ def tagged(filesystem: fs.FileSystem, files: Sequence[File | None]) -> list[File
             return None
         return replace(file, etag=told.get("ETag", "").strip('"'), version=told.get("VersionId"))
 
-    with ThreadPoolExecutor(_AT_ONCE, "tags") as pool:
-        return list(pool.map(ask, files))
+    return list(spread(ask, files, _AT_ONCE, "tags"))
 
 
 def below(filesystem: fs.FileSystem, folder: str) -> list[File]:

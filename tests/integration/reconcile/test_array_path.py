@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from kalla.reconcile.session import column_arrays
-from kalla.reconcile.session.column_arrays import ColumnArrays
+from kalla.reconcile.arrays import column_arrays
+from kalla.reconcile.arrays.column_arrays import ColumnArrays
 from tests.reference import matcher, through_kernel
 from tests.reference.cases import CASES, Case
 from tests.reference.strategies import Sample, cases

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kalla.reconcile.arrays import column_arrays
 from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
-from kalla.reconcile.session import column_arrays
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_session import MatchSession
 

@@ -12,15 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile import kernel
+from kalla.reconcile.arrays import column_arrays, dense_key_join
 from kalla.reconcile.evidence.writing import differences
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
 from kalla.reconcile.kernel import Facts
-from kalla.reconcile.matching import dense_key_join
 from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import SIDES, Recipe, Side
-from kalla.reconcile.session import column_arrays
 from kalla.reconcile.session.duckdb_engine import Resources
 
 TOLERANCES: dict[str, dict[str, Any]] = {

@@ -39,3 +39,4 @@ rules: [{{name: r, conditions: [{{left: id, op: eq, right: id}}]}}]
     assert done.exit_code == 0, done.output
     assert f"{at.path} public.planned\n         staged postgres, about 9 rows" in done.output
     assert f"{at.path} public.planned\n         direct postgres, about 9 rows" in done.output
+    assert "matched by SQL: the left side has fewer than 100,000 rows" in done.output

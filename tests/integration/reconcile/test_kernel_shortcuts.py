@@ -22,6 +22,8 @@ import pytest
 
 from kalla.errors import Permanent
 from kalla.reconcile import kernel
+from kalla.reconcile.arrays import array_path, nearest_values
+from kalla.reconcile.arrays.arrow_numbers import as_decimal, halves, numbers
 from kalla.reconcile.evidence.writing import datasets, differences
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.evidence.writing.digests import combined
@@ -33,10 +35,10 @@ from kalla.reconcile.recipe.model import SIDES, Recipe, Side
 from kalla.reconcile.runs.execute import check_conservation, check_evidence
 from kalla.reconcile.session.duckdb_engine import Resources, streamed
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import RowStatus, as_decimal, halves, numbers
+from kalla.reconcile.session.row_status import RowStatus
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns
-from kalla.reconcile.unmatched import nearest_candidates, nearest_in_arrays, nearest_values
+from kalla.reconcile.unmatched import nearest_candidates
 
 DIFFERENCE = "difference.tolerance(amount, amount)"
 DOCS = Path(__file__).parents[3] / "docs" / "evidence.md"
@@ -231,16 +233,16 @@ def test_amounts_beyond_64_bits_have_the_candidates_of_small_ones(tmp_path: Path
 def test_a_side_that_cannot_be_explained_fails_the_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    search = nearest_in_arrays.search
+    search = array_path.candidates
 
     def fail(
         session: MatchSession, side: Side, **options: bool
-    ) -> list[nearest_in_arrays.NearestCandidates] | None:
+    ) -> list[array_path.NearestCandidates] | None:
         if side == failing:
             session.run("SELECT * FROM nowhere")
         return search(session, side, **options)
 
-    monkeypatch.setattr(nearest_in_arrays, "search", fail)
+    monkeypatch.setattr(array_path, "candidates", fail)
     with pytest.raises(Permanent, match="nowhere"):
         match(tmp_path / "run")
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kalla.reconcile import kernel
+from kalla.reconcile.arrays import column_arrays
 from kalla.reconcile.plan import plan
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Recipe, Side
-from kalla.reconcile.session import column_arrays
 from kalla.reconcile.session.duckdb_engine import Resources
 
 FOREVER = {"DATE": 2**31 - 1, "TIMESTAMP WITH TIME ZONE": 2**63 - 1}

@@ -33,7 +33,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "evidence"))
+    """With files of plain names: the task that wrote one has a random name, which it carries."""
+    copy = Path(shutil.copytree(whole, tmp_path / "evidence"))
+    document = json.loads((copy / "metadata.json").read_text())
+    for dataset, claim in document["datasets"].items():
+        plain = {name: name.rpartition("-")[0] + ".parquet" for name in claim["files"]}
+        for name, other_name in plain.items():
+            (copy / dataset / name).rename(copy / dataset / other_name)
+        claim["files"] = list(plain.values())
+        claim["sha256"] = {plain[name]: digest for name, digest in claim["sha256"].items()}
+    (copy / "metadata.json").write_text(json.dumps(document))
+    return copy
 
 
 def claims_of(found: Verification) -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kalla.compiling import prepare
-from kalla.reconcile.session import compiled_loops
+from kalla.reconcile.arrays import compiled_loops
 
 WORD = 2**64
 WHOLE = st.integers(-(2**63), 2**63 - 1)

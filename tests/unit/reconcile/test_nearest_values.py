@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kalla.reconcile.unmatched import nearest_values
+from kalla.reconcile.arrays import nearest_values
 
 
 def test_whole_numbers_are_in_sight_of_a_number_too_large_to_be_one() -> None:

@@ -30,6 +30,7 @@ from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.servers.spark import Spark
+from kalla.reconcile.arrays import array_path
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.evidence.writing.output_lock import claimed
@@ -195,6 +196,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
         say(f"  rule   {rule['name']} ({rule['cardinality']})")
         say(f"         key: {', '.join(rule['key']) or 'none'}")
         say(f"         checks: {', '.join(rule['checks']) or 'none'}")
+        say(f"         matched {rule['matched']}")
 
 
 def _plan_document(
@@ -228,7 +230,8 @@ def _plan_document(
                 "cardinality": rule.cardinality,
                 "key": [check.label for check in rule.checks if check.is_key],
                 "checks": [check.label for check in rule.checks if not check.is_key],
+                "matched": str(choice),
             }
-            for rule in made.rules
+            for rule, choice in zip(made.rules, array_path.decide(made, rows), strict=True)
         ],
     }

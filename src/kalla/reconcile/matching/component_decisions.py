@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kalla.reconcile.arrays.arrow_numbers import numbers
 from kalla.reconcile.matching import assignment
 from kalla.reconcile.matching.assignment import Component
 from kalla.reconcile.recipe.model import SIDES
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import numbers
 
 Nodes = npt.NDArray[np.int64]
 

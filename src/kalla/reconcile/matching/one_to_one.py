@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.matching import contested_keys, dense_key_join
+from kalla.reconcile.arrays import array_path, compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import RowIds, as_column, numbers
+from kalla.reconcile.matching import contested_keys
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
-from kalla.reconcile.session import compiled_loops
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import RowIds, as_column, numbers
 from kalla.reconcile.session.rule_sql import conjunction, hashable, key_columns, same_key
+from kalla.threads import spread
 
 Rows = list[list[RowIds]]
 Found = TypeVar("Found")
@@ -36,7 +36,7 @@ def match(session: MatchSession, rule: RulePlan) -> pa.Table:
     Returns the pairs: left_row_id, right_row_id, both primary keys (lp0…, rp0…), the differences
     of its checks (d…), interchangeable, fifo.
     """
-    hot, pairs = "", _by_address(session, rule)
+    hot, pairs = "", array_path.pairs(session, rule)
     if pairs is None:
         hot = _find_hot(session, rule)
         pairs = _join(session, rule, hot)
@@ -59,17 +59,20 @@ def match(session: MatchSession, rule: RulePlan) -> pa.Table:
 def _by_side(
     session: MatchSession, work: Callable[[Side, list[RowIds]], Found], row_ids: Rows
 ) -> list[Found]:
-    """The same for each side, at the same time: a pass over all rows of one side uses one core."""
-    with ThreadPoolExecutor(min(session.threads, len(SIDES))) as pool:
-        return list(pool.map(work, SIDES, row_ids))
+    """The same for each side, at the same time: what goes through all rows of one uses one core."""
+    sides = zip(SIDES, row_ids, strict=True)
+    return list(spread(lambda given: work(*given), sides, min(session.threads, len(SIDES))))
 
 
 def _find_hot(session: MatchSession, rule: RulePlan) -> str:
     """A condition over a row: whether its key may have too many pairs for a join; none is empty."""
     if not key_columns(rule):
         return "true"
-    if any(_is_primary(session, rule, side) for side in SIDES):
-        return ""
+    if any(
+        rule.holds_key_of(session.plan.sides[side]) and session.ordinals.get(side) is False
+        for side in SIDES
+    ):
+        return ""  # no two rows of that side have one key
     rows_in = sum(session.row_status[side].rows for side in SIDES)
     bits = min(_MOST_BITS, 1 + rows_in.bit_length())
     bucket = f"(hash({', '.join(_hashable_key(rule))}) >> {64 - bits})"
@@ -99,22 +102,6 @@ def _hashable_key(rule: RulePlan) -> list[str]:
         for place in rule.key
     }
     return [parts.get(name, name) for name in key_columns(rule)]
-
-
-def _is_primary(session: MatchSession, rule: RulePlan, side: Side) -> bool:
-    """Whether a rule's key holds the primary key of a side, so that its values are unique."""
-    compared = {check.of(side).sql for check in rule.checks if check.is_key}
-    primary = {value.sql for value in session.plan.sides[side].primary_key}
-    return primary <= compared and session.ordinals.get(side) is False
-
-
-def _by_address(session: MatchSession, rule: RulePlan) -> pa.Table | None:
-    for side in SIDES:
-        if _is_primary(session, rule, side):
-            found = dense_key_join.join(session, rule, side)
-            if found is not None:
-                return found
-    return None
 
 
 def _join(session: MatchSession, rule: RulePlan, hot: str) -> pa.Table:

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from kalla.reconcile.arrays import nearest_values
+from kalla.reconcile.arrays.arrow_numbers import numbers
 from kalla.reconcile.partitioned.shuffle import Key
 from kalla.reconcile.plan.plan import Input, RulePlan, SidePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import numbers
 from kalla.reconcile.session.rule_sql import conjunction
 from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import literal
-from kalla.reconcile.unmatched import nearest_values
 
 _HELPING = 2_000_000  # values
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 import duckdb
 
 from kalla.reconcile import kernel
+from kalla.reconcile.arrays.arrow_numbers import as_column
 from kalla.reconcile.evidence.writing.datasets import Evidence, Written
 from kalla.reconcile.kernel import Clock, Facts, SideFacts, Tally
 from kalla.reconcile.matching import sum_mismatches
@@ -38,7 +39,6 @@ from kalla.reconcile.plan.plan import Plan, RulePlan, SidePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import as_column
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import literal, quote
 from kalla.reconcile.unmatched import nearest_candidates

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from kalla.reconcile.arrays.arrow_numbers import as_column
 from kalla.reconcile.matching import sum_mismatches
 from kalla.reconcile.partitioned import shuffle_files
 from kalla.reconcile.plan.pieces import Piece
@@ -25,7 +26,6 @@ from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session import side_loading
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import as_column
 from kalla.reconcile.session.rule_sql import hashable, key_part
 from kalla.reconcile.session.side_loading import Loaded
 from kalla.reconcile.sources import direct_reads

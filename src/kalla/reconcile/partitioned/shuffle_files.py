@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kalla.reconcile.arrays.arrow_numbers import as_column, numbers
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import as_column, numbers
 from kalla.storage import Storage, is_s3, join
 from kalla.storage.storage_failures import told
+from kalla.threads import spread
 
 BUCKET = '"kalla:bucket"'
 
@@ -73,8 +73,7 @@ def read(places: Sequence[str], storage: Storage, bucket: int | None = None) -> 
             file = pa.ipc.open_file(storage.mapped(join(place, _ROWS)))
             return file.schema, [file.get_batch(int(at)) for at in np.flatnonzero(wanted)]
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(read_one, places))
+    found = list(spread(read_one, places, _AT_ONCE))
     batches = [batch for _, each in found for batch in each]
     return pa.Table.from_batches(batches, found[-1][0] if found else pa.schema([]))
 

@@ -105,6 +105,16 @@ class RulePlan:
         """Of the key, those whose equality is more than that of what rows are joined by."""
         return tuple(place for place in self.key if self.checks[place].normalized_key)
 
+    def reads_unchanged(self, side: Side) -> bool:
+        """Whether it looks at all rows of a side, and at columns as they are."""
+        compared = [check.of(side).sql for check in self.checks]
+        return not self.filters[SIDES.index(side)] and all(sql.startswith('"=') for sql in compared)
+
+    def holds_key_of(self, side: SidePlan) -> bool:
+        """Whether its key holds the primary key of a side."""
+        compared = {check.of(side.side).sql for check in self.checks if check.is_key}
+        return {value.sql for value in side.primary_key} <= compared
+
     @property
     def sum_scale(self) -> int:
         return max(value.scale for value in self.sums) if self.sums else 0

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,6 +46,7 @@ from kalla.spark.connectors.postgres_snapshot import Mark
 from kalla.spark.placing import place
 from kalla.spark.staging import Staged, stage_to
 from kalla.storage import LOCAL, Storage, is_s3, join
+from kalla.threads import spread
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -242,15 +242,15 @@ def read(
     tables: dict[Side, PostgresConnector] = {}
     marks: dict[Side, Mark] = {}
     with ExitStack() as held:
-        pool = held.enter_context(ThreadPoolExecutor(len(SIDES)))
-        looks = {
-            side: pool.submit(
-                source_planning.inspect_files, recipe.sources[side], side, storage=limits.storage
-            )
-            for side in SIDES
-            if not source_planning.is_staged(recipe.sources[side])
-        }
-        found |= {side: look.result() for side, look in looks.items()}
+        native = [side for side in SIDES if not source_planning.is_staged(recipe.sources[side])]
+        looks = spread(
+            lambda side: source_planning.inspect_files(
+                recipe.sources[side], side, storage=limits.storage
+            ),
+            native,
+            len(SIDES),
+        )
+        found |= zip(native, looks, strict=True)
         for side in SIDES:
             source = recipe.sources[side]
             if side in found or source.read == "direct":

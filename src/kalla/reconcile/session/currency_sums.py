@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kalla.reconcile.arrays.arrow_numbers import as_table
 from kalla.reconcile.recipe.model import Side
-from kalla.reconcile.session.row_status import as_table, meaning
+from kalla.reconcile.session.row_status import meaning
 
 if TYPE_CHECKING:
     from kalla.reconcile.session.match_session import MatchSession

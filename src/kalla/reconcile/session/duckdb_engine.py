@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from duckdb.func import PythonUDFType
 
-from kalla.reconcile.session.row_status import as_column, numbers
+from kalla.reconcile.arrays.arrow_numbers import as_column, numbers
 from kalla.reconcile.sql import similarity
 from kalla.reconcile.sql.conditions import FUZZY
 from kalla.storage import LOCAL, Storage

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import numbers
+from kalla.reconcile.arrays.column_arrays import PLACES, Held
 from kalla.reconcile.plan.plan import SidePlan
 from kalla.reconcile.recipe.model import Side
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.column_arrays import PLACES, Held
-from kalla.reconcile.session.row_status import numbers
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import held
 

@@ -9,7 +9,6 @@ the kernel depends on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
 from decimal import Decimal
@@ -18,25 +17,17 @@ from typing import TypeVar
 
 import numpy as np
 
+from kalla.reconcile.arrays import column_arrays
+from kalla.reconcile.arrays.arrow_numbers import RowIds, as_column, as_decimal, halves, numbers
+from kalla.reconcile.arrays.column_arrays import Column, ColumnArrays
 from kalla.reconcile.plan.plan import Plan, RulePlan, SidePlan, room
 from kalla.reconcile.recipe.model import SIDES, Side
-from kalla.reconcile.session import column_arrays
-from kalla.reconcile.session.column_arrays import Column, ColumnArrays
 from kalla.reconcile.session.duckdb_engine import Engine, Resources, streamed
-from kalla.reconcile.session.row_status import (
-    OPEN,
-    SETTLED,
-    Counted,
-    RowIds,
-    RowStatus,
-    as_column,
-    as_decimal,
-    halves,
-    numbers,
-)
+from kalla.reconcile.session.row_status import OPEN, SETTLED, Counted, RowStatus
 from kalla.reconcile.session.rule_sql import conjunction, key_part
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, held, literal, quote
+from kalla.threads import spread
 
 Found = TypeVar("Found")
 
@@ -83,10 +74,11 @@ class MatchSession(Engine):
             forks = {side: self._new_fork() for side in SIDES}
             for own in forks.values():
                 stack.callback(own.close)
-            pool = stack.enter_context(ThreadPoolExecutor(min(self.threads, len(SIDES))))
-            asked = {side: pool.submit(work, own, side) for side, own in forks.items()}
             self._rule_inputs.clear()  # from what is left by then
-            return {side: each.result() for side, each in asked.items()}
+            found = spread(
+                lambda side: work(forks[side], side), SIDES, min(self.threads, len(SIDES))
+            )
+            return dict(zip(SIDES, found, strict=True))
 
     def _new_fork(self) -> MatchSession:
         found = copy(self)
@@ -182,13 +174,6 @@ class MatchSession(Engine):
             taken = sum(each.bytes for each in self._column_arrays.values() if each)
             self.run(f"SET memory_limit = '{(self._memory - taken) // 10**6}MB'")
         return found
-
-    def as_array(self, rule: RulePlan, place: int, side: Side) -> Column | None:
-        """The array that a check compares, where the rule reads all rows unchanged."""
-        found = self.column_arrays(side)
-        if found is None or not reads_unchanged(rule, side):
-            return None
-        return found.column(rule.checks[place].of(side).sql)
 
     def rows_at(self, side: Side, row_ids: RowIds, name: str, kind: str = "TEMP TABLE") -> str:
         """Some rows of a side, with all loaded columns, as a table."""
@@ -288,8 +273,8 @@ class MatchSession(Engine):
             inner += f" WHERE {' AND '.join(where)}"
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         sql = f"SELECT * FROM ({inner}) WHERE {outer}"
-        if among or self._rule_inputs.get(name) != sql:  # values may be expensive to derive
-            self._make("TEMP VIEW" if reads_unchanged(rule, side) else "TEMP TABLE", name, sql)
+        if among or self._rule_inputs.get(name) != sql:  # values may take long to derive
+            self._make("TEMP VIEW" if rule.reads_unchanged(side) else "TEMP TABLE", name, sql)
             self._rule_inputs[name] = sql
         return name
 
@@ -369,12 +354,6 @@ class MatchSession(Engine):
             self.run(f"DROP {before.removeprefix('TEMP ')} {name}")
         made[name] = kind
         self.run(f"CREATE {kind} {name} AS {sql}")
-
-
-def reads_unchanged(rule: RulePlan, side: Side) -> bool:
-    """Whether a rule reads all rows, and columns unchanged."""
-    compared = [check.of(side).sql for check in rule.checks]
-    return not rule.filters[SIDES.index(side)] and all(sql.startswith('"=') for sql in compared)
 
 
 def key_names(plan: SidePlan) -> dict[str, str]:

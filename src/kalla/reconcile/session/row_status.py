@@ -5,26 +5,22 @@ A row is settled once: settling it again is an error, and the match fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from decimal import Decimal, localcontext
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from kalla.errors import Permanent
-from kalla.reconcile.session import compiled_loops
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import RowIds, Words
 
-RowIds = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
 Counted = dict[tuple[str, int], tuple[int, int]]
 """Rows and the sum of their amounts, in units of the last place, by status and rule."""
 
 SETTLED = ("matched", "suggested")
 OPEN = ("ambiguous", "unmatched")
 OPEN_CODE = 0
-_HALF = np.uint64(2**32 - 1)
 _EXACT_ROWS = 2**21
 
 
@@ -105,55 +101,6 @@ def meaning(code: int) -> tuple[str, int]:
         return "open", 0
     rule, status = divmod(code - 1, len(SETTLED))
     return SETTLED[status], rule
-
-
-def numbers(given: pa.Array) -> npt.NDArray[Any]:
-    """The numbers of a column without nulls, where they lie; Arrow's own way asks pandas first."""
-    if not len(given):  # an empty array has no buffer
-        return np.empty(0, given.type.to_pandas_dtype())
-    whole: npt.NDArray[Any] = np.frombuffer(given.buffers()[1], given.type.to_pandas_dtype())
-    return np.asarray(whole[given.offset : given.offset + len(given)])
-
-
-def words(column: pa.Array) -> npt.NDArray[Any]:
-    """Whole numbers of a word each, as narrow as they lie there: dates as days, points in time as
-    microseconds, decimals (of at most 18 digits) in units of their last place."""
-    if pa.types.is_decimal128(column.type):
-        return halves(column)[:, 0].view(np.int64)
-    if pa.types.is_integer(column.type):
-        return numbers(column)
-    return numbers(column.view(pa.int32() if column.type.bit_width == 32 else pa.int64()))
-
-
-def as_column(values: npt.NDArray[Any], name: str = "row_id") -> pa.Table:
-    return as_table({name: values})
-
-
-def as_table(columns: Mapping[str, npt.NDArray[Any]]) -> pa.Table:
-    """The same way back."""
-    held = {name: np.ascontiguousarray(values) for name, values in columns.items()}
-    return pa.table(
-        {
-            name: pa.Array.from_buffers(
-                pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)]
-            )
-            for name, values in held.items()
-        }
-    )
-
-
-def as_decimal(units: int, scale: int) -> Decimal:
-    with localcontext(prec=100):
-        return Decimal(units).scaleb(-scale)
-
-
-def halves(amounts: pa.Array) -> npt.NDArray[np.uint64]:
-    """The two words of each 128-bit decimal, low one first."""
-    if not len(amounts):  # an empty array has no buffer
-        return np.empty((0, 2), np.uint64)
-    flat: npt.NDArray[np.uint64] = np.frombuffer(amounts.buffers()[1], np.uint64)
-    first = 2 * amounts.offset
-    return np.asarray(flat[first : first + 2 * len(amounts)]).reshape(-1, 2)
 
 
 def sums_by_code(codes: npt.NDArray[Any], lows: Words, highs: Words) -> list[int]:

@@ -7,7 +7,6 @@ open until the match is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import duckdb
@@ -25,6 +24,7 @@ from kalla.reconcile.sources.source_planning import (
 from kalla.reconcile.sql.column_values import quote
 from kalla.spark.connectors.connector import Slice, arrow_schema
 from kalla.spark.connectors.postgres_connector import PostgresConnector
+from kalla.threads import spread
 
 FORMAT = "direct"
 
@@ -77,10 +77,9 @@ def fetch(
 
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in given.types.items())
     connection.execute(f"CREATE TABLE {quote(given.table)} ({columns})")
-    with ThreadPoolExecutor(max(1, min(threads, given.at_once, len(given.slices)))) as pool:
-        asked = [pool.submit(read, part) for part in given.slices]
-    for each in asked:
-        each.result()
+    at_once = max(1, min(threads, given.at_once, len(given.slices)))
+    for _ in spread(read, given.slices, at_once):
+        pass
 
 
 def drop(connection: duckdb.DuckDBPyConnection, given: Input) -> None:

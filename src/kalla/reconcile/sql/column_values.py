@@ -37,7 +37,7 @@ _NEGATIVE = r"^([0-9][^-+()]*|[.,][0-9]+)-$|^\(([^-+()]+)\)$"
 WHOLE_64 = {
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
 }  # fmt: skip
-_WHOLE = WHOLE_64 | {"UBIGINT"}
+WHOLE = WHOLE_64 | {"UBIGINT"}
 # Parquet has no such numbers: DuckDB would write floats, and cents would be lost.
 _UNWRITABLE = {"HUGEINT", "UHUGEINT"}
 _NAIVE = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "DATETIME"}
@@ -297,13 +297,13 @@ def displayed(columns: Columns, name: str) -> str:
     sql, kind = held(name), columns.types[name].upper()
     if kind in _NAIVE or kind.startswith("TIMESTAMP"):
         return _raw(columns, name).sql
-    as_it_is = {*_WHOLE, "VARCHAR", "FLOAT", "DOUBLE", "DATE", "BOOLEAN"}
+    as_it_is = {*WHOLE, "VARCHAR", "FLOAT", "DOUBLE", "DATE", "BOOLEAN"}
     return sql if kind in as_it_is or kind.startswith("DECIMAL") else f"CAST({sql} AS VARCHAR)"
 
 
 def has_order(type_: str) -> bool:
     """Whether a column's values are in an order that is not that of their text."""
-    whole = type_.upper() in _WHOLE | _UNWRITABLE | _NAIVE
+    whole = type_.upper() in WHOLE | _UNWRITABLE | _NAIVE
     return whole or type_.upper().startswith(("DECIMAL(", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP"))
 
 
@@ -313,7 +313,7 @@ def _raw(columns: Columns, column: str) -> Value:
         kind = "LIST"
     if kind in _TEXT or kind.startswith(("ENUM", "VARCHAR")):
         return Value(sql if kind == "VARCHAR" else f"CAST({sql} AS VARCHAR)", "text")
-    if kind in _WHOLE:
+    if kind in WHOLE:
         return Value(sql, "number", whole=20)
     if kind in _UNWRITABLE:
         raise InvalidInput(

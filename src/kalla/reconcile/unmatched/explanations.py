@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kalla.reconcile.arrays import array_path, nearest_values
+from kalla.reconcile.arrays.array_path import NearestCandidates
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import Side, opposite
 from kalla.reconcile.session.match_session import MatchSession
@@ -14,8 +16,6 @@ from kalla.reconcile.session.rule_sql import value_columns
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, literal
 from kalla.reconcile.sql.conditions import Check
-from kalla.reconcile.unmatched import nearest_in_arrays, nearest_values
-from kalla.reconcile.unmatched.nearest_in_arrays import NearestCandidates
 
 SAID = ("failing", "left_value", "right_value", "difference")
 
@@ -73,7 +73,7 @@ def explain_candidates(
     key = session.plain_key(opposite(side), "")
     for number, each in enumerate(seen):
         name = f"{side}_seen_{number}"
-        session.connection.register(name, nearest_in_arrays.table(session, side, each))
+        session.connection.register(name, array_path.table(session, side, each))
         row_ids.append(f"SELECT row_id, other FROM {name}")
         said, rows = dict.fromkeys(SAID, "NULL"), name
         if each.place is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kalla.reconcile.arrays import array_path, nearest_values
+from kalla.reconcile.arrays.arrow_numbers import RowIds, as_column, numbers
+from kalla.reconcile.arrays.nearest_values import Measured
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
-from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
-from kalla.reconcile.session.row_status import RowIds, as_column, numbers
+from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import conjunction, equal_columns, value_columns
 from kalla.reconcile.sql import column_values
-from kalla.reconcile.unmatched import nearest_in_arrays, nearest_values
 from kalla.reconcile.unmatched.explanations import (
     Near,
     count_held,
@@ -25,7 +26,6 @@ from kalla.reconcile.unmatched.explanations import (
     of_one_currency,
     tell,
 )
-from kalla.reconcile.unmatched.nearest_values import Measured
 
 # Others that are offered to a row: with more it is worth while to see which rows are alike.
 _FEW = 5
@@ -39,7 +39,7 @@ def search(
 
     Of a bucket only the keys can be searched: what is nearest by value may be in another.
     """
-    seen = nearest_in_arrays.search(session, side, by_key=by_key, by_value=by_value)
+    seen = array_path.candidates(session, side, by_key=by_key, by_value=by_value)
     if seen is not None:
         explain_candidates(session, side, seen)
     else:
@@ -133,17 +133,17 @@ def _of_same_key(
     if len(rule.key) > 1:
         return None
     (place,) = rule.key
-    mine, theirs = (session.as_array(rule, place, each) for each in (side, other))
+    mine, theirs = (array_path.column(session, rule, place, each) for each in (side, other))
     if not (mine and theirs and mine.is_whole and theirs.is_whole):
         return None
     row_ids = session.column(f"SELECT row_id FROM {looking} WHERE v{place} IS NOT NULL")
-    return nearest_in_arrays.of_same_key(mine, theirs, row_ids)
+    return array_path.of_same_key(mine, theirs, row_ids)
 
 
 def _admit(session: MatchSession, rule: RulePlan, side: Side, row_ids: RowIds | None) -> str:
     """The rows of a side that a rule looks at, settled or not; where it is known which of them
     count, and nothing is derived, these alone."""
-    if row_ids is None or not reads_unchanged(rule, side):
+    if row_ids is None or not rule.reads_unchanged(side):
         return session.rule_input(rule, side, settled=True, whole=False)
     among = session.rows_at(side, row_ids, f"{side}_chosen")
     return session.rule_input(rule, side, whole=False, among=among)
@@ -194,11 +194,11 @@ def _measured_by_arrays(
     """The same as `_measured`, without SQL; None where values are not in arrays."""
     other = opposite(side)
     check = rule.checks[place]
-    mine, theirs = (session.as_array(rule, place, each) for each in (side, other))
+    mine, theirs = (array_path.column(session, rule, place, each) for each in (side, other))
     if rule.currency or not (mine and theirs and mine.kind == theirs.kind):
         return None
     row_ids = session.column(f"SELECT row_id FROM {looking} t WHERE v{place} IS NOT NULL")
-    return nearest_in_arrays.measured(check, {side: mine, other: theirs}, side, row_ids)
+    return array_path.measured(check, {side: mine, other: theirs}, side, row_ids)
 
 
 def _measured(

@@ -6,7 +6,6 @@ Each dataset has a digest that does not depend on the order of rows, so that run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +31,7 @@ from kalla.reconcile.sources.scanning import scan_sql
 from kalla.reconcile.sql.column_values import enum, literal, quote
 from kalla.reconcile.unmatched import unmatched_sql
 from kalla.storage import join
+from kalla.threads import spread
 
 DATASETS = ("matched", "unmatched_left", "unmatched_right", "ambiguous")
 
@@ -96,12 +96,12 @@ class Evidence:
             sessions = [self._session.fork() for _ in names]
             for own in sessions:
                 stack.callback(own.close)
-            pool = stack.enter_context(ThreadPoolExecutor(count))
-            written = [
-                pool.submit(self._pairs, own, context, coded.slice(part * size, size), name)
-                for part, (own, name) in enumerate(zip(sessions, names, strict=True))
-            ]
-            self.written += [each.result() for each in written]
+
+            def write(part: int) -> Written:
+                rows = coded.slice(part * size, size)
+                return self._pairs(sessions[part], context, rows, names[part])
+
+            self.written += spread(write, range(count), count)
 
     def _pairs(
         self, session: MatchSession, context: PairContext, pairs: pa.Table, name: str

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import as_column, numbers
+from kalla.reconcile.arrays.column_arrays import Held, typed
 from kalla.reconcile.plan.plan import RulePlan
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.column_arrays import Held, typed
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import as_column, numbers
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, quote
 

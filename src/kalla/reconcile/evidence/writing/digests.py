@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile.arrays.arrow_numbers import numbers
 from kalla.reconcile.evidence.writing.match_ids import SEPARATOR
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import numbers
 from kalla.reconcile.sql.column_values import quote
 
 _WORD = 2**64 - 1

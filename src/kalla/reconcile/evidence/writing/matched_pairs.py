@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from kalla.reconcile.arrays.arrow_numbers import numbers
+from kalla.reconcile.arrays.column_arrays import Column
 from kalla.reconcile.evidence.writing import (
     differences,
     digests,
@@ -22,10 +24,8 @@ from kalla.reconcile.evidence.writing.differences import Ways
 from kalla.reconcile.plan import shown_columns
 from kalla.reconcile.plan.plan import Plan, RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
-from kalla.reconcile.session.column_arrays import Column
 from kalla.reconcile.session.duckdb_engine import streamed
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.session.row_status import numbers
 from kalla.reconcile.sql.column_values import held, quote
 
 # Rows of a row group, which are made at once.

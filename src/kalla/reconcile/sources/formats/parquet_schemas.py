@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
@@ -21,6 +20,7 @@ from kalla.reconcile.sources.scanning.scan_sql import listed, parquet
 from kalla.reconcile.sql.column_values import literal
 from kalla.reconcile.sql.duckdb_errors import names
 from kalla.storage import Storage
+from kalla.threads import spread
 
 _AT_ONCE = 16  # files
 _MOST_DIGITS = 38
@@ -66,8 +66,7 @@ def footers(files: Sequence[str], storage: Storage) -> list[pq.FileMetaData]:
         with storage.open(file) as opened:
             return pq.read_metadata(opened)
 
-    with ThreadPoolExecutor(_AT_ONCE, "footers") as pool:
-        return list(pool.map(footer, files))
+    return list(spread(footer, files, _AT_ONCE, "footers"))
 
 
 def common_schema(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> Schema:

@@ -11,16 +11,15 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from kalla.reconcile.arrays import compiled_loops, nearest_values
+from kalla.reconcile.arrays.array_conditions import Compared, Window, compared
+from kalla.reconcile.arrays.arrow_numbers import RowIds
+from kalla.reconcile.arrays.column_arrays import PLACES, Chosen, Column, ColumnArrays, Held, typed
+from kalla.reconcile.arrays.loaded_rows import LoadedRows
+from kalla.reconcile.arrays.nearest_values import Measured, Steps, in_parts
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.array_conditions import Compared, Window, compared
-from kalla.reconcile.session.column_arrays import PLACES, Chosen, Column, ColumnArrays, Held, typed
-from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
-from kalla.reconcile.session.row_status import RowIds
 from kalla.reconcile.sql.conditions import Check
-from kalla.reconcile.unmatched import nearest_values
-from kalla.reconcile.unmatched.nearest_values import Measured, Steps, in_parts
 
 Found = TypeVar("Found")
 
@@ -52,13 +51,13 @@ class _Unknown(Exception):
 
 
 def search(
-    session: MatchSession, side: Side, *, by_key: bool = True, by_value: bool = True
+    session: LoadedRows, side: Side, *, by_key: bool = True, by_value: bool = True
 ) -> list[NearestCandidates] | None:
-    """The nearest candidate of every unmatched row that has one, and its rule."""
+    """Of every unmatched row that has a closest one: which it is, and by which rule."""
     arrays = {each: session.column_arrays(each) for each in SIDES}
     order = _key_order(session, opposite(side), arrays[opposite(side)])
     known = [compared(rule, arrays) for rule in session.plan.rules]
-    if not known or order is None or not all(map(_is_bare, session.plan.rules)):
+    if not known or order is None:
         return None
     rules = [each for each in known if each and not _has_nulls(each)]
     if len(rules) < len(known):
@@ -72,7 +71,7 @@ def search(
         return None
 
 
-def table(session: MatchSession, side: Side, candidates: NearestCandidates) -> pa.Table:
+def table(session: LoadedRows, side: Side, candidates: NearestCandidates) -> pa.Table:
     """What is to be known of both rows of each pair: row_id, other, the values that fail as l and
     r, and the other's primary key as p0…"""
     other = opposite(side)
@@ -134,15 +133,11 @@ def measured(
     return Measured(offered, theirs), Measured(row_ids, -mine if negate == side else mine)
 
 
-def _is_bare(rule: RulePlan) -> bool:
-    return all(reads_unchanged(rule, side) for side in SIDES)
-
-
 def _has_nulls(known: Compared) -> bool:
     return any(column.nulls is not None for side in SIDES for column in known.columns(side))
 
 
-def _key_order(session: MatchSession, side: Side, arrays: ColumnArrays | None) -> list[Held] | None:
+def _key_order(session: LoadedRows, side: Side, arrays: ColumnArrays | None) -> list[Held] | None:
     """What keys are in order by, of every row."""
     parts = [f"p{part}" for part in range(len(session.plan.sides[side].primary_key))]
     if (

@@ -4,23 +4,20 @@ whole numbers in a dense range, an array maps each number to its row. Nothing is
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.plan.plan import RulePlan
-from kalla.reconcile.recipe.model import SIDES, Side, opposite
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.array_conditions import Compared, Window, compared
-from kalla.reconcile.session.column_arrays import (
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.array_conditions import Compared, Window, compared
+from kalla.reconcile.arrays.arrow_numbers import RowIds, numbers
+from kalla.reconcile.arrays.column_arrays import (
     PLACES,
     Chosen,
     Column,
@@ -29,8 +26,10 @@ from kalla.reconcile.session.column_arrays import (
     taken,
     typed,
 )
-from kalla.reconcile.session.match_session import MatchSession, reads_unchanged
-from kalla.reconcile.session.row_status import RowIds, numbers
+from kalla.reconcile.arrays.loaded_rows import LoadedRows
+from kalla.reconcile.plan.plan import RulePlan
+from kalla.reconcile.recipe.model import SIDES, Side, opposite
+from kalla.threads import spread
 
 _FAR = 2**62
 _MOST_ROWS = 2**31
@@ -39,11 +38,9 @@ _FEW = 5_000  # differences that can be told by their numbers, as evidence spell
 _BATCH = 1 << 16  # rows: intermediate results stay in a processor cache
 
 Places = npt.NDArray[np.int32]
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 
 
-def join(session: MatchSession, rule: RulePlan, side: Side) -> pa.Table | None:
+def join(session: LoadedRows, rule: RulePlan, side: Side) -> pa.Table | None:
     """All pairs of rows that satisfy key and checks, where the key is the primary key of `side`;
     none where they cannot be found in this way."""
     arrays = {each: session.column_arrays(each) for each in SIDES}
@@ -53,7 +50,7 @@ def join(session: MatchSession, rule: RulePlan, side: Side) -> pa.Table | None:
         return None
     if any(session.row_status[each].rows >= _MOST_ROWS for each in SIDES):
         return None
-    admitted = {each: _admitted(session, rule, each, known) for each in SIDES}
+    admitted = {each: _admitted(session, each, known) for each in SIDES}
     keys = known.key[side]
     chosen = keys.held if admitted[side].all() else keys.held[admitted[side]]
     if not len(chosen):
@@ -67,20 +64,16 @@ def join(session: MatchSession, rule: RulePlan, side: Side) -> pa.Table | None:
         here = keys.held[rows]
         compiled_loops.lay(here, len(here), low, admitted[side][rows], rows.start, places)
 
-    for _ in _spread(lay, _ranges(session.row_status[side].rows), session.threads):
+    for _ in spread(lay, _ranges(session.row_status[side].rows), session.threads):
         pass
     room = _Room(session.row_status[other].rows)
     meeting = _Meeting(known, side, admitted[other], low, places, room)
     blocks = _blocks(session, other, theirs)
-    return pa.Table.from_batches(list(_spread(meeting.pairs, blocks, session.threads)))
+    return pa.Table.from_batches(list(spread(meeting.pairs, blocks, session.threads)))
 
 
-def _admitted(session: MatchSession, rule: RulePlan, side: Side, known: Compared) -> Chosen:
-    """The rows of a side that the rule reads."""
-    if not reads_unchanged(rule, side):
-        chosen = np.zeros(session.row_status[side].rows, np.bool_)
-        chosen[session.column(f"SELECT row_id FROM {session.rule_input(rule, side)}")] = True
-        return chosen
+def _admitted(session: LoadedRows, side: Side, known: Compared) -> Chosen:
+    """Which rows of a side the rule looks at."""
     chosen = session.row_status[side].are_open()
     for column in known.columns(side):
         if column.nulls is not None:
@@ -98,7 +91,7 @@ class _Block:
     parts: Sequence[Column] | Sequence[pa.Array]
 
 
-def _blocks(session: MatchSession, side: Side, arrays: ColumnArrays) -> Iterator[_Block]:
+def _blocks(session: LoadedRows, side: Side, arrays: ColumnArrays) -> Iterator[_Block]:
     """All rows of a side."""
     parts = [f"p{part}" for part in range(len(session.plan.sides[side].primary_key))]
     if all(part in arrays.columns for part in parts):
@@ -215,15 +208,3 @@ def _told(
     every = typed(np.arange(window.lowest, window.highest + 1), kind)
     compiled_loops.number(deltas, chosen, len(chosen), window.lowest, numbered)
     return pa.DictionaryArray.from_arrays(typed(numbered, pa.int16()), every, safe=False)
-
-
-def _spread(work: Callable[[Given], Made], given: Iterable[Given], threads: int) -> Iterator[Made]:
-    """The work on each of them, by several hands; few wait for these."""
-    waiting: deque[Future[Made]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        for each in given:
-            if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(work, each))
-        for asked in waiting:
-            yield asked.result()

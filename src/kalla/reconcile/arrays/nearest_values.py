@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import RowIds, as_table, halves, numbers, words
+from kalla.reconcile.arrays.column_arrays import Held
 from kalla.reconcile.plan.plan import RulePlan
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.column_arrays import Held
-from kalla.reconcile.session.row_status import RowIds, as_table, halves, numbers, words
 from kalla.reconcile.sql.column_values import Kind
 
 Floats = npt.NDArray[np.float64]

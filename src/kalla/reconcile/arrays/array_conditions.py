@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
+from kalla.reconcile.arrays.arrow_numbers import RowIds
+from kalla.reconcile.arrays.column_arrays import Chosen, Column, ColumnArrays, Units
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
-from kalla.reconcile.session.column_arrays import Chosen, Column, ColumnArrays, Units
-from kalla.reconcile.session.row_status import RowIds
 from kalla.reconcile.sql.conditions import Check
 
 _FAR = 2**63 - 1  # two words of decimals or dates do not differ by so much
@@ -59,10 +58,8 @@ class Compared:
 
 
 def compared(rule: RulePlan, arrays: Mapping[Side, ColumnArrays | None]) -> Compared | None:
-    """The rule's columns as arrays; None if one of them is not loaded as an array, the key is not
-    one whole number, or a check is not a window for the difference of two numbers."""
-    if len(rule.key) != 1 or rule.currency:
-        return None
+    """The columns of a rule that takes arrays; None if one of them is not held as an array, for
+    memory or because a number in it is too large."""
     key: Mapping[Side, Column] = {}
     windows = {}
     for place, check in enumerate(rule.checks):
@@ -74,28 +71,18 @@ def compared(rule: RulePlan, arrays: Mapping[Side, ColumnArrays | None]) -> Comp
         if len(found) < len(SIDES):
             return None
         if check.is_key:
-            if not all(column.is_whole for column in found.values()):
-                return None
             key = found
         else:
-            window = _window(check, found)
-            if window is None:
-                return None
-            windows[place] = window
+            windows[place] = _window(check, found)
     return Compared(key, windows)
 
 
-def _window(check: Check, columns: Mapping[Side, Column]) -> Window | None:
+def _window(check: Check, columns: Mapping[Side, Column]) -> Window:
     left, right = (columns[side].kind for side in SIDES)
-    if check.window is None or left != right or not _is_plain(left):
-        return None
+    if check.window is None or left != right:
+        raise TypeError(f"{check.label} compares {left} with {right}, which arrays cannot")
     signs: dict[Side, int] = {"left": -1, "right": 1}
     if check.bound and check.bound.negate:
         signs[check.bound.negate] *= -1
     lowest, highest = (min(max(bound, -_FAR), _FAR) for bound in check.window)
     return Window(columns, signs, lowest, highest)
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether two of its values differ by a number: two points in time may be infinite."""
-    return bool(pa.types.is_decimal128(kind) or pa.types.is_date32(kind))

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kalla.reconcile.session import compiled_loops
-from kalla.reconcile.session.row_status import RowIds, numbers, words
+from kalla.reconcile.arrays import compiled_loops
+from kalla.reconcile.arrays.arrow_numbers import RowIds, numbers, words
 
 Units = npt.NDArray[np.int64]
 Held = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ MANY = 100_000  # rows: with fewer, SQL is as fast
 BESIDE, ALONE = 0.25, 0.4
 IN_CACHE = 1 << 16
 PLACES = 8  # for each row of a side: numbers that need more lie too far apart to be looked up so
-_SHORT = 18  # digits of a decimal that fits into a word
+DIGITS = 18  # digits of a decimal that fits into a word
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def typed(
 
 def _is_word(kind: pa.DataType) -> bool:
     if pa.types.is_decimal(kind):
-        return bool(kind.precision <= _SHORT)
+        return bool(kind.precision <= DIGITS)
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_date32(kind)

@@ -1,0 +1,1 @@
+"""Columns as arrays and compiled loops over them; `array_path` is the way in for rules."""
