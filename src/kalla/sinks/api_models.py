@@ -1,4 +1,4 @@
-"""What the REST interface of pipelines takes and shows."""
+"""The request and response models of the REST interface of pipelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Name = Annotated[str, Path(pattern=model.NAME)]
 
 class ShownPipeline(BaseModel):
     pipeline: str
-    state: str = Field(description="in words: delivering, stopped, or what keeps it from that")
+    state: str = Field(
+        description="the state as text: delivering, stopped, or why it does not deliver"
+    )
     desired: Literal["started", "stopped"]
     replicas: int
     trouble: str | None
@@ -87,7 +89,7 @@ def _state(record: PipelineRecord, ledger: list[LedgerRow]) -> str:
 
 
 class PipelineState(BaseModel):
-    """What is wanted of a pipeline."""
+    """The desired state of a pipeline."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -137,7 +139,7 @@ class NewFilters(BaseModel):
 
 
 class Trial(BaseModel):
-    """Rules to be tried on samples; what is left out is as it is saved."""
+    """Rules to try on samples; missing parts are taken from the saved pipeline."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Charts of a pipeline as SVG: rates and what waits, a line for each partition."""
+"""Charts of a pipeline as SVG: rates and lag, a line for each partition."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _line(
         x = WIDTH - _RIGHT - (WIDTH - _LEFT - _RIGHT) * age / span
         y = HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value(each) / most
         points.append(f"{x:.1f},{y:.1f}")
-    if len(points) == 1:  # a single sample would have no length
+    if len(points) == 1:  # a single sample would be a point
         across, _, up = points[0].partition(",")
         points.append(f"{float(across) - 2:.1f},{up}")
     return Markup(

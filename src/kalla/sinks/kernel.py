@@ -39,7 +39,7 @@ INPUT_TYPES = {name: kind.replace("LowCardinality(String)", "String") for name, 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Everything a range is delivered by, frozen when its intent was written."""
+    """Everything needed to deliver a range, frozen when its intent was written."""
 
     pipeline: str
     range: OffsetRange
@@ -49,20 +49,20 @@ class Delivery:
     comment: str  # slot and epoch, for the query log
     recovered: bool = False  # an earlier try may have inserted some of it
     settled: bool = True  # and no insert of an earlier try can arrive any more
-    provenance: bool = True  # whether rows say where they came from
-    probe: bool = True  # whether the tables can be asked what is there
+    provenance: bool = True  # whether rows have provenance columns
+    probe: bool = True  # whether the tables can be queried
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What became of a range: every message is counted in exactly one of the first four."""
+    """The result of a range: every message is counted in exactly one of the first four fields."""
 
     rows: int
     dead: int
     skipped: int  # tombstones
     filtered: int
     bytes: int
-    found: int  # of a recovered range: rows and dead letters that were there already
+    found: int  # of a recovered range: rows and dead letters that were in the tables already
     newest_ms: int | None
     seconds: float
 
@@ -72,11 +72,11 @@ class Facts:
 
 
 class Unsettled(Unavailable):
-    """Some of a range is there, and the rest may still be on its way: ask again later."""
+    """A part of a range has arrived, and the rest may still be in flight: check again later."""
 
 
 def prepare() -> None:
-    """Have the compiled loops ready: the first process of an installation takes seconds for it."""
+    """Compiles the loops: this takes the first process of an installation some seconds."""
     from kalla.sinks.rows import splicing  # noqa: F401
     from kalla.sinks.servers import gathering  # noqa: F401
 
@@ -84,7 +84,7 @@ def prepare() -> None:
 
 
 class Kernel:
-    """The connections of one process that delivers; `deliver` is called again and again."""
+    """The connections of one delivering process; `deliver` is called repeatedly."""
 
     def __init__(self, kafka: Mapping[str, str], target: Target, dead_letters: str) -> None:
         self._reader = Reader(kafka)
@@ -101,7 +101,7 @@ class Kernel:
         return self._server.now()
 
     def deliver(self, delivery: Delivery, deadline: float) -> Facts:
-        """Deliver the range before `deadline`, a moment of ClickHouse's clock."""
+        """Deliver the range before `deadline`, a time of ClickHouse's clock."""
         began = time.monotonic()
         transform = self._transform_of(delivery.rules)
         parts = []
@@ -113,22 +113,24 @@ class Kernel:
         result = transform.joined(parts)
         rows = rows_of(result, delivery)
         letters = letters_of(result.dead, delivery)
-        here_rows: set[int] = set()
-        here_dead: set[int] = set()
+        row_offsets: set[int] = set()
+        dead_offsets: set[int] = set()
         if delivery.recovered and delivery.probe:
-            here_rows = self._present(self._table, "_", delivery)
-            here_dead = self._present(self._dead_letters, "", delivery)
-        # Dead letters first: when the rows are there, nothing of the range is missing.
-        self._insert(self._dead_letters, letters, "offset", here_dead, delivery, ":dead", deadline)
+            row_offsets = self._present(self._table, "_", delivery)
+            dead_offsets = self._present(self._dead_letters, "", delivery)
+        # Dead letters first: when the rows have arrived, the range is complete.
+        self._insert(
+            self._dead_letters, letters, "offset", dead_offsets, delivery, ":dead", deadline
+        )
         types = transform.input_types | INPUT_TYPES
-        self._insert(self._table, rows, "_offset", here_rows, delivery, "", deadline, types)
+        self._insert(self._table, rows, "_offset", row_offsets, delivery, "", deadline, types)
         return Facts(
             rows=rows.num_rows,
             dead=letters.num_rows,
             skipped=len(result.skipped),
             filtered=len(result.filtered),
             bytes=size,
-            found=len(here_rows) + len(here_dead),
+            found=len(row_offsets) + len(dead_offsets),
             newest_ms=None if newest == NO_TIMESTAMP else newest,
             seconds=time.monotonic() - began,
         )
@@ -166,7 +168,7 @@ class Kernel:
             if missing and not delivery.settled:
                 raise Unsettled(f"{delivery.range}: an earlier insert may still arrive")
             batch = batch.take(pa.array(missing, pa.int64()))
-            # Other content needs another token, or ClickHouse would drop it without a word.
+            # Other content needs another token, or ClickHouse would silently drop it.
             token += repair_suffix([offsets[row] for row in missing])
         if batch.num_rows:
             self._server.insert(table, batch, types, token, deadline, delivery.comment)
@@ -199,7 +201,7 @@ def present_offsets(
 
 
 def repair_suffix(offsets: Sequence[int]) -> str:
-    """What tells the token of a repair apart: all of the offsets that it inserts."""
+    """The suffix of a repair's token: made of all offsets that it inserts."""
     return f":missing-{sha256(repr(list(offsets)).encode()).hexdigest()[:32]}" if offsets else ""
 
 
@@ -237,7 +239,7 @@ def letters_of(dead: Sequence[DeadLetter], delivery: Delivery, replay: int = 0) 
             "field": pa.array([each.field for each in dead], pa.string()),
             "key": pa.array([each.key for each in messages], pa.binary()),
             "value": pa.array([each.value for each in messages], pa.binary()),
-            # The last of a name counts, as in the mapping.
+            # The last header of a name is used, as in the mapping.
             "headers": pa.array(
                 [list(dict(each.headers).items()) for each in messages],
                 pa.map_(pa.string(), pa.binary()),

@@ -1,6 +1,6 @@
-"""Moves the ledger: how far each partition was delivered, and what is on its way.
+"""Stores the ledger: how far each partition was delivered, and the ranges in flight.
 
-Every write carries the epoch that the partition was taken under; none is made for an older one.
+Every write carries the epoch under which the partition was taken; writes of older epochs fail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Stopped = Literal["gap", "topic_replaced", "uncertain"]
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as its member took it: what is next, and what an earlier one left unfinished."""
+    """A partition as its member took it: the next offset, and the unfinished range of an earlier
+    member.
+    """
 
     topic: str
     partition: int
@@ -42,7 +44,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """How far a partition has come, as an operator sees it."""
+    """The progress of a partition, for operators."""
 
     topic: str
     partition: int
@@ -76,12 +78,12 @@ class LedgerRow:
 
     @property
     def lag_seconds(self) -> float | None:
-        """How old the newest delivered message is, where others wait."""
+        """The age of the newest delivered message, if others wait."""
         return self.newest_seconds if self.waiting else 0.0
 
     @property
     def retention_seconds(self) -> float | None:
-        """How long until Kafka may remove what waits; None: nothing waits, or it keeps all."""
+        """Seconds until Kafka may remove waiting messages; None: none wait, or Kafka keeps all."""
         if not self.waiting or self.retention_ms is None or self.newest_seconds is None:
             return None
         return max(0.0, self.retention_ms / 1000 - self.newest_seconds)
@@ -97,7 +99,7 @@ async def take(
     slot: int | None,
     worker: str,
 ) -> Partition:
-    """Take a partition: its epoch rises, so that whoever had it before can change nothing."""
+    """Takes a partition: raises its epoch, so that the former holder can change nothing."""
     named = {"pipeline": pipeline, "topic": topic, "partition": partition}
     await connection.execute(sql.enter, named | {"topic_id": topic_id, "earliest": earliest})
     cursor = await connection.execute(sql.take, named | {"slot": slot, "worker": worker})
@@ -116,7 +118,7 @@ async def intend(
     table_uuid: str,
     deadline: float,
 ) -> int:
-    """Write down what is about to be inserted; returns the intent's id."""
+    """Stores the intent of an insert; returns its id."""
     cursor = await connection.execute(
         sql.intend,
         _fenced(pipeline, partition, wanted.start)
@@ -150,7 +152,7 @@ async def commit(
     facts: Facts,
     waiting: int,
 ) -> int:
-    """The range is delivered; returns the next offset."""
+    """Records that the range is delivered; returns the next offset."""
     cursor = await connection.execute(
         sql.commit,
         _fenced(pipeline, partition, start)
@@ -210,14 +212,14 @@ async def ledger(connection: Connection, pipeline: str) -> list[LedgerRow]:
 async def seek(
     connection: Connection, pipeline: str, row: LedgerRow, offset: int, topic_id: str, by: str
 ) -> int:
-    """Deliver from this offset on, as a new generation; returns its number."""
+    """Delivers from this offset on, as a new generation; returns its number."""
     cursor = await connection.execute(
         sql.seek, _moved(pipeline, row, offset) | {"topic_id": topic_id}
     )
     found = await cursor.fetchone()
     if found is None:
         raise Conflict(
-            f"{row.topic}/{row.partition} moved, or a range of it is on its way: "
+            f"{row.topic}/{row.partition} moved, or a range of it is in flight: "
             "start the pipeline until it is delivered, stop it, and try again"
         )
     detail = f"{row.topic}/{row.partition}: from {row.next_offset} to {offset}, by {by}"
@@ -228,10 +230,10 @@ async def seek(
 async def skip_gap(
     connection: Connection, pipeline: str, row: LedgerRow, offset: int, by: str
 ) -> None:
-    """Go on behind a gap; the loss is named in the timeline."""
+    """Continues after a gap; the timeline shows the loss."""
     cursor = await connection.execute(sql.skip_gap, _moved(pipeline, row, offset))
     if await cursor.fetchone() is None:
-        raise Conflict(f"{row.topic}/{row.partition} is not stopped at a gap any more")
+        raise Conflict(f"{row.topic}/{row.partition} no longer waits at a gap")
     detail = f"{row.topic}/{row.partition}: the offsets {row.next_offset} to {offset - 1} are lost"
     await add_event(connection, pipeline, "gap skipped", f"{detail}, by {by}")
 
@@ -259,7 +261,7 @@ def _fenced(pipeline: str, partition: Partition, start: int) -> dict[str, object
 def _ours(row: dict[str, Any] | None, partition: Partition) -> dict[str, Any]:
     if row is None:
         raise Lost(
-            f"{partition.topic}/{partition.partition} is no longer ours "
+            f"{partition.topic}/{partition.partition} is no longer held "
             f"under epoch {partition.epoch}"
         )
     return row

@@ -1,4 +1,4 @@
-"""What the user says about a pipeline: one topic into one table, how each column is filled."""
+"""The model of a pipeline: one topic into one table, and how each column is filled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXACTLY_ONCE = "exactly once"
 WITHIN_WINDOW = "exactly once within the deduplication window"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
-# Settings of librdkafka that Kalla needs as they are: another value would break a promise.
+# Settings of librdkafka that Kalla sets: another value would break a guarantee.
 _OURS = re.compile(
     r"(group\..*|auto\.offset\.reset|enable\.(auto\..*|partition\.eof)|isolation\.level"
     r"|partition\.assignment\.strategy|session\.timeout\.ms|bootstrap\.servers|plugin\..*|.*_cb)"
@@ -141,14 +141,14 @@ class RowRules:
 
 
 class Options(Model):
-    """How a pipeline delivers; none of it changes what a message becomes."""
+    """How a pipeline delivers; no option changes how messages become rows."""
 
     batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     flush_seconds: Annotated[float, Field(ge=0, le=60)] = Field(
         0.1, description="how long fewer than batch_rows may wait for more"
     )
     rows_per_second: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="messages that all replicas together deliver at the most"
+        None, description="the most messages that all replicas together deliver per second"
     )
     poison_percent: Annotated[int, Field(ge=1, le=99)] | None = Field(
         None, description="the pipeline stops when more of its last messages were dead letters"
@@ -213,7 +213,7 @@ def validate(document: object) -> Pipeline:
 
 
 def rule_problems(mapping: Sequence[Column], filters: Sequence[str]) -> list[Problem]:
-    """What is wrong with types, constants, defaults and filters."""
+    """The problems of types, constants, defaults and filters."""
     from kalla.sinks.rows.filters import filter_problems  # these need this module
     from kalla.sinks.rows.mapping import mapping_problems
 

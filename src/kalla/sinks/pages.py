@@ -37,7 +37,7 @@ TABS: dict[Tab, str] = {
     "proof": "Proof",
     "timeline": "Timeline",
 }
-# What each tab shows live; the rest of it is in its page.
+# The live part of each tab; the rest is in its page.
 _FRAGMENTS: dict[Tab, tuple[str, ...]] = {
     "run": ("sink_charts", "sink_partitions", "sink_slots"),
     "dead-letters": ("sink_replays",),

@@ -9,19 +9,19 @@ from typing import Literal
 from kalla.sinks.ledger import Partition
 from kalla.sinks.servers.message_ranges import OffsetRange
 
-SPARK_ROWS = 100_000  # where so many wait, Spark is quicker than one process
+SPARK_ROWS = 100_000  # with this many waiting, Spark is faster than one process
 
 _BURST_SECONDS = 1.0
-_FIRST_ROWS = 200  # of a topic of which no message was seen yet
+_FIRST_ROWS = 200  # of a topic without messages so far
 _BATCH_BYTES = 96 << 20
-_POISON_MESSAGES = 100  # fewer say nothing about a topic
+_POISON_MESSAGES = 100  # fewer are not enough to judge a topic
 
 Placement = Literal["auto", "spark", "local"]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the next ranges."""
+    """The limits of the next ranges."""
 
     batch_rows: int
     flush_seconds: float = 0.0
@@ -33,7 +33,7 @@ class Limits:
 def next_ranges(
     partitions: Sequence[Partition], ends: Mapping[int, int], limits: Limits
 ) -> list[OffsetRange]:
-    """One range for each partition in which messages wait; the longest wait comes first.
+    """Plans one range for each partition with waiting messages; the longest wait comes first.
 
     Fewer messages than a batch are delivered when they have waited for `flush_seconds`, so that
     the last ones of a topic never wait for others.
@@ -62,12 +62,12 @@ def _within(ranges: Sequence[OffsetRange], budget: int) -> list[OffsetRange]:
 
 
 def on_spark(placement: Placement, waiting: int) -> bool:
-    """Whether Spark places the next ranges; else they run in the slot's own process."""
+    """Whether Spark delivers the next ranges; otherwise the slot's own process does."""
     return placement == "spark" or (placement == "auto" and waiting >= SPARK_ROWS)
 
 
 class BatchSize:
-    """Bounds a range by bytes, too: a range is frozen before anybody has seen its messages."""
+    """Limits a range by bytes, too: a range is frozen before its messages are read."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -80,7 +80,7 @@ class BatchSize:
         return max(1, min(self._most_rows, int(_BATCH_BYTES / max(self._message_bytes, 1.0))))
 
     def note(self, messages: int, size: int) -> None:
-        """The larger of what was seen last and what is usual: memory is dearer than time."""
+        """Keeps the larger of the last size and the average: memory is scarcer than time."""
         if messages:
             latest = size / messages
             usual = self._message_bytes or latest
@@ -88,7 +88,7 @@ class BatchSize:
 
 
 class RateLimit:
-    """A bucket of messages that fills at a rate and holds those of one second."""
+    """A token bucket that fills at a rate and holds the messages of one second."""
 
     def __init__(self, per_second: float | None, now: float) -> None:
         self._rate = per_second
@@ -115,7 +115,7 @@ class Poison:
         self._messages = self._dead = 0
 
     def verdict(self, messages: int, dead: int) -> str | None:
-        """A sentence if too many of the last messages were dead letters."""
+        """A message if too many of the last messages were dead letters."""
         if self._percent is None:
             return None
         self._messages += messages
@@ -127,14 +127,14 @@ class Poison:
             return None
         return (
             f"{bad:,} of the last {counted:,} messages were dead letters, more than "
-            f"{self._percent} percent: see why, mend the mapping and start it again"
+            f"{self._percent} percent: check them, correct the mapping and start it again"
         )
 
 
 def token(
     pipeline: str, topic_id: str, generation: int, mapping_version: int, wanted: OffsetRange
 ) -> str:
-    """Whatever makes other content of a range is part of it: a token stands for one content."""
+    """The token contains everything that changes the content of a range: one token, one content."""
     return (
         f"{pipeline}/{topic_id}/{wanted.partition}/{wanted.start}-{wanted.end}"
         f"/g{generation}/m{mapping_version}"

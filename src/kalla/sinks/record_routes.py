@@ -1,4 +1,4 @@
-"""REST of what a pipeline delivered: metrics, events, dead letters, replays, audit."""
+"""REST of a pipeline's records: metrics, events, dead letters, replays, audit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/pipelines/{name}", route_class=GuardedRoute, tag
 
 @router.get("/metrics")
 async def show_metrics(state: State, name: Name) -> list[consumer_lag.PartitionLag]:
-    """How far each partition has come, and what waits."""
+    """The progress and the lag of each partition."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
         rows = await ledgers.ledger(connection, name)
@@ -37,7 +37,7 @@ async def show_metrics(state: State, name: Name) -> list[consumer_lag.PartitionL
 
 @router.get("/rates")
 async def show_rates(state: State, name: Name) -> list[dict[str, Any]]:
-    """What each partition delivered in every ten seconds of the last half hour."""
+    """The rows of each partition per ten seconds, over the last half hour."""
     async with state.database.transaction() as connection:
         await store.get(connection, name)
         return [asdict(each) for each in await store.rates(connection, name)]
@@ -45,7 +45,7 @@ async def show_rates(state: State, name: Name) -> list[dict[str, Any]]:
 
 @router.get("/events")
 async def show_events(state: State, name: Name) -> list[dict[str, Any]]:
-    """What happened to the pipeline, the newest first."""
+    """The events of the pipeline, the newest first."""
     async with state.database.transaction() as connection:
         await store.get(connection, name)
         return [asdict(each) for each in await store.events(connection, name)]
@@ -59,7 +59,7 @@ async def show_dead_letters(
     reason: str | None = None,
     field: str | None = None,
 ) -> dead_letters.DeadLetters:
-    """What could not become a row: how many by reason and field, and the newest of them."""
+    """Messages that could not become rows: counts by reason and field, and the newest of them."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
     resolve = Vault(state.settings).resolve
@@ -86,7 +86,7 @@ async def show_dead_letter(
 async def replay_dead_letters(
     state: State, command: Commanded, name: Name, wanted: ReplayRequest | None = None
 ) -> ShownReplay:
-    """Try dead letters again with the newest mapping; the holder of slot 0 does it, each once."""
+    """Try dead letters again with the newest mapping; the holder of slot 0 replays each once."""
     wanted = wanted or ReplayRequest()
     record = await store.get(command.connection, name)
     if record.guarantee != EXACTLY_ONCE:
@@ -94,7 +94,7 @@ async def replay_dead_letters(
             "without provenance columns and SELECT nobody can say what a replay inserted already"
         )
     if not state.settings.sinks.leases:
-        raise Conflict("a replay is the work of slot 0, and without leases there are no slots")
+        raise Conflict("a replay runs in slot 0, and without leases there are no slots")
     if record.desired != "started":
         raise Conflict(f"a replay needs a started pipeline: `kalla sinks start {name}` first")
     made = await replays.create(
@@ -122,12 +122,12 @@ def _shown(replay: Replay) -> ShownReplay:
 
 @router.get("/audit")
 async def last_audit(state: State, name: Name) -> audits.LastAudit:
-    """What the last audit found."""
+    """The result of the last audit."""
     async with state.database.transaction() as connection:
         await store.get(connection, name)
         found = await store.last_audit(connection, name)
     if found is None:
-        raise NotFound(f"{name} was not audited yet: `kalla sinks audit {name}`")
+        raise NotFound(f"{name} has no audit yet: `kalla sinks audit {name}`")
     return audits.LastAudit(at=found[0], **found[1])
 
 

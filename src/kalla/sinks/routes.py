@@ -81,7 +81,7 @@ async def _change(state: AppState, command: Command, name: str, **parts: object)
 
 @router.get("/{name}")
 async def show_pipeline(state: State, name: Name) -> ShownPipeline:
-    """A pipeline with its configuration and what becomes of it."""
+    """A pipeline with its configuration and state."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
         rates = await store.recent_rates(connection)
@@ -92,13 +92,13 @@ async def show_pipeline(state: State, name: Name) -> ShownPipeline:
 @router.delete("/{name}", status_code=204)
 @needs("admin")
 async def remove_pipeline(command: Commanded, name: Name) -> None:
-    """Forget a pipeline and how far it came; its tables in ClickHouse stay."""
+    """Remove a pipeline and its progress; its tables in ClickHouse stay."""
     await store.remove(command.connection, name)
 
 
 @router.get("/{name}/kafka")
 async def show_kafka(state: State, name: Name) -> KafkaConfig:
-    """The topic and how to reach it; passwords are named, not shown."""
+    """The topic and its connection; passwords are shown as secret names."""
     async with state.database.transaction() as connection:
         return (await store.get(connection, name)).kafka
 
@@ -115,7 +115,7 @@ async def change_kafka(
 
 @router.get("/{name}/clickhouse")
 async def show_clickhouse(state: State, name: Name) -> ClickHouseConfig:
-    """The table and how to reach it; the password is named, not shown."""
+    """The table and its connection; the password is shown as a secret name."""
     async with state.database.transaction() as connection:
         return (await store.get(connection, name)).clickhouse
 
@@ -178,7 +178,7 @@ async def change_filters(
 
 @router.get("/{name}/state")
 async def show_state(state: State, name: Name) -> PipelineState:
-    """What is wanted of a pipeline."""
+    """The desired state of a pipeline."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
     return PipelineState(desired=record.desired, replicas=record.replicas)
@@ -190,7 +190,7 @@ async def change_state(
 ) -> PipelineState:
     """Start, stop or scale; workers follow within sinks.reconcile_seconds."""
     if new.replicas is not None and not state.settings.sinks.leases:
-        raise Conflict("without leases every worker carries the pipeline: start or end workers")
+        raise Conflict("without leases every worker runs the pipeline: start or stop workers")
     record = await store.set_state(
         command.connection, name, command.caller.name, new.desired, new.replicas
     )
@@ -214,13 +214,13 @@ async def start_pipeline(state: State, command: Commanded, name: Name) -> Pipeli
 
 @router.post("/{name}/stop")
 async def stop_pipeline(state: State, command: Commanded, name: Name) -> PipelineState:
-    """Stop to deliver; what is on its way is finished first."""
+    """Stop delivering; ranges in flight are finished first."""
     return await change_state(state, command, name, StateChange(desired="stopped"))
 
 
 @router.get("/{name}/assignments")
 async def show_assignments(state: State, name: Name) -> list[Assignment]:
-    """Who holds which slot, until when, and with which partitions."""
+    """The holders of slots, with the end of their leases and their partitions."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
         held = await leases.holders(connection, record.resource)
@@ -256,7 +256,7 @@ def assignments(held: list[Holding], rows: list[LedgerRow]) -> list[Assignment]:
 async def seek_pipeline(
     state: State, command: Commanded, name: Name, wanted: seeking.Wanted
 ) -> list[seeking.Move]:
-    """Deliver again from an offset, as a new generation; with `dry_run` only say what that is."""
+    """Deliver again from an offset, as a new generation; with `dry_run` only show the effect."""
     record = await store.get(command.connection, name)
     rows = await ledgers.ledger(command.connection, name)
     moves = seeking.moves(record, rows, await _ends(state, record), wanted)
@@ -280,7 +280,7 @@ async def seek_pipeline(
 
 @router.post("/{name}/skip-gap")
 async def skip_gap(state: State, command: Commanded, name: Name) -> list[seeking.Move]:
-    """Go on behind every gap; the offsets that are lost are named in the timeline."""
+    """Continue after every gap; the timeline shows the lost offsets."""
     record = await store.get(command.connection, name)
     rows = await ledgers.ledger(command.connection, name)
     ends = await _ends(state, record)

@@ -1,4 +1,4 @@
-"""REST of samples: what a topic holds, the mapping they suggest, what rules make of them."""
+"""REST of samples: messages of a topic, an inferred mapping, and previews of rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLES = 1000
 
 
 class Proposal(BaseModel):
-    """What samples suggest."""
+    """A mapping inferred from samples."""
 
     samples: int
     unreadable: int
@@ -80,7 +80,7 @@ async def sample_pipeline(state: State, name: Name, samples: int = 20) -> Sample
 @router.post("/{name}/infer", response_model_exclude_unset=True)
 @harmless
 async def infer_pipeline(state: State, name: Name) -> Proposal:
-    """What the topic's messages suggest as a mapping now."""
+    """A mapping inferred from the topic's current messages."""
     record = await _record(state, name)
     found = await _taken(state, record.kafka, _SAMPLES)
     return _proposal(found, record.kafka, record.clickhouse)
@@ -89,7 +89,7 @@ async def infer_pipeline(state: State, name: Name) -> Proposal:
 @router.post("/{name}/mapping/preview")
 @harmless
 async def preview_mapping(state: State, name: Name, trial: Trial) -> Preview:
-    """The rows that samples would become, and which would be refused, and why."""
+    """The rows of samples, and the refused ones with reasons."""
     record = await _record(state, name)
     rules = _rules(record, trial)
     messages = await _messages(state, record, trial)
@@ -99,14 +99,14 @@ async def preview_mapping(state: State, name: Name, trial: Trial) -> Preview:
 @router.post("/{name}/filters/test")
 @harmless
 async def test_filters(state: State, name: Name, trial: Trial) -> Preview:
-    """The same: which rows pass the filters, and which are left out."""
+    """The same, for filters: the rows that pass, and those left out."""
     return await preview_mapping(state, name, trial)
 
 
 @router.post("/{name}/dead-letters/test")
 @harmless
 async def test_dead_letter(state: State, name: Name, trial: LetterTrial) -> Preview:
-    """What one dead letter would become under other rules."""
+    """The result of one dead letter under other rules."""
     record = await _record(state, name)
     rules = _rules(record, trial)
     resolve = Vault(state.settings).resolve

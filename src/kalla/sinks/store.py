@@ -1,4 +1,4 @@
-"""Moves the state of pipelines: named statements and typed rows. Nothing here touches Kafka."""
+"""Stores the state of pipelines: named statements and typed rows. Nothing here uses Kafka."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PipelineRow = dict[str, Any]
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """A pipeline with its latest mapping and what is wanted of it."""
+    """A pipeline with its latest mapping and desired state."""
 
     pipeline: str
     kafka: KafkaConfig
@@ -53,11 +53,11 @@ class PipelineRecord:
 
     @property
     def resource(self) -> str:
-        """What its slots are leased of."""
+        """The resource of its slots' leases."""
         return f"sink/{self.pipeline}"
 
     def document(self) -> Pipeline:
-        """What the user would apply to get it again."""
+        """The document that would create it again."""
         return Pipeline(
             name=self.pipeline,
             kafka=self.kafka,
@@ -177,7 +177,7 @@ async def set_state(
 
 
 async def stop_poisoned(connection: Connection, pipeline: str, sentence: str) -> None:
-    """Stop it by itself: too many of its messages have no row."""
+    """Stops it automatically: too many of its messages were dead letters."""
     cursor = await connection.execute(
         sql.stop_poisoned, {"pipeline": pipeline, "trouble": sentence}
     )
@@ -239,7 +239,7 @@ async def forget_rates(connection: Connection) -> None:
 
 
 async def pipeline_rows(connection: Connection) -> list[PipelineRow]:
-    """All pipelines as they are stored, for who reads each apart."""
+    """All pipelines as stored rows, for callers that parse each separately."""
     cursor = await connection.execute(sql.pipelines, {"pipeline": None})
     return await cursor.fetchall()
 

@@ -190,7 +190,7 @@ async def test_without_provenance_an_old_intent_stops_as_uncertain(site: Site) -
 
     await until(decided, "the old intent to stop, the young one to be delivered")
     uncertain, _ = await site.ledger(pipeline)
-    assert "nobody can say whether it arrived" in (uncertain.reason or "")
+    assert "Kalla cannot tell whether it arrived" in (uncertain.reason or "")
     assert await rows_of(site, pipeline) == 10
 
 

@@ -1,1 +1,1 @@
-"""What was delivered: the audit, dead letters, seeks."""
+"""Records of delivery: the audit, dead letters, replays and seeks."""

@@ -1,6 +1,6 @@
 """Compares, offset by offset, what ClickHouse and the dead letters hold with what Kafka has.
 
-It asks the ledger only for the span that is said to be delivered, never for what became of it.
+It reads from the ledger only the delivered span, never the results.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class PartitionAudit(BaseModel):
     end: int
     messages: int = Field(description="in Kafka")
     rows: int
-    dead_letters: int = Field(description="those that no replay has settled")
-    left_out: int = Field(
-        description="messages without a row that a filter or a tombstone explains"
-    )
+    dead_letters: int = Field(description="those without a successful replay")
+    left_out: int = Field(description="messages without a row because of a filter or a tombstone")
     missing: list[int] = Field(description="offsets in Kafka and nowhere else; the first ones")
     doubled: list[int] = Field(description="offsets in ClickHouse more than once; the first ones")
     unknown: list[int] = Field(description="offsets in ClickHouse and not in Kafka; the first ones")
@@ -63,9 +61,9 @@ def audit(
     versions: Sequence[RowRules],
     resolve: Resolve,
 ) -> Audit:
-    """Blocking; reads the whole span from Kafka again. `versions` explain what was left out."""
+    """Blocking; reads the whole span from Kafka again. `versions` explain missing rows."""
     if not record.clickhouse.provenance:
-        raise Conflict("without provenance columns nobody can say which message a row came from")
+        raise Conflict("without provenance columns the message of a row is unknown")
     transforms = [Transform(each) for each in versions]
     settings = kafka_settings(record.kafka, resolve)
     ends = log_ends(settings, record.kafka.topic)
@@ -134,7 +132,7 @@ def _partition(
 def _explained(
     batches: Sequence[MessageBatch], absent: Integers, transforms: Sequence[Transform]
 ) -> Integers:
-    """Of the offsets without a row those that some version of the rules leaves out."""
+    """The offsets without a row that some version of the rules leaves out."""
     found = np.zeros(0, np.int64)
     for batch in batches:
         left = batch.take(np.flatnonzero(np.isin(batch.offsets, absent)))

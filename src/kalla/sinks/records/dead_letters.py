@@ -1,4 +1,4 @@
-"""What could not become a row, read from the dead-letter table."""
+"""Messages that could not become rows, read from the dead-letter table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Letter(BaseModel):
     timestamp: datetime
     reason: str
     field: str
-    text: str = Field(description="the beginning of the message; signs that are no UTF-8 replaced")
+    text: str = Field(
+        description="the beginning of the message; bytes that are not UTF-8 are replaced"
+    )
     value: str = Field(description="the whole message, in Base64")
 
 

@@ -1,6 +1,6 @@
 """The kernel of a replay: dead letters become rows, each once, and are marked as replayed.
 
-A letter's row stays in the table; a second row with the replay's number says that it is settled.
+A letter's row stays in the table; a second row with the replay's number marks it as settled.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """Which letters come next."""
+    """The request for the next letters."""
 
     pipeline: str
     topic: str
@@ -78,7 +78,7 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """A chunk and what its letters become."""
+    """A chunk and the rules for its letters."""
 
     pipeline: str
     chunk: Chunk
@@ -94,7 +94,7 @@ class ReplayFacts:
 
 
 def next_chunk(server: ClickHouse, table: str, request: ChunkRequest) -> Chunk | None:
-    """The first open letters after the cursor, few enough for memory; None at the end."""
+    """The first open letters after the cursor, as many as fit in memory; None at the end."""
     named = f"`{server.target.database}`.`{table}`"
     generation, partition, offset = request.cursor
     found = server.rows(
@@ -130,7 +130,7 @@ def next_chunk(server: ClickHouse, table: str, request: ChunkRequest) -> Chunk |
 def replay_chunk(
     server: ClickHouse, letters_table: str, request: ReplayRequest, deadline: float
 ) -> ReplayFacts:
-    """Insert what is missing of the chunk's rows, then the marks; earlier tries are over."""
+    """Inserts the missing rows of the chunk, then the marks; earlier tries have ended."""
     chunk = request.chunk
     messages = _messages(server, letters_table, request)
     transform = Transform(request.rules)

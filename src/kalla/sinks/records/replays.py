@@ -1,4 +1,4 @@
-"""Moves the state of replays: dead letters that are tried again with a newer mapping."""
+"""Stores the state of replays: dead letters that are tried again with a newer mapping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Replay:
     field: str
     status: Literal["running", "completed"]
     cursor: Cursor  # the letter done last
-    chunk: Chunk | None  # on its way
+    chunk: Chunk | None  # in flight
     deadline: float | None
     rows: int
     refused: int
@@ -91,7 +91,7 @@ async def complete(connection: Connection, pipeline: str, replay: Replay) -> Non
 async def _ours(connection: Connection, statement: bytes, named: dict[str, Any]) -> None:
     cursor = await connection.execute(statement, named)
     if await cursor.fetchone() is None:
-        raise Lost("the replay went on elsewhere")
+        raise Lost("another worker continued the replay")
 
 
 def _replay(row: dict[str, Any]) -> Replay:

@@ -1,4 +1,4 @@
-"""Decides where a seek leads: which offsets are delivered again, and which are left out."""
+"""Decides the effect of a seek: which offsets are delivered again, and which are skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Wanted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     to: str = Field(description="earliest, latest, or an offset", max_length=20)
-    partition: int | None = Field(None, ge=0, description="this one alone")
+    partition: int | None = Field(None, ge=0, description="only this partition")
     dry_run: bool = False
 
 

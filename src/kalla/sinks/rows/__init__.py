@@ -1,1 +1,1 @@
-"""What messages become: types, the mapping, filters, and what samples suggest."""
+"""How messages become rows: types, the mapping, filters, and inference from samples."""

@@ -1,4 +1,4 @@
-"""Filters: SQL predicates over the mapped columns, held by the sandbox, evaluated by DuckDB.
+"""Filters: SQL predicates over the mapped columns, checked by the sandbox, evaluated by DuckDB.
 
 The simple comparisons of the older, CEL-like form (`==`, `&&`, `||`, `!`) are translated first.
 """
@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 
 LONGEST = 2000
 
-# Of the sandbox's functions those that mean the same in DuckDB; none fails on a value of its type.
+# The sandbox's functions with the same meaning in DuckDB; none fails on a value of its type.
 _FUNCTIONS = frozenset(
     {
         "abs", "coalesce", "concat", "contains", "endswith", "greatest", "least", "left", "length",
@@ -43,7 +43,7 @@ _CEL_SIGNS = {"==": "=", "&&": "AND", "||": "OR", "!": "NOT"}
 
 
 class Filter:
-    """The filters of one mapping version, made ready; a row passes if all of them are true."""
+    """The compiled filters of one mapping version; a row passes if all of them are true."""
 
     def __init__(self, filters: Sequence[str], mapping: Sequence[Column]) -> None:
         import duckdb
@@ -57,7 +57,7 @@ class Filter:
         self._connection.close()
 
     def passing(self, columns: Mapping[str, pa.Array], place: Place) -> Passing:
-        """Which rows pass; a row for which it cannot be said is named, never dropped."""
+        """Which rows pass; a row whose filter fails is reported, never dropped."""
         count = len(place.offsets)
         kafka = {
             "_topic": pa.repeat(pa.scalar(place.topic, pa.string()), count),
@@ -69,7 +69,7 @@ class Filter:
         return Passing(self._bisect(table, 0, faults), faults)
 
     def _bisect(self, table: pa.Table, start: int, faults: dict[int, str]) -> Flags:
-        """A value that the predicate fails on is found by halving, so that the others go on."""
+        """Finds a value on which the predicate fails by bisection, so that others continue."""
         try:
             return self._evaluate(table)
         except _duckdb_error() as error:
@@ -91,7 +91,7 @@ class Filter:
         found: pa.Table = self._connection.sql(
             f"SELECT _offset, coalesce({self._condition}, false) AS passes FROM message"
         ).to_arrow_table()
-        # By their offsets, which rise: nobody promises the order of a scan.
+        # By their offsets, which rise: the order of a scan is not guaranteed.
         order = np.argsort(found.column(0).to_numpy())
         passes: Flags = found.column(1).to_numpy()[order]
         return passes
@@ -99,7 +99,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows of a batch come from."""
+    """The position of a batch's rows in Kafka."""
 
     topic: str
     partition: int
@@ -108,14 +108,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Passing:
-    """One answer a row; `faults` names the rows without one, and why."""
+    """One result a row; `faults` has the rows without one, and why."""
 
     rows: Flags
     faults: dict[int, str]
 
 
 def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[Problem]:
-    """What is wrong with the filters: syntax, names, types."""
+    """The problems of the filters: syntax, names, types."""
     problems: list[Problem] = []
     for number, each in enumerate(filters):
         try:
@@ -126,11 +126,14 @@ def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[P
 
 
 def held(filters: Sequence[str], mapping: Sequence[Column], first: int = 0) -> list[str]:
-    """The predicates as DuckDB sees them: written anew from their trees. Raises InvalidInput."""
-    return [_held(each, mapping, f"filters.{number}") for number, each in enumerate(filters, first)]
+    """The predicates for DuckDB, generated from their syntax trees. Raises InvalidInput."""
+    return [
+        _checked_sql(each, mapping, f"filters.{number}")
+        for number, each in enumerate(filters, first)
+    ]
 
 
-def _held(text: str, mapping: Sequence[Column], field: str) -> str:
+def _checked_sql(text: str, mapping: Sequence[Column], field: str) -> str:
     from sqlglot import exp, parse_one
 
     from kalla.spark.sandbox import hold
@@ -156,7 +159,7 @@ def _held(text: str, mapping: Sequence[Column], field: str) -> str:
             raise InvalidInput(
                 Problem(
                     field,
-                    f"{name} is not for filters",
+                    f"{name} is not allowed in filters",
                     suggestion=f"use one of {', '.join(sorted(_FUNCTIONS))}",
                 )
             )
@@ -173,7 +176,7 @@ def _spark_name(node: Any) -> str:
 
 
 def _check_types(predicate: str, schema: Mapping[str, Any], field: str) -> None:
-    """On one made-up row: DuckDB objects to what does not compare with values of these types."""
+    """Evaluates the filters on one sample row: DuckDB refuses comparisons of wrong types."""
     import duckdb
 
     row = pa.table({name: pa.array([_any_value(kind)], kind) for name, kind in schema.items()})
@@ -184,7 +187,7 @@ def _check_types(predicate: str, schema: Mapping[str, Any], field: str) -> None:
             kind = described.fetchall()[0][1]
             connection.execute(f"SELECT {predicate} FROM message").fetchall()
         except duckdb.OutOfRangeException:
-            pass  # of this value; the rows' own are another matter
+            pass  # of this value; those of rows are handled later
         except duckdb.Error as error:
             raise InvalidInput(Problem(field, str(error).splitlines()[0])) from None
     if kind != "BOOLEAN":
@@ -211,7 +214,7 @@ def _schema(mapping: Sequence[Column]) -> dict[str, Any]:
         try:
             kind = column_type(each.type, each.unit).arrow
         except Unfit:
-            continue  # told with the mapping
+            continue  # reported with the mapping
         if not pa.types.is_decimal256(kind):  # DuckDB has no such numbers
             schema[each.column] = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
     return schema | _KAFKA
@@ -225,7 +228,7 @@ def _naive(column: pa.Array) -> pa.Array:
 
 
 def translated(text: str, field: str = "filters") -> str:
-    """The predicate as SQL; a CEL-like one is rewritten sign by sign, a SQL one left as it is."""
+    """The predicate as SQL; a CEL-like one is rewritten token by token, a SQL one is unchanged."""
     outside = re.sub(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", "''", text)
     if not _CEL.search(outside):
         return text

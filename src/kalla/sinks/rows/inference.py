@@ -1,4 +1,4 @@
-"""Proposes a mapping from samples: which fields there are, how often, of which types."""
+"""Proposes a mapping from samples: their fields, frequencies and types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kalla.sinks.servers.message_ranges import Message
 _MOST_FIELDS = 300
 _MOST_EXAMPLES = 3
 _MOST_DEPTH = 8
-_FEW_VALUES = 30  # so many different texts, or fewer, make a dictionary worth it
+_FEW_VALUES = 30  # at most this many distinct texts make a dictionary worthwhile
 _MANY_SAMPLES = 100
 
 _TIME_NAME = re.compile(
@@ -38,14 +38,16 @@ class FieldFacts(BaseModel):
     presence: float = Field(description="share of the objects that have it, 0 to 1")
     nulls: int
     types: dict[str, int] = Field(description="how often each JSON type was seen")
-    conflict: str | None = Field(description="what its types have against each other")
+    conflict: str | None = Field(description="the conflict between its types")
     examples: list[str]
     column: Column | None = Field(description="the proposed column; none: it cannot be mapped")
 
 
 class Inference(BaseModel):
     samples: int
-    unreadable: int = Field(description="samples that are no JSON object: they become dead letters")
+    unreadable: int = Field(
+        description="samples that are not JSON objects: they become dead letters"
+    )
     empty: int = Field(description="samples without a value (tombstones)")
     fields: list[FieldFacts]
 
@@ -56,7 +58,7 @@ class Inference(BaseModel):
 
 @dataclass
 class _Field:
-    """What was seen at a path."""
+    """The values at a path."""
 
     present: int = 0
     nulls: int = 0
@@ -101,7 +103,7 @@ def infer(messages: Sequence[Message]) -> Inference:
 def _leaves(
     document: dict[str, Any], prefix: str = "", depth: int = 1
 ) -> Iterator[tuple[str, Any]]:
-    """Objects are entered; a name with a dot in it cannot be said as a path, and is left out."""
+    """Descends into objects; a name with a dot cannot be part of a path, and is left out."""
     for name, value in document.items():
         if "." in name or not name:
             continue
@@ -153,7 +155,7 @@ def _facts(path: str, seen: _Field, objects: int, names: set[str]) -> FieldFacts
 
 
 def _column_type(path: str, kinds: set[str], seen: _Field) -> tuple[str | None, str | None]:
-    """The type and the unit of what was seen most; None where no column takes it."""
+    """The type and the unit of the most frequent values; None where no column type fits."""
     if not kinds:
         return "String", None  # null in every sample: anything may come
     most = max(kinds, key=lambda kind: (seen.types[kind], kind))
@@ -197,7 +199,7 @@ def _text_type(values: Sequence[str]) -> str:
 
 
 def _epoch_unit(path: str, values: Sequence[int]) -> str | None:
-    """Only where the name speaks of time, too: a number alone is a number."""
+    """Only if the name suggests a time: a number alone is a number."""
     if not _TIME_NAME.search(path.rpartition(".")[2]):
         return None
     for unit, scale in _UNITS:

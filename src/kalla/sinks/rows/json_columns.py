@@ -1,7 +1,7 @@
 """Reads whole batches of JSON documents into columns at once, where every document is plain.
 
-It is several times quicker than document by document, and decides nothing: what it cannot read
-exactly, down to a single value, is left to the mapping that reads one document after another.
+It is several times faster than document by document, and never guesses: values that it cannot read
+exactly are left to the mapping, which reads document by document.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _INTEGER = re.compile(r"U?Int(8|16|32|64)")
 
 
 class Misfit(Exception):
-    """Some document of the batch is not as plain as it has to be."""
+    """Some document of the batch is not plain."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column as it is read: by its path, as an Arrow type, then converted."""
+    """A column to read: its path, its Arrow type, and its conversion."""
 
     path: tuple[str, ...]
     read_as: Any
@@ -52,7 +52,7 @@ class _Node:
 
 
 class JsonColumns:
-    """Made for one mapping; `of` says whether it can be."""
+    """The batch reader of one mapping; `of` returns None if there is none."""
 
     def __init__(self, leaves: Sequence[Leaf], schema: Any) -> None:
         self._leaves = leaves
@@ -70,11 +70,11 @@ class JsonColumns:
         return cls(leaves, [pa.field(name, _type(node)) for name, node in tree.fields.items()])
 
     def read(self, messages: MessageBatch) -> list[pa.Array]:
-        """The columns, a row for each message; Misfit if any of them has to be looked at."""
-        mark = secrets.token_urlsafe(8)  # nobody who writes messages can know it
+        """The columns, a row for each message; Misfit if any of them is not plain."""
+        mark = secrets.token_urlsafe(8)  # writers of messages cannot know it
         body = _spliced(messages, mark)
         try:
-            # Arrow does not look at the fields it leaves out.
+            # Arrow does not check the fields it skips.
             _one_text(body).validate(full=True)
             table = pj.read_json(
                 pa.BufferReader(body),
@@ -151,7 +151,7 @@ def _leaf(column: Column, known: ColumnType) -> Leaf | None:
 
 
 def _plant(tree: _Node, leaf: Leaf) -> bool:
-    """Put the leaf's type at its path; False if another column wants something else there."""
+    """Puts the leaf's type at its path; False if another column has a different one there."""
     node = tree
     for name in leaf.path[:-1]:
         node = node.fields.setdefault(name, _Node())
@@ -179,9 +179,11 @@ def _at(table: pa.Table, path: Sequence[str]) -> pa.Array:
 
 
 def _converted(values: pa.Array, leaf: Leaf) -> pa.Array:
-    """As the column's type; Misfit for whatever the slower way would not take as it is."""
+    """Converts to the column's type; Misfit for values that the slower way would not take
+    unchanged.
+    """
     if values.null_count and not leaf.nulls:
-        raise Misfit  # null or absent: the mapping tells them apart
+        raise Misfit  # null or absent: the mapping distinguishes them
     if leaf.each:
         try:
             return pa.array(

@@ -18,14 +18,14 @@ from kalla.sinks.rows.json_columns import JsonColumns, Misfit
 from kalla.sinks.rows.types import ColumnType, Unfit, column_type
 from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Integers, Message, MessageBatch
 
-_FEW = 32  # so few documents are quicker read one by one
+_FEW = 32  # so few documents are faster one by one
 _PATIENCE = 20  # batches
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A message that has no row: why, and the field at fault ("" for the whole message)."""
+    """A message without a row: why, and the faulty field ("" for the whole message)."""
 
     message: Message
     reason: str
@@ -42,7 +42,7 @@ class Mapped:
 
 
 def mapping_problems(mapping: Sequence[Column]) -> list[Problem]:
-    """What is wrong with types, constants and defaults."""
+    """The problems of types, constants and defaults."""
     problems = []
     for each in mapping:
         place = f"mapping.{each.column}"
@@ -61,7 +61,7 @@ def mapping_problems(mapping: Sequence[Column]) -> list[Problem]:
 
 
 class Mapper:
-    """A mapping made ready: types looked up, paths taken apart, the JSON parser chosen."""
+    """A compiled mapping: types resolved, paths split, the JSON parser chosen."""
 
     def __init__(self, mapping: Sequence[Column]) -> None:
         self.columns = [(each, column_type(each.type, each.unit)) for each in mapping]
@@ -84,7 +84,7 @@ class Mapper:
         parts = self._parts(self._at_once, messages)
         read = sum(len(part.offsets) + len(part.dead) for part, at_once in parts if at_once)
         if read * 2 < len(messages):
-            self._one_by_one = _PATIENCE  # these documents are of another kind: do not insist
+            self._one_by_one = _PATIENCE  # these documents are of another kind: stop trying
         return _joined([part for part, _ in parts], self.columns)
 
     def _parts(self, reader: JsonColumns, messages: MessageBatch) -> list[tuple[Mapped, bool]]:
@@ -163,7 +163,7 @@ def _joined(parts: Sequence[Mapped], columns: Sequence[tuple[Column, ColumnType]
 def _cause(error: ValueError | RecursionError) -> str:
     """Without the place: letters are grouped by their reason."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is no UTF-8"
+        return "it is not UTF-8"
     return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:200]
 
 
@@ -173,7 +173,7 @@ def parse_exactly(value: bytes) -> Any:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _column(
@@ -183,7 +183,7 @@ def _column(
     documents: Sequence[Any],
     faults: dict[int, tuple[str, str]],
 ) -> list[Any]:
-    """The column's values, converted; what cannot be is noted in `faults`, the first one counts."""
+    """The column's values, converted; failures go to `faults`, the first one counts."""
     raw = _raw(column, messages, documents)
     if known.plain and set(map(type, raw)) <= known.plain and _fits(raw, known):
         return raw
@@ -205,7 +205,7 @@ def _column(
 
 
 def _fits(raw: list[Any], known: ColumnType) -> bool:
-    """Whether Arrow takes all of them as they are: bounds of integers, halves of characters."""
+    """Whether Arrow accepts all of them unchanged: bounds of integers, half surrogate pairs."""
     try:
         pa.array(raw, known.arrow)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
@@ -278,5 +278,5 @@ def _of_kafka(messages: MessageBatch, field: KafkaField) -> list[Any]:
 
 
 def _decoded(value: bytes | None) -> str | None:
-    # What is no UTF-8 becomes half characters, which no column of text takes.
+    # Bytes that are not UTF-8 become half surrogate pairs, which no text column accepts.
     return None if value is None else value.decode("utf-8", "surrogateescape")

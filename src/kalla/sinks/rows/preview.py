@@ -1,4 +1,4 @@
-"""What samples would become under given rules: rows, refusals, and what filters leave out."""
+"""Previews rules on samples: rows, refused messages, and messages that filters leave out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TEXT_BYTES = 2000
 
 
 class Sample(BaseModel):
-    """A message as a person reads it."""
+    """A message as text, for people."""
 
     partition: int
     offset: int
     timestamp: int | None = Field(description="milliseconds since 1970")
     key: str | None
-    text: str | None = Field(description="the beginning; signs that are no UTF-8 replaced")
+    text: str | None = Field(description="the beginning; bytes that are not UTF-8 are replaced")
     bytes: int
 
     @classmethod

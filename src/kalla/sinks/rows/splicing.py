@@ -5,7 +5,7 @@ from __future__ import annotations
 from kalla.compiling import compiled
 
 _OPEN, _COMMA, _LINE, _ZERO = ord("{"), ord(","), ord("\n"), ord("0")
-DIGITS = 20  # of an offset, at the most
+DIGITS = 20  # of an offset, at most
 
 
 @compiled("int: i1 i1 u1 u1 U1")

@@ -80,7 +80,7 @@ class Transform:
         return result
 
     def joined(self, parts: Sequence[Transformed]) -> Transformed:
-        """The results of one batch after another as one; of none, no rows."""
+        """The results of several batches as one; no rows for none."""
         empty = {column.column: pa.array([], known.arrow) for column, known in self.mapper.columns}
         return Transformed(
             pa.concat_tables([pa.table(empty), *(part.columns for part in parts)]),

@@ -1,4 +1,4 @@
-"""ClickHouse types as the mapping knows them: how a JSON value becomes one, or why it cannot."""
+"""The supported ClickHouse types: how a JSON value becomes one, or why it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_BEYOND = 10**20  # no integer or epoch that ClickHouse holds is so far from zero
+_BEYOND = 10**20  # no integer or epoch in ClickHouse is this far from zero
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _NUMERIC = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?")
 _INTEGERS = {
@@ -29,7 +29,7 @@ _INTEGERS = {
 
 
 class Unfit(ValueError):
-    """A value that its column cannot hold; the sentence says why."""
+    """A value that its column cannot store; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if type(value) is not int:
             if type(value) not in (float, Decimal) or not math.isfinite(value):
-                raise Unfit(f"{_shown(value)} is no whole number")
+                raise Unfit(f"{_shown(value)} is not a whole number")
             if abs(value) >= _BEYOND:  # before int(): 1e999999 would be a million digits
                 raise Unfit(f"{_shown(value)} does not fit {name}")
             if value != int(value):
-                raise Unfit(f"{_shown(value)} is no whole number")
+                raise Unfit(f"{_shown(value)} is not a whole number")
             value = int(value)
         if not low <= value <= high:
             raise Unfit(f"{value} does not fit {name}")
@@ -177,11 +177,11 @@ def _bool(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Unfit(f"{_shown(value)} is no text")
+        raise Unfit(f"{_shown(value)} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unfit("the text holds half of a character") from None
+        raise Unfit("the text contains half of a surrogate pair") from None
     return value
 
 
@@ -189,12 +189,12 @@ def _uuid(value: Any) -> str:
     try:
         return str(uuid.UUID(_text(value)))
     except ValueError:
-        raise Unfit(f"{_shown(value)} is no UUID") from None
+        raise Unfit(f"{_shown(value)} is not a UUID") from None
 
 
 def _json(value: Any) -> str:
     if type(value) is not dict:
-        raise Unfit(f"{_shown(value)} is no JSON object")
+        raise Unfit(f"{_shown(value)} is not a JSON object")
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_number)
 
 
@@ -213,7 +213,7 @@ def _date(name: str) -> Callable[[Any], dt.date]:
         try:
             day = dt.date.fromisoformat(_text(value))
         except ValueError:
-            raise Unfit(f"{_shown(value)} is no date like 2026-01-31") from None
+            raise Unfit(f"{_shown(value)} is not a date like 2026-01-31") from None
         if not low <= day <= high:
             raise Unfit(f"{value} does not fit {name}")
         return day
@@ -237,7 +237,7 @@ def _moment(name: str, head: str, unit: str | None) -> ColumnType:
             raise Unfit(f"{_shown(value)} does not fit {name}")
         return micros
 
-    # Beyond microseconds nothing is read; below, ClickHouse cuts off what the column cannot hold.
+    # Only microseconds are read; ClickHouse truncates what the column cannot store.
     return ColumnType(name, "DateTime64(6, 'UTC')", pa.timestamp("us", "UTC"), convert)
 
 
@@ -245,7 +245,7 @@ def _micros(value: Any) -> int:
     try:
         moment = dt.datetime.fromisoformat(_text(value))
     except ValueError:
-        raise Unfit(f"{_shown(value)} is no time like 2026-01-31T12:00:00Z") from None
+        raise Unfit(f"{_shown(value)} is not a time like 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return (moment - _EPOCH) // dt.timedelta(microseconds=1)
@@ -254,7 +254,7 @@ def _micros(value: Any) -> int:
 def _array(name: str, inner: ColumnType) -> ColumnType:
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise Unfit(f"{_shown(value)} is no array")
+            raise Unfit(f"{_shown(value)} is not an array")
         return [inner.convert(each) for each in value]
 
     return ColumnType(
@@ -269,7 +269,7 @@ def _array(name: str, inner: ColumnType) -> ColumnType:
 def _map(name: str, key: ColumnType, inner: ColumnType) -> ColumnType:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not dict:
-            raise Unfit(f"{_shown(value)} is no object")
+            raise Unfit(f"{_shown(value)} is not an object")
         return [(key.convert(each), inner.convert(value[each])) for each in value]
 
     return ColumnType(

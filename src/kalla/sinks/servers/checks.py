@@ -1,4 +1,4 @@
-"""Looks at a pipeline's tables before it is saved: columns, types, engine, window."""
+"""Checks a pipeline's tables before it is saved: columns, types, engine, window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TO = re.compile(r"^CREATE MATERIALIZED VIEW \S+ (?:UUID \S+ )?TO (\S+)")
 
 
 def wanted_columns(mapping: Sequence[Column], provenance: bool = True) -> dict[str, str]:
-    """What the table needs: the mapping's columns and where each row came from."""
+    """The columns that the table needs: those of the mapping and of provenance."""
     return {each.column: each.type for each in mapping} | (PROVENANCE if provenance else {})
 
 
@@ -47,7 +47,7 @@ def definitions(pipeline: Pipeline) -> dict[str, str]:
 
 
 def check_tables(pipeline: Pipeline, target: Target) -> str:
-    """The guarantee that the tables allow; InvalidInput with what does not fit and its DDL."""
+    """The guarantee that the tables allow; InvalidInput with the problems and the correct DDL."""
     config = pipeline.clickhouse
     server = ClickHouse(target, _LOOK_SECONDS)
     try:
@@ -81,7 +81,7 @@ def check_tables(pipeline: Pipeline, target: Target) -> str:
 
 
 def _view_problems(server: ClickHouse, views: Sequence[str], table: str) -> list[Problem]:
-    """A view whose target remembers no tokens would double rows that are inserted again."""
+    """A view whose target stores no tokens would duplicate rows that are inserted again."""
     problems = []
     for view in views:
         text = _definition(server, view)

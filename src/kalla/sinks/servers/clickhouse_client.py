@@ -1,4 +1,6 @@
-"""ClickHouse over HTTP: inserts under a token with a deadline, probes, and a look at a table."""
+"""ClickHouse over HTTP: inserts under a token with a deadline, probes, and a description of a
+table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _CODE = re.compile(r"Code: (\d+)")
 _LATE = "kalla: late"
 LEAST_WINDOW = 100  # blocks; fewer may be pushed out before an intent is recovered
 _CLOCK_SECONDS = 30.0
-# Authentication, access, unknown table, database or column, types: waiting does not cure these.
+# Authentication, access, unknown table, database or column, types: waiting does not fix these.
 _LASTING = {16, 36, 43, 47, 53, 60, 62, 81, 192, 193, 194, 497, 516}
 
 
@@ -28,7 +30,7 @@ class Late(Unavailable):
 
 
 class Refused(Conflict):
-    """ClickHouse understood and said no: a person has to mend something."""
+    """ClickHouse refused the request: a person must fix something."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Target:
 
 
 class ClickHouse:
-    """One connection. Its clock is compared with ours, so that deadlines need no common time."""
+    """One connection. Its clock is compared with this machine's, so that deadlines need no common
+    time.
+    """
 
     def __init__(self, target: Target, seconds: float = 30.0) -> None:
         self.target = target
@@ -75,7 +79,7 @@ class ClickHouse:
         self._send({"query": statement}, b"")
 
     def now(self) -> float:
-        """ClickHouse's clock, never ahead of what it would say at this moment."""
+        """The time of ClickHouse's clock, never ahead of the true one."""
         mine = time.monotonic()
         if self._clock is None or mine - self._clock[0] > _CLOCK_SECONDS:
             (row,) = self.rows("SELECT toUnixTimestamp64Micro(now64(6)) AS micros")
@@ -136,11 +140,11 @@ class ClickHouse:
             return answer
         text = scrub(answer.text.strip())[:500]
         if _LATE in text:
-            raise Late("the insert came too late, and ClickHouse refused it")
+            raise Late("the insert arrived after its deadline, and ClickHouse refused it")
         code = _CODE.search(text)
         if code and int(code[1]) in _LASTING:
             raise Refused(f"ClickHouse refuses: {text}")
-        raise Unavailable(f"ClickHouse cannot do it now: {text}")
+        raise Unavailable(f"ClickHouse cannot insert now: {text}")
 
 
 def _named(parameters: Mapping[str, object]) -> dict[str, str]:
@@ -157,14 +161,14 @@ def _literal(text: str) -> str:
 
 @dataclass(frozen=True)
 class TableState:
-    """What `system.tables` and `system.columns` say of a table."""
+    """A table as `system.tables` and `system.columns` describe it."""
 
     uuid: str
     engine: str
     columns: Mapping[str, str]
-    window: int  # blocks whose tokens are remembered; 0: none
+    window: int  # blocks whose tokens are stored; 0: none
     views: tuple[str, ...] = ()
-    readable: bool = True  # whether the user may ask for its rows
+    readable: bool = True  # whether the user may select its rows
 
 
 def describe(server: ClickHouse, table: str) -> TableState | None:
@@ -206,7 +210,7 @@ def _readable(server: ClickHouse, table: str) -> bool:
 
 
 def window_of(definition: str) -> int:
-    """How many inserts' tokens a table remembers, by its CREATE TABLE or its engine's text."""
+    """How many inserts' tokens a table stores, by its CREATE TABLE or its engine's text."""
     replicated = re.search(r"(?:^|ENGINE = )(?:Replicated|Shared)", definition) is not None
     name = (
         "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
@@ -218,7 +222,7 @@ def window_of(definition: str) -> int:
 
 
 def check_problems(wanted: Mapping[str, str], state: TableState, table: str) -> list[Problem]:
-    """What keeps rows of these columns from being delivered exactly once."""
+    """The problems that prevent exactly-once delivery of these columns."""
     problems = []
     for name, kind in wanted.items():
         if name not in state.columns:

@@ -1,4 +1,4 @@
-"""What waits in Kafka: the end of each partition's log against the ledger."""
+"""The consumer lag: the end of each partition's log compared with the ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PartitionLag(BaseModel):
 def measure(
     record: PipelineRecord, ledger: Sequence[LedgerRow], resolve: Resolve
 ) -> list[PartitionLag]:
-    """Blocking. A partition that nobody took yet has no next offset; all of it waits."""
+    """Blocking. A partition that was never taken has no next offset; all of it waits."""
     ends = log_ends(kafka_settings(record.kafka, resolve), record.kafka.topic)
     known = {each.partition: each for each in ledger if each.topic == record.kafka.topic}
     found = []
@@ -71,7 +71,7 @@ def measure(
 
 
 def log_ends(settings: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
-    """The earliest offset and the end of each partition; transactions that are open are behind."""
+    """The earliest offset and the end of each partition; open transactions come after it."""
     consumer = open_consumer(
         {
             **settings,

@@ -1,6 +1,6 @@
-"""Compiled loops over librdkafka's messages: what they hold, copied into columns, then freed.
+"""Compiled loops that copy librdkafka's messages into columns and free them.
 
-Apart from `librdkafka` because they bring the compiler. A message is `rd_kafka_message_t` of
+Separate from `librdkafka` because they load the compiler. A message is `rd_kafka_message_t` of
 rdkafka.h, whose layout is part of librdkafka's ABI; its functions are called by address.
 """
 
@@ -76,8 +76,9 @@ def _call(_: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
 
 @compiled("none: i1 i1 I1 I1 I1 I1 I1 I1 I1 I1")
 def describe(messages, functions, scratch, errors, offsets, timestamps, keys, values, headers, sizes):  # type: ignore[no-untyped-def]  # noqa: E501  # fmt: skip
-    """What each message is: its error, offset and time, the lengths of key and value, and how many
-    headers it has; `sizes` gets the bytes of all headers' names and of their values."""
+    """Describes each message: its error, offset and time, the lengths of key and value, and how
+    many headers it has; `sizes` gets the bytes of all headers' names and of their values.
+    """
     place = scratch.ctypes.data
     sizes[:] = 0
     for row in range(len(messages)):
@@ -107,7 +108,7 @@ def describe(messages, functions, scratch, errors, offsets, timestamps, keys, va
 
 @compiled("none: i1 i1 I1 U1 U1 I1 U1 I1 U1")
 def gather(messages, functions, scratch, keys, values, name_lengths, names, header_lengths, headers):  # type: ignore[no-untyped-def]  # noqa: E501  # fmt: skip
-    """Copy keys, values and headers behind each other, of messages that `describe` has measured."""
+    """Copies keys, values and headers of messages that `describe` has measured."""
     place = scratch.ctypes.data
     key, value = keys.ctypes.data, values.ctypes.data
     name, header = names.ctypes.data, headers.ctypes.data

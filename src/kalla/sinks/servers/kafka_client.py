@@ -1,4 +1,4 @@
-"""Opens clients of Kafka; a setting that librdkafka does not take is the user's to mend."""
+"""Opens Kafka clients; a setting that librdkafka refuses is an error of the user's input."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a partition's consumer had."""
+    """The result of one fetch."""
 
     messages: MessageBatch
-    log_end: int  # the end of the log, if it was reached behind these messages; else -1
+    log_end: int  # the end of the log, if it was reached after these messages; else -1
 
 
 class FetchFailed(Exception):
-    """An error of Kafka's in place of messages."""
+    """An error of Kafka instead of messages."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -35,10 +35,10 @@ class PartitionConsumer(Protocol):
     """Fetches one partition from an offset on."""
 
     def fetch(self, most: int, seconds: float) -> Fetched:
-        """Wait for so many, but no longer; FetchFailed if Kafka does not give them."""
+        """Waits for this many messages, with a time limit; FetchFailed on an error of Kafka."""
 
     def position(self) -> int:
-        """What comes next, also behind offsets without a message; negative: not known."""
+        """The next offset, also after offsets without a message; negative: unknown."""
 
     def close(self) -> None: ...
 

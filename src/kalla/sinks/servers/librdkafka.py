@@ -1,8 +1,8 @@
 """Fetches messages through librdkafka's queue into columns: its C library, that of confluent-kafka.
 
-A message costs a tenth of what it does as a Python object. Only functions of rdkafka.h are called;
-what is private is where the wheel keeps the library, and `consumer` does without where it is not
-found. It is loaded already: both consumers are the same library in one process.
+A message costs a tenth of the time of a Python object. Only functions of rdkafka.h are called;
+only the library's place in the wheel is private, and `consumer` has a fallback if it is not found.
+It is loaded already: both consumers are the same library in one process.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class QueueConsumer:
             self._gathering.free(messages, self._functions)
 
     def position(self) -> int:
-        """What comes next, also behind offsets without a message; negative: not known."""
+        """The next offset, also after offsets without a message; negative: unknown."""
         places = self._places(0)
         self._library.rd_kafka_position(self._client, places)
         found = int(places[0].elements[0].offset)
@@ -178,7 +178,7 @@ class QueueConsumer:
         return Fetched(batch, log_end)
 
     def _error_text(self, address: int, error: int) -> str:
-        """An error carries its sentence as its payload."""
+        """An error message has its text as its payload."""
         payload = c_void_p.from_address(int(address) + 24).value
         if payload:
             return ctypes.string_at(payload).decode("utf-8", "replace")

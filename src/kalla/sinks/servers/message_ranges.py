@@ -19,7 +19,7 @@ _HEADERS = pa.large_list(pa.struct([("name", _BINARY), ("value", _BINARY)]))
 
 
 class OffsetsGone(Exception):
-    """The range begins before the oldest message that Kafka still has, or after the newest."""
+    """The range begins before the oldest message in Kafka, or after the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class MessageBatch(Sequence[Message]):
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> MessageBatch:
-        """The same messages; a batch comes back as it is."""
+        """The same messages as a batch; a batch is returned unchanged."""
         if isinstance(messages, MessageBatch):
             return messages
         headers = [
@@ -143,7 +143,7 @@ class MessageBatch(Sequence[Message]):
 
 
 def binary_column(lengths: Integers, data: npt.NDArray[np.uint8]) -> pa.LargeBinaryArray:
-    """Values that lie behind each other; a negative length is a null."""
+    """Consecutive values; a negative length is a null."""
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.maximum(lengths, 0), out=ends[1:])
     present = lengths >= 0
@@ -155,7 +155,7 @@ def binary_column(lengths: Integers, data: npt.NDArray[np.uint8]) -> pa.LargeBin
 def header_column(
     counts: Integers, names: pa.LargeBinaryArray, values: pa.LargeBinaryArray
 ) -> pa.LargeListArray | None:
-    """The headers of messages that have so many of them each."""
+    """The headers of messages, with the number of headers of each."""
     if not len(names):
         return None
     ends = np.concatenate([[0], np.cumsum(counts)])

@@ -17,7 +17,7 @@ _MOST_AT_ONCE = 20_000
 _MOST_OPEN = 32
 _WAIT_SECONDS = 0.02
 
-# Kalla's own settings of a reader; they come before what a pipeline says. A few megabytes are
+# Kalla's own settings of a reader; they take precedence over the pipeline's. A few megabytes are
 # fetched ahead: more would be for nothing where another process delivers the next range.
 READER: dict[str, Setting] = {
     "group.id": "kalla-reader",  # never joined nor committed: assign() alone
@@ -51,7 +51,8 @@ class Reader:
 
     def read(self, wanted: OffsetRange, seconds: float) -> Iterator[MessageBatch]:
         """Every message of the range, by offset. Compaction and transactions leave offsets without
-        one."""
+        messages.
+        """
         key = (wanted.topic, wanted.partition)
         partition = self._open.pop(key, None)
         if partition is not None and partition.position != wanted.start:
@@ -94,7 +95,7 @@ class _Partition:
             if len(inside):
                 self.position = int(inside.offsets[-1]) + 1
                 yield inside
-            # Behind the last message there may be offsets without one: transaction markers.
+            # After the last message there may be offsets without one: transaction markers.
             if (
                 self._ahead is not None
                 or self._log_end >= wanted.end
@@ -103,7 +104,7 @@ class _Partition:
                 self.position = wanted.end
 
     def _fetch(self, wanted: OffsetRange) -> MessageBatch:
-        """No more than is left: librdkafka waits until it has so many."""
+        """At most the remaining messages: librdkafka waits until it has this many."""
         most = min(_MOST_AT_ONCE, wanted.end - self.position)
         try:
             fetched = self._consumer.fetch(most, _WAIT_SECONDS)

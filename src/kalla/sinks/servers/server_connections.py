@@ -1,4 +1,4 @@
-"""What a pipeline connects to, with its secrets filled in at the last moment."""
+"""The connections of a pipeline, with its secrets resolved at run time."""
 
 from __future__ import annotations
 

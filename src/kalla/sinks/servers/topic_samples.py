@@ -28,7 +28,7 @@ def take_samples(settings: Mapping[str, str], topic: str, limit: int) -> list[Me
                         span = OffsetRange(topic, partition, start, end)
                         for batch in reader.read(span, _SECONDS):
                             found += batch
-                    except OffsetsGone:  # retention was quicker: other samples do
+                    except OffsetsGone:  # retention removed it first: other samples suffice
                         continue
     finally:
         reader.close()

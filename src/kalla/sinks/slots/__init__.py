@@ -1,1 +1,1 @@
-"""Who carries a pipeline: slots by lease, group members, the process that delivers."""
+"""Runs pipelines: slots by lease, group members, and delivering processes."""

@@ -1,4 +1,4 @@
-"""Carries one slot: opens its connections, takes partitions, and has what waits delivered."""
+"""Runs one slot: opens its connections, takes partitions, and delivers waiting messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOG_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What every carrier of a worker shares."""
+    """The dependencies that all carriers of a worker share."""
 
     database: Database
     settings: SinkSettings
@@ -47,7 +47,7 @@ class Dependencies:
 
 
 class Carrier:
-    """Runs until it is stopped; whatever goes wrong is shown with the pipeline and tried again."""
+    """Runs until it is stopped; every error is shown with the pipeline and retried."""
 
     def __init__(self, shared: Dependencies, record: PipelineRecord, seat: Seat) -> None:
         self.record = record
@@ -68,8 +68,8 @@ class Carrier:
         self._taken: dict[int, Partition] = {}
         self._not_before: dict[int, float] = {}
         self._waiting_since: dict[int, float] = {}
-        self._table: Table | None = None  # None: to be looked at again
-        self._error_message: str | None = ""  # what was told last; "": nothing yet
+        self._table: Table | None = None  # None: to be checked again
+        self._error_message: str | None = ""  # the last stored message; "": none yet
         share = record.options.rows_per_second
         per_member = share / max(record.replicas, 1) if share and seat.lease else share
         self._rate = plan.RateLimit(per_member, time.monotonic())
@@ -79,7 +79,7 @@ class Carrier:
         self._task = asyncio.create_task(self._run(), name=f"carrier of {record.pipeline}")
 
     async def stop(self, seconds: float) -> None:
-        """Finish the range that is on its way if `seconds` allow it; then everything is gone."""
+        """Finishes the range in flight if `seconds` allow it; then closes everything."""
         self._stopping.set()
         self._changed.set()
         with contextlib.suppress(TimeoutError):
@@ -94,22 +94,24 @@ class Carrier:
         while not self._stopping.is_set():
             try:
                 await self._step(await self._open())
-                await self._tell(None)
+                await self._store_state(None)
                 backoff = _SHORTEST_BACKOFF
             except Lost as error:
-                # Somebody else has the partition: what we know of it is out of date.
+                # Another worker has the partition: the local state is outdated.
                 _log.info("partition lost", pipeline=self.record.pipeline, reason=str(error))
                 self._taken.clear()
                 self._not_before.clear()
                 await self._pause(0.1)
             except (KallaError, *AWAY) as error:
                 self._table = None
-                await self._tell(scrub(str(error)), backoff)
+                await self._store_state(scrub(str(error)), backoff)
                 await self._pause(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
             except Exception as error:
                 _log.exception("carrier failed", pipeline=self.record.pipeline)
-                await self._tell(f"{type(error).__name__}: {scrub(str(error))}", _LONGEST_BACKOFF)
+                await self._store_state(
+                    f"{type(error).__name__}: {scrub(str(error))}", _LONGEST_BACKOFF
+                )
                 await self._close()
                 await self._pause(_LONGEST_BACKOFF)
 
@@ -124,7 +126,7 @@ class Carrier:
             self._child = await Child.start(self._connections)
             self._table = None
         if self._table is None:
-            self._table = await self._look_at_tables(self._child)
+            self._table = await self._check_tables(self._child)
         if self._member is not None and not self._member.is_alive():
             self._member = None
             self._taken.clear()
@@ -157,11 +159,11 @@ class Carrier:
 
     def _wake(self) -> None:
         """Called by the member's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is over
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._changed.set)
 
-    async def _look_at_tables(self, child: Child) -> Table:
-        """A table that was changed since `apply` is refused before a row is sent."""
+    async def _check_tables(self, child: Child) -> Table:
+        """Refuses a table that was changed since `apply`, before a row is sent."""
         config = self.record.clickhouse
         rows, letters = await child.tables(config.table, config.dead_letters)
         problems = []
@@ -176,7 +178,7 @@ class Carrier:
         if problems:
             raise InvalidInput(*problems)
         if rows is None or letters is None:
-            raise AssertionError("both were looked at")
+            raise AssertionError("both were checked")
         return Table(rows.uuid, rows.window, config.provenance and rows.readable)
 
     async def _step(self, deliveries: Deliveries) -> None:
@@ -282,7 +284,7 @@ class Carrier:
         self._topic_asked = time.monotonic()
         for held in list(self._taken.values()):
             if held.stopped is not None:
-                del self._taken[held.partition]  # a person may have mended it: take it anew
+                del self._taken[held.partition]  # a person may have fixed it: take it again
             elif held.topic_id != self._topic.topic_id:
                 await self._stop_replaced(deliveries, held)
 
@@ -315,12 +317,12 @@ class Carrier:
         await deliveries.stop_partition(
             held,
             "topic_replaced",
-            "the topic was deleted and made anew: its offsets name other messages; "
-            f"`kalla sinks seek {self.record.pipeline} --to earliest` begins with the new one",
+            "the topic was deleted and created again: its offsets name other messages; "
+            f"`kalla sinks seek {self.record.pipeline} --to earliest` starts with the new one",
         )
 
     async def _note_log(self, ends: dict[int, LogEnds]) -> None:
-        """For lag on pages; nothing is decided by it."""
+        """Stores the lag for pages; no decision depends on it."""
         now = time.monotonic()
         if now - self._log_noted < _LOG_SECONDS:
             return
@@ -338,8 +340,8 @@ class Carrier:
         async with self._database.transaction() as connection:
             await store.add_event(connection, self.record.pipeline, event, detail)
 
-    async def _tell(self, error_message: str | None, retry_seconds: float = 0) -> None:
-        """Show what keeps the pipeline from delivering, and when it is tried again."""
+    async def _store_state(self, error_message: str | None, retry_seconds: float = 0) -> None:
+        """Stores why the pipeline does not deliver, and when it is tried again."""
         if self.poisoned:
             return
         with contextlib.suppress(*AWAY):

@@ -1,4 +1,4 @@
-"""A child process of a slot that delivers ranges; it ends with its slot, whatever it is doing.
+"""A child process of a slot that delivers ranges; it always ends with its slot.
 
 Requests and answers are pickled, with their length before them, on its standard streams.
 """
@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Connections:
-    """What a kernel connects to, passwords in the clear: it travels through the pipe alone."""
+    """The connections of a kernel, with passwords in the clear: sent only through the pipe."""
 
     kafka: Mapping[str, str]
     target: Target
@@ -42,7 +42,7 @@ class Connections:
 
 
 class Child:
-    """The process as its slot sees it: one request at a time."""
+    """The child process, from its slot: one request at a time."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -56,7 +56,7 @@ class Child:
             "kalla.sinks.slots.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the worker, which then ends its slots
+            start_new_session=True,  # Ctrl-C is handled by the worker, which then ends its slots
         )
         child = cls(process)
         try:
@@ -91,7 +91,7 @@ class Child:
         return cast(ReplayFacts, await self._ask(("replay", request, deadline)))
 
     async def kill(self) -> None:
-        """End it at once; returns when it is gone."""
+        """Kills the process; returns when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -118,7 +118,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = _Requests(sys.stdin.buffer)
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not break the answers
+    os.dup2(2, 1)  # a library that prints must not corrupt the answers
     kernel: Kernel | None = None
     server: ClickHouse | None = None
     letters = ""
@@ -144,7 +144,7 @@ def main() -> None:
                 answer = replay_chunk(server, letters, *request[1:])
             else:
                 answer = kernel.deliver(*request[1:])
-        except Exception as error:  # whatever it is, the slot has to know
+        except Exception as error:  # whatever the error, the slot must receive it
             answer = error
         try:
             body = pickle.dumps(answer)

@@ -1,4 +1,4 @@
-"""Delivers ranges under intents: write down, deliver, commit; and recovers what others left."""
+"""Delivers ranges under intents: store the intent, deliver, commit; recovers unfinished ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kalla.sinks.store import PipelineRecord
 
 _log = logs.get(__name__)
 
-_GRACE_SECONDS = 2.0  # an insert that passed the deadline's check may take so long to be written
-_WINDOW_SECONDS = 3600.0  # for which replicated tables remember tokens
+_GRACE_SECONDS = 2.0  # an insert that passed the deadline check may take this long to be written
+_WINDOW_SECONDS = 3600.0  # for which replicated tables store tokens
 
 
 @dataclass(frozen=True)
 class Table:
-    """The table as it was when it was last looked at."""
+    """The state of the table at the last check."""
 
     uuid: str
     window: int  # inserts whose tokens it remembers
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass
 class Deliveries:
-    """The partitions a carrier has taken, and everything that moves them forward."""
+    """The partitions of a carrier, and their deliveries."""
 
     database: Database
     record: PipelineRecord
@@ -49,7 +49,7 @@ class Deliveries:
     connections: Connections
     table: Table
     taken: dict[int, Partition]
-    not_before: dict[int, float]  # when a recovered intent may be looked at again
+    not_before: dict[int, float]  # when a recovered intent may be checked again
 
     async def deliver(
         self,
@@ -57,7 +57,7 @@ class Deliveries:
         highs: Mapping[int, int],
         spark: SparkPlacement | None = None,
     ) -> list[Facts]:
-        """Deliver these; what could not be keeps its intent, and the first error is raised."""
+        """Delivers these ranges; a failed one keeps its intent, and the first error is raised."""
         begun = [each for each in ranges if self.member.begin(each.partition)]
         positions: dict[int, int] = {}
         try:
@@ -119,18 +119,18 @@ class Deliveries:
             intent_deadline=deadline,
             intent_seconds=0.0,
         )
-        self.taken[wanted.partition] = held  # until it is committed it has to be recovered
+        self.taken[wanted.partition] = held  # until it is committed it must be recovered
         return self._delivery(held, wanted, rules)
 
     async def recover(self, held: Partition) -> bool:
-        """Finish what an earlier try left: the kernel asks ClickHouse first what is there."""
+        """Finishes an earlier try: the kernel first queries ClickHouse for rows that arrived."""
         if held.intent_id is None or held.intent_end is None or held.intent_mapping is None:
             raise AssertionError("there is nothing to recover")
         wanted = OffsetRange(held.topic, held.partition, held.next_offset, held.intent_end)
         if held.intent_table != self.table.uuid:
             raise Unavailable(
-                f"the table was made anew while {wanted} was on its way: "
-                f"`kalla sinks seek {self.record.pipeline}` says from where to deliver again"
+                f"the table was created again while {wanted} was in flight: "
+                f"`kalla sinks seek {self.record.pipeline}` sets where to start again"
             )
         if not self.table.probe and not await self._within_window(held, held.intent_id):
             await self._stop_uncertain(held, wanted)
@@ -154,7 +154,7 @@ class Deliveries:
             return False
         position = None
         try:
-            # Before the earlier deadline nothing may last longer than it: it was written down.
+            # Before the earlier deadline nothing may take longer than it, because it was stored.
             limit = deadline if settles_in <= 0 else held.intent_deadline or 0
             facts = await self.child.deliver(delivery, limit)
             position = await self._commit(held, wanted, facts, 0)
@@ -169,7 +169,7 @@ class Deliveries:
         return True
 
     async def _within_window(self, held: Partition, intent_id: int) -> bool:
-        """Whether the table surely remembers the intent's token: half of its window, no more."""
+        """Whether the table surely still stores the intent's token: within half of its window."""
         async with self.database.transaction() as connection:
             since = await ledger.intents_since(connection, intent_id)
         age = held.intent_seconds or 0.0
@@ -179,9 +179,9 @@ class Deliveries:
         await self.stop_partition(
             held,
             "uncertain",
-            f"{wanted} was on its way {held.intent_seconds or 0:.0f} s ago, and without provenance "
-            "columns nobody can say whether it arrived: look into the table, then "
-            f"`kalla sinks seek {self.record.pipeline}` says from where to go on",
+            f"{wanted} was in flight {held.intent_seconds or 0:.0f} s ago, and without provenance "
+            "columns Kalla cannot tell whether it arrived: check the table, then "
+            f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
         )
 
     async def _commit(
@@ -219,7 +219,7 @@ class Deliveries:
         self.taken[held.partition] = replace(held, stopped=stopped)
 
     def gap_sentence(self, what: str) -> str:
-        return f"{what}; `kalla sinks skip-gap {self.record.pipeline}` goes on without them"
+        return f"{what}; `kalla sinks skip-gap {self.record.pipeline}` continues without them"
 
     def _delivery(self, held: Partition, wanted: OffsetRange, rules: RowRules) -> Delivery:
         name = self.record.pipeline
@@ -235,7 +235,7 @@ class Deliveries:
         )
 
     async def deadline(self) -> float:
-        """The end of the lease's work by ClickHouse's clock: no later insert is accepted."""
+        """The end of the lease by ClickHouse's clock: no later insert is accepted."""
         left = min(self.seat.deadline() - time.monotonic(), self.settings.insert_seconds)
         if left <= 0:
             raise Lost("the lease is about to end")

@@ -1,6 +1,6 @@
-"""A member of a pipeline's consumer group: it learns which partitions are its own, and no more.
+"""A member of a pipeline's consumer group: it only receives its partition assignment.
 
-The ledger says where to read; offsets are committed to the group for lag tools alone.
+The ledger has the offsets to read from; offsets are committed to the group for lag tools alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kalla.sinks.servers.kafka_client import open_admin, open_consumer
 
 _log = logs.get(__name__)
 
-_ENDS_SECONDS = 0.1  # between questions for the ends of the log; while nothing happens, rarer
+_ENDS_SECONDS = 0.1  # between queries for the ends of the log; less often while idle
 _IDLE_ENDS_SECONDS = 0.5
 _IDLE_AFTER_SECONDS = 10.0
 _ASK_SECONDS = 5.0
@@ -33,7 +33,7 @@ _ASK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class LogEnds:
-    """The oldest offset that Kafka has and the one that comes next."""
+    """The oldest offset in Kafka and the next one."""
 
     low: int
     high: int
@@ -92,7 +92,7 @@ class GroupMember(threading.Thread):
             return dict(self._ends)
 
     def begin(self, partition: int) -> bool:
-        """Say that a delivery of the partition begins; False if it is no longer ours."""
+        """Records that a delivery of the partition begins; False if it was revoked."""
         with self._lock:
             if partition not in self._assigned - self._leaving:
                 return False
@@ -100,7 +100,7 @@ class GroupMember(threading.Thread):
             return True
 
     def end(self, partition: int, position: int | None = None) -> None:
-        """Say that it has ended, and up to where the partition is delivered."""
+        """Records that it has ended, and the delivered offset."""
         with self._lock:
             self._busy -= {partition}
             if position is not None:
@@ -108,7 +108,7 @@ class GroupMember(threading.Thread):
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Leave the group and wait for it: a static member that only closes would keep its seat."""
+        """Leaves the group and waits for it: a static member that only closes keeps its place."""
         self._stopping.set()
         with self._lock:
             self._lock.notify_all()
@@ -220,12 +220,12 @@ class GroupMember(threading.Thread):
 
 @dataclass(frozen=True)
 class TopicFacts:
-    topic_id: str  # a topic made anew under its name has another
-    retention_ms: int | None  # None: for ever, or nobody may know
+    topic_id: str  # a topic that was created again has another
+    retention_ms: int | None  # None: for ever, or not readable
 
 
 def topic_facts(settings: Mapping[str, str], topic: str) -> TopicFacts:
-    """Blocking. What Kafka says of the topic itself."""
+    """Blocking. The facts of the topic in Kafka."""
     admin = open_admin({**settings, "log_level": 0})
     (described,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=_ASK_SECONDS

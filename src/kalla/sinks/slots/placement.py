@@ -28,7 +28,7 @@ Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 Result = Facts | KallaError | OffsetsGone
 
-_SPARK_PAUSE_SECONDS = 30.0  # a Spark that does not answer is not asked more often
+_SPARK_PAUSE_SECONDS = 30.0  # a Spark that does not answer is not tried more often
 
 _opened: tuple[Connections, Kernel] | None = None  # of an executor's Python process
 
@@ -36,7 +36,7 @@ _opened: tuple[Connections, Kernel] | None = None  # of an executor's Python pro
 async def place_locally(
     child: Child, deliveries: Sequence[Delivery], deadline: float
 ) -> list[Result]:
-    """One after another; an error ends none of the others."""
+    """Delivers in sequence; an error does not stop the others."""
     results: list[Result] = []
     for each in deliveries:
         try:
@@ -47,7 +47,7 @@ async def place_locally(
 
 
 class SparkPlacement:
-    """Ranges over executors, each a task. One of it serves all slots of a worker."""
+    """Ranges over executors, each a task. One instance serves all slots of a worker."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -61,7 +61,7 @@ class SparkPlacement:
         return time.monotonic() >= self._not_before
 
     async def warm(self, tasks: int) -> None:
-        """Connect; the first tasks of a session take seconds, and no intent waits for them."""
+        """Connects; the first tasks of a session take seconds, and no intent waits for them."""
         if self._session is None:
             await self._place(_nothing, list(range(max(2, tasks))))
 
@@ -81,13 +81,14 @@ class SparkPlacement:
             try:
                 session.interruptAll()
                 session.stop()
-            except Exception as error:  # the server is gone, and the session with it
+            except Exception as error:  # the server has stopped, and the session with it
                 _log.info("spark session not closed", error=str(error)[:200])
 
     async def _place(self, kernel: Callable[[Task], Answer], tasks: list[Task]) -> list[Answer]:
         try:
             return await asyncio.to_thread(lambda: place(self._connected(), kernel, tasks))
-        except Exception as error:  # whatever Spark raises: the intents tell what has to be done
+        except Exception as error:
+            # whatever Spark raises: the intents define what remains to be done
             self._not_before = time.monotonic() + _SPARK_PAUSE_SECONDS
             await asyncio.to_thread(self.close)
             reason = scrub((str(error) or type(error).__name__).splitlines()[0])
@@ -102,7 +103,7 @@ class SparkPlacement:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one task, wrapped: an error by itself would fail the tasks beside it."""
+    """The result of one task, wrapped: a raised error would fail the other tasks."""
 
     result: Result
 

@@ -1,4 +1,4 @@
-"""Holds slots: compares what is wanted with what this worker carries, and takes what is free."""
+"""Reconciles slots: compares the desired state with this worker's slots, and takes free ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _JITTER = 0.2
 
 
 class Slots(Periodic):
-    """Every worker runs one; Postgres decides who gets a slot, and nobody is a leader."""
+    """Every worker runs one; Postgres decides who gets a slot; there is no leader."""
 
     def __init__(
         self, settings: Settings, database: Database, holder: str, resolve: Resolve
     ) -> None:
-        # Workers that start together would otherwise always look at the same moment.
+        # Workers that start together would otherwise always poll at the same time.
         jitter = 1 + random.uniform(-_JITTER, _JITTER)  # noqa: S311
         super().__init__("sinks", settings.sinks.reconcile_seconds * jitter)
         self._settings = settings.sinks
@@ -66,7 +66,7 @@ class Slots(Periodic):
             record = await self._aside.attempt(row["pipeline"], partial(_read, row))
             if record is not None:
                 records[record.pipeline] = record
-        # What is carried goes on while its pipeline is set aside.
+        # A running slot continues while its pipeline is set aside.
         started = {row["pipeline"] for row in rows if row["desired"] == "started"}
         aside = started - records.keys()
         if self._settings.leases:
@@ -87,7 +87,7 @@ class Slots(Periodic):
             await self._aside.attempt(record.pipeline, partial(self._take, record))
 
     async def _take(self, record: PipelineRecord) -> None:
-        # Trap 11: the upper slots are given up as soon as they are not wanted.
+        # Trap 11: the upper slots are released as soon as they are not needed.
         await self._keeper.trim(record.resource, record.replicas)
         if record.desired == "started":
             await self._acquire(record)
@@ -110,7 +110,7 @@ class Slots(Periodic):
         del self._unleased[pipeline]
 
     async def _acquire(self, record: PipelineRecord) -> None:
-        """One slot a look, so that several workers share them."""
+        """Takes one slot per poll, so that several workers share them."""
         ready = asyncio.Event()
         found: list[Carrier] = []
 
@@ -140,7 +140,7 @@ async def _read(row: PipelineRow) -> PipelineRecord:
 
 
 def _outdated(record: PipelineRecord | None, carrier: Carrier) -> str | None:
-    """Why a carrier has to end, if it has to."""
+    """Why a carrier must end, or None."""
     if record is None or record.desired != "started":
         return "the pipeline is stopped"
     if carrier.poisoned:

@@ -1,4 +1,4 @@
-"""Carries replays of dead letters: chunk after chunk under an intent, by the holder of slot 0."""
+"""Runs replays of dead letters: chunk by chunk under an intent, in slot 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kalla.sinks.slots.seat import Seat
 from kalla.sinks.store import PipelineRecord
 
 _LOOK_SECONDS = 2.0
-_GRACE_SECONDS = 2.0  # an insert that passed the deadline's check may take so long to be written
+_GRACE_SECONDS = 2.0  # an insert that passed the deadline check may take this long to be written
 
 
 class Replaying:
@@ -28,7 +28,7 @@ class Replaying:
         self._looked = 0.0
 
     async def step(self, child: Child, deadline: Callable[[], Awaitable[float]]) -> bool:
-        """Try the next letters again; True if there is more to do at once."""
+        """Replays the next letters; True if more are waiting."""
         now = time.monotonic()
         if self._seat.slot != 0 or now - self._looked < _LOOK_SECONDS:
             return False

@@ -1,4 +1,4 @@
-"""What a carrier works under: the lease of a slot, or in no-lease mode the worker alone."""
+"""The authority of a carrier: the lease of a slot, or in no-lease mode the worker itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kalla.work.state.leases import Lease
 class Seat:
     holder: str
     lease: Lease | None  # None: without leases, the ledger's epochs alone are the fence
-    deadline: Callable[[], float]  # when the work has to be over, by our monotonic clock
+    deadline: Callable[[], float]  # when the work must have ended, by the local monotonic clock
 
     @property
     def slot(self) -> int | None:
@@ -22,7 +22,7 @@ class Seat:
 
     @property
     def instance(self) -> str:
-        """Who it is in the consumer group: the slot, so that a successor takes its partitions."""
+        """Its id in the consumer group: the slot, so that a successor takes its partitions."""
         return self.holder if self.lease is None else str(self.lease.slot)
 
     @property
