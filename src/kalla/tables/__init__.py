@@ -1,1 +1,1 @@
-"""Dynamic tables: a query and how old its result may be; Kalla keeps the result in Delta."""
+"""Dynamic tables: a query and the maximum age of its result; Kalla keeps the result in Delta."""

@@ -1,4 +1,4 @@
-"""What applying `.sql` text would do, as a plan that can be printed, with reasons."""
+"""Plans the application of `.sql` text: a printable plan with reasons."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ColumnsOf = Callable[[SourceDefinition], Sequence[str]]
 
 @dataclass(frozen=True)
 class Step:
-    """What becomes of one definition."""
+    """The plan's step for one definition."""
 
     kind: Literal["source", "table"]
     name: str
     action: Action
     reason: str
-    diff: tuple[str, ...] = ()  # lines that go, with -, and lines that come, with +
+    diff: tuple[str, ...] = ()  # removed lines with -, added lines with +
 
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """A definition with its query as Spark will see it."""
+    """A definition with its query for Spark."""
 
     definition: TableDefinition
     query: str
@@ -59,13 +59,13 @@ def plan_apply(
     tables: Mapping[str, Table],
     columns_of: ColumnsOf,
 ) -> ApplyPlan:
-    """Raises InvalidInput with every problem; looks into each source that is read."""
+    """Raises InvalidInput with every problem; inspects each source that is read."""
     new_sources = {each.name: each for each in given if isinstance(each, SourceDefinition)}
     new_tables = {each.name: each for each in given if isinstance(each, TableDefinition)}
     dropped = {each.name for each in given if isinstance(each, Dropped)}
     problems = _clashes(new_sources, new_tables, sources, tables)
     problems += [
-        Problem(name, "is no dynamic table, so it cannot be dropped", suggestion="leave it out")
+        Problem(name, "is not a dynamic table, so it cannot be dropped", suggestion="leave it out")
         for name in sorted(dropped - tables.keys())
     ]
     tables = {name: each for name, each in tables.items() if name not in dropped}
@@ -86,7 +86,7 @@ def plan_apply(
             problems.append(
                 Problem(
                     name,
-                    f"reads {read}, which is no source and no dynamic table",
+                    f"reads {read}, which is neither a source nor a dynamic table",
                     suggestion=f"add CREATE SOURCE {read} LOCATION '…' FORMAT DELTA|PARQUET|CSV",
                 )
             )
@@ -113,7 +113,7 @@ def _reader_steps(
     tables: Mapping[str, Table],
     order: Sequence[str],
 ) -> list[Step]:
-    """The tables that stay as they are and read what is computed anew."""
+    """The unchanged tables that read recomputed ones."""
     anew = {step.name for step in steps if step.action in ("rebuilt", "changed")}
     anew -= {step.name for step in steps if step.kind == "table" and step.action == "changed"}
     given = {step.name for step in steps}
@@ -145,7 +145,7 @@ def _clashes(
         if known and not each.replace and known.definition != each.fields():
             problems.append(
                 Problem(
-                    name, "exists, and is defined otherwise", suggestion="write CREATE OR REPLACE"
+                    name, "exists with another definition", suggestion="write CREATE OR REPLACE"
                 )
             )
     for name, place in new_sources.items():
@@ -153,7 +153,7 @@ def _clashes(
         same = source and source.definition.place == place.place
         if source and not same and not place.replace:
             problems.append(
-                Problem(name, "exists, and is another place", suggestion="write CREATE OR REPLACE")
+                Problem(name, "exists with another location", suggestion="write CREATE OR REPLACE")
             )
     return problems
 
@@ -188,7 +188,7 @@ def _checked(
         for read in reads[name] & all_sources.keys():
             columns.setdefault(read, columns_of(all_sources[read]))
         try:
-            query, outputs = _held(name, text, {read: columns[read] for read in reads[name]})
+            query, outputs = _sandboxed(name, text, {read: columns[read] for read in reads[name]})
         except InvalidInput as error:
             problems += error.problems
             continue
@@ -200,8 +200,10 @@ def _checked(
     return found
 
 
-def _held(name: str, text: str, known: Mapping[str, Sequence[str]]) -> tuple[str, tuple[str, ...]]:
-    """The query as the sandbox writes it, and the names of its columns."""
+def _sandboxed(
+    name: str, text: str, known: Mapping[str, Sequence[str]]
+) -> tuple[str, tuple[str, ...]]:
+    """The query as the sandbox rewrites it, and the names of its columns."""
     query = hold(text, known, name, {})
     outputs = result_columns(query, known)
     if outputs is None or any(not each or not _plain(each) for each in outputs):
@@ -224,7 +226,7 @@ def _source_step(given: SourceDefinition, known: Source | None) -> Step:
         return Step("source", given.name, "created", f"{given.format} at {given.location}")
     if known.definition.place == given.place:
         return Step("source", given.name, "unchanged", "")
-    return Step("source", given.name, "changed", "its readers are recomputed: another place")
+    return Step("source", given.name, "changed", "its readers are recomputed: the location changed")
 
 
 def _table_step(given: TableDefinition, known: Table | None) -> Step:

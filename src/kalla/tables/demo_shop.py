@@ -22,7 +22,7 @@ class Shop:
         self._orders = 0
 
     def open(self) -> None:
-        """Write both sources anew."""
+        """Writes both sources from the beginning."""
         from deltalake import write_deltalake
 
         write_deltalake(
@@ -36,7 +36,7 @@ class Shop:
         )
 
     def change(self) -> str:
-        """One live change, in words."""
+        """Makes one live change; returns its description."""
         from deltalake import DeltaTable, write_deltalake
 
         orders = self._folder / "orders"

@@ -1,4 +1,4 @@
-"""What a user says: dynamic tables and the sources they read, parsed from `.sql` text."""
+"""The model of dynamic tables and their sources, parsed from `.sql` text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class SourceDefinition:
-    """A place that dynamic tables may read: a Delta table, a folder of files, or a table of a
+    """A location that dynamic tables may read: a Delta table, a folder of files, or a table of a
     database under the name by which it is registered."""
 
     name: str
@@ -51,19 +51,19 @@ class SourceDefinition:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What makes it another source when it changes."""
+        """The identity of the source: a change makes it another source."""
         return (self.location, self.format, self.key, self.watermark)
 
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """A query and how old its result may be."""
+    """A query and the maximum age of its result."""
 
     name: str
     query: str  # as the user wrote it
     lag_seconds: float | None  # None: DOWNSTREAM, as fresh as its readers need
     strategy: Strategy = "AUTO"
-    strict: bool = False  # fail instead of falling to FULL
+    strict: bool = False  # fail instead of falling back to FULL
     deduplication: bool = True  # rows that did not change are not written
     cardinality_threshold: float = 0.3  # share of affected keys above which FULL is cheaper
     initialize: Initialize = "ON_CREATE"
@@ -72,17 +72,17 @@ class TableDefinition:
 
     @property
     def hash(self) -> str:
-        """Of the query alone: what the rows of the table depend on."""
+        """The hash of the query alone: the rows of the table depend on it."""
         return hashlib.sha256(self.query.encode()).hexdigest()[:16]
 
     def fields(self) -> dict[str, Any]:
-        """As it is stored; `replace` belongs to the statement and not to the table."""
+        """The stored fields; `replace` belongs to the statement and not to the table."""
         return {name: value for name, value in asdict(self).items() if name != "replace"}
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A dynamic table that is to go."""
+    """A dynamic table to drop."""
 
     name: str
 
@@ -249,7 +249,7 @@ class _Statement:
             case "COMMENT":
                 return "comment", self._string(word)
         raise self._refusal(
-            f"{word} is no option of a dynamic table",
+            f"{word} is not an option of a dynamic table",
             "options are TARGET_LAG, REFRESH_STRATEGY, STRICT, DEDUPLICATION,"
             " CARDINALITY_THRESHOLD, INITIALIZE, COMMENT; then AS SELECT …",
         )
@@ -283,7 +283,7 @@ class _Statement:
         name = self._take().lower()
         if not _NAME.match(name):
             raise self._refusal(
-                f"'{name}' is no name for a table",
+                f"'{name}' is not a name for a table",
                 "use letters, digits and underscores, at most 63, and begin with a letter",
             )
         self._field = name

@@ -1,4 +1,4 @@
-"""State of dynamic tables in Postgres: definitions, ticks and their pins, the refresh history."""
+"""The state of dynamic tables in Postgres: definitions, ticks, pins, the refresh history."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """A dynamic table and where it stands."""
+    """A dynamic table and its state."""
 
     table_id: int
     name: str
@@ -134,7 +134,7 @@ async def put_source(connection: Connection, given: SourceDefinition, by: str) -
 
 
 async def registered(connection: Connection) -> dict[str, str]:
-    """The documents of what is registered as a source, by name."""
+    """The documents of registered sources, by name."""
     rows = await (await connection.execute(sql.registered)).fetchall()
     return {row["name"]: row["document"] for row in rows}
 
@@ -209,7 +209,7 @@ async def clock(connection: Connection) -> datetime:
 
 @dataclass(frozen=True)
 class GraphState:
-    """Equal for two looks between which nothing happened that makes a table due."""
+    """Equal for two reads without an event in between that makes a table due."""
 
     tables: int
     changed_at: datetime | None
@@ -294,7 +294,7 @@ async def advance(
 
 
 async def stand_for(connection: Connection, tables: Sequence[Table], moment: datetime) -> None:
-    """The rows of these tables are those of this moment, too."""
+    """Records that the rows of these tables are those of this moment, too."""
     if tables:
         ids, versions = [each.table_id for each in tables], [each.version for each in tables]
         fields = {"table_ids": ids, "versions": versions, "moment": moment}
@@ -331,7 +331,7 @@ async def count_error(connection: Connection, table_id: int, error: str) -> None
 
 
 async def record(connection: Connection, **fields: Any) -> None:
-    """One line of the refresh history; what is not given is empty."""
+    """One line of the refresh history; missing fields are empty."""
     empty = dict.fromkeys(
         (
             "predicted_seconds", "seconds", "rows_deleted", "rows_inserted", "row_count", "error",
@@ -351,7 +351,7 @@ async def versions(connection: Connection, name: str) -> list[dict[str, Any]]:
 
 
 async def samples(connection: Connection, table_id: int) -> tuple[Sample, ...]:
-    """What earlier refreshes took, the newest first."""
+    """The costs of earlier refreshes, the newest first."""
     rows = await (await connection.execute(sql.samples, {"table_id": table_id})).fetchall()
     return tuple(Sample(**row) for row in rows)
 

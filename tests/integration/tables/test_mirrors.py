@@ -79,5 +79,5 @@ def test_each_look_brings_the_mirror_to_the_rows_of_the_table(
 def test_a_key_that_two_rows_share_is_refused(shop: Any, database_url: str, tmp_path: Path) -> None:
     shop.execute("ALTER TABLE shop DROP CONSTRAINT shop_pkey")
     shop.execute("INSERT INTO shop VALUES (1, 'mon', 5.00, 1), (1, 'tue', 7.50, 2)")
-    with pytest.raises(InvalidInput, match="id is no key"):
+    with pytest.raises(InvalidInput, match="id is not a key"):
         Mirror(database_url, tmp_path, None).look()

@@ -172,7 +172,7 @@ async def test_what_cannot_be_applied_is_refused_in_a_sentence(
     for sql, message in (
         (table + "SELECT nowhere FROM orders", "nowhere"),
         (table + "SELECT day FROM t", "t reads t"),
-        (table + "SELECT day FROM missing", "no source and no dynamic table"),
+        (table + "SELECT day FROM missing", "neither a source nor a dynamic table"),
         (table + "SELECT day FROM orders WHERE id = reflect('a', 'b')", "reflect"),
         ("CREATE DYNAMIC TABLE t TARGET_LAG = '0.2 s' AS SELECT day FROM orders", "one second"),
         ("CREATE DYNAMIC TABLE daily TARGET_LAG = '1 day' AS SELECT 1 AS a", "CREATE OR REPLACE"),
@@ -193,7 +193,7 @@ async def test_what_cannot_be_applied_is_refused_in_a_sentence(
         assert message.lower() in answer.text.lower(), (sql, answer.text)
     for sql, message in (
         ("DROP DYNAMIC TABLE daily", "is read by busy"),
-        ("DROP DYNAMIC TABLE nothing", "is no dynamic table"),
+        ("DROP DYNAMIC TABLE nothing", "is not a dynamic table"),
     ):
         answer = await site.runs.client.post("/api/tables/apply", json={"sql": sql})
         assert (answer.status_code, message in answer.text) == (422, True), answer.text
@@ -229,7 +229,7 @@ async def test_options_change_in_place_and_a_new_query_rebuilds(
         assert (await site.history("days"))[0]["strategy"] == "AFFECTED_KEYS"
         (tmp_path / "files" / "a.csv").unlink()
         assert (await site.refreshed("days"))["rows"] == 1
-        assert "its old rows are gone" in (await site.history("days"))[0]["reason"]
+        assert "its old rows are lost" in (await site.history("days"))[0]["reason"]
         rebuilt = await site.apply(table.format("3 s", "id, day"))
         assert [step["action"] for step in rebuilt] == ["rebuilt"]
         assert (await site.refreshed("days"))["columns"] == ["id", "day"]

@@ -1,8 +1,8 @@
 """The fenced commit of a refresh into its Delta table: barrier, frontier, check, commit, verify.
 
 Each claim of a refresh has a number; the table's log holds the number of the newest one. Every
-commit is made on the version that was checked and on no later one, so a worker that was paused
-anywhere commits nothing.
+commit is on the checked version and never on a later one, so a worker that was paused anywhere
+commits nothing.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _UNFINISHED = "_refresh"  # folder of files that no commit names yet; Delta read
 
 
 class Stale(Exception):
-    """A newer claim has the table: nothing was committed."""
+    """A newer claim holds the table: nothing was committed."""
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What the rows of a table stand for."""
+    """The state that the rows of a table represent."""
 
-    table_id: int  # of the definition: a table that was dropped and made anew has another
+    table_id: int  # of the definition: a table that was dropped and created again has another
     definition: str  # hash of the query
     tick: int
     refresh: str  # the claim that committed it
@@ -66,8 +66,8 @@ class FencedTable:
     def __init__(self, location: str, sequence: int) -> None:
         self._location = location
         self._barrier = 2 * sequence
-        self._version: int | None = None  # of the barrier; None: there is no table yet
-        # Nobody reads what lies here; a later claim removes it.
+        self._version: int | None = None  # of the barrier; None: the table does not exist yet
+        # Files here are never read; a later claim removes them.
         self.folder = Path(location) / _UNFINISHED / f"{sequence}-{uuid4().hex[:8]}"
 
     @property
@@ -75,7 +75,7 @@ class FencedTable:
         return self._version is not None
 
     def raise_barrier(self) -> Frontier | None:
-        """Fence off every earlier claim; the frontier that the table has, if there is one."""
+        """Fences off every earlier claim; returns the table's frontier, if there is one."""
         table = _open(self._location)
         if table is None:
             return None
@@ -85,7 +85,7 @@ class FencedTable:
         frontier = read_frontier(table)
         self._version = table.version() + 1
         self._put(self._version, self._barrier, frontier)
-        # What earlier claims left behind counts no more, whether they still run or not.
+        # Files of earlier claims are obsolete, even if these still run.
         shutil.rmtree(Path(self._location) / _UNFINISHED, ignore_errors=True)
         return frontier
 
@@ -96,7 +96,7 @@ class FencedTable:
         return table_files(self._location, self._version)
 
     def commit(self, change: FileChange, frontier: Frontier) -> Committed:
-        """Change files; the frontier moves also when none changed."""
+        """Commits changed files; the frontier also moves without any."""
         version = self._checked()
         if change.adds or change.removes:
             frontier = replace(frontier, data_version=version)
@@ -104,8 +104,9 @@ class FencedTable:
         return self._verified(frontier)
 
     def overwrite(self, paths: Sequence[str], schema_json: str, frontier: Frontier) -> Committed:
-        """Take these files for all rows, in the schema that they have; makes the table if there
-        is none."""
+        """Replaces all rows by these files, with their schema; creates the table if it does not
+        exist.
+        """
         placed = [_moved(path, Path(self._location)) for path in paths]
         try:
             frontier = self._put_overwrite(placed, schema_json, frontier)
@@ -116,7 +117,7 @@ class FencedTable:
         return self._verified(frontier)
 
     def require_held(self) -> None:
-        """Raise Stale if a later claim has the table: it removed the files of this one."""
+        """Raises Stale if a later claim holds the table: it removed the files of this one."""
         table = _open(self._location)
         newest = None if table is None else table.transaction_version(_APP)
         if newest is not None and newest > self._barrier + 1:
@@ -135,7 +136,7 @@ class FencedTable:
             removes = _paths(table)
         columns = [field["name"] for field in json.loads(schema_json)["fields"]]
         described_files = [described(path, columns) for path in paths]
-        # Files without rows say nothing, but for the columns that one of them keeps.
+        # Files without rows matter only for the columns that one of them stores.
         adds = [each for each in described_files if each.rows] or described_files[:1]
         frontier = replace(frontier, data_version=version)
         self._put(
@@ -148,7 +149,7 @@ class FencedTable:
         return frontier
 
     def _checked(self) -> int:
-        """The version to commit, where nobody committed since the barrier was raised."""
+        """The version to commit, if nothing was committed since the barrier."""
         table = _open(self._location)
         if self._version is None:
             if table is not None:
@@ -194,7 +195,7 @@ def read_frontier(table: DeltaTable) -> Frontier | None:
 
 
 def committed_frontier(location: str) -> Committed | None:
-    """What the table stands for now, whoever committed it."""
+    """The table's current frontier, from any claim."""
     table = _open(location)
     frontier = None if table is None else read_frontier(table)
     return None if table is None or frontier is None else Committed(table.version(), frontier)
@@ -207,7 +208,7 @@ def delta_id(location: str) -> str:
 
 
 def table_files(location: str, version: int) -> TableFiles:
-    """Columns that some file lacks, because another writer wrote it anew, count as not there."""
+    """Columns missing in some file, because another writer rewrote it, count as missing."""
     table = _open_at(location, version)
     columns = tuple(field.name for field in table.schema().fields)
     paths = _paths(table)

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MOST_ROWS = 500_000  # of one file: what changes in it is written anew with all of it
+MOST_ROWS = 500_000  # of one file: a change rewrites the whole file
 _LONGEST_TEXT = 32  # of the smallest and largest values in the log
 
 
@@ -20,7 +20,7 @@ class DataFile:
     path: str
     rows: int
     size: int
-    statistics: dict[str, Any]  # as the log of a Delta table has them
+    statistics: dict[str, Any]  # in the form of the Delta log
 
 
 class DataFileWriter:
@@ -84,7 +84,7 @@ def written(
 
 
 def described(path: Path, columns: Sequence[str]) -> DataFile:
-    """A file as the log describes it, with the smallest and largest values of plain columns."""
+    """The log entry of a file, with the smallest and largest values of plain columns."""
     metadata = pq.read_metadata(path)
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def described(path: Path, columns: Sequence[str]) -> DataFile:
 
 
 def _is_plain(value: object) -> bool:
-    """Values that JSON holds as they are."""
+    """Whether values are unchanged in JSON."""
     if isinstance(value, bool):
         return False
     return isinstance(value, int) or (isinstance(value, str) and len(value) <= _LONGEST_TEXT)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kalla import logs
 
-KEPT_HOURS = 24  # what readers of an older version then miss, they compute anew
+KEPT_HOURS = 24  # readers of an older version then recompute
 _EVERY = 64  # commits
 
 _log = logs.get(__name__)
 
 
 def tidy_if_due(location: str, version: int) -> None:
-    """After a commit. The rows are safe: what goes wrong with old files is tried again later."""
+    """After a commit. The rows are safe: errors with old files are retried later."""
     from deltalake.exceptions import DeltaError
 
     if version % _EVERY >= 2:  # every other commit is the barrier of a refresh
@@ -23,8 +23,7 @@ def tidy_if_due(location: str, version: int) -> None:
 
 
 def tidy(location: str, kept_hours: int = KEPT_HOURS) -> None:
-    """Files that no commit names go as well once they are as old: a refresh that lost its claim
-    left them."""
+    """Also removes old files that no commit names, left by refreshes that lost their claim."""
     from deltalake import DeltaTable
 
     table = DeltaTable(location)

@@ -1,4 +1,4 @@
-"""What the commits of a Delta table between two versions added and removed, from its log."""
+"""Reads the changes between two versions of a Delta table from its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 
 class LogGap(Exception):
-    """The log or a file that it names is not there any more."""
+    """The log or a file that it names does not exist any more."""
 
 
 @dataclass
@@ -21,7 +21,7 @@ class LogChanges:
     removed: list[str] = field(default_factory=list)
     # Files of the change feed: rows with `_change_type`.
     feed: list[str] = field(default_factory=list)
-    # Files that commits without a change feed wrote anew: unchanged rows are on both sides.
+    # Files that commits without a change feed rewrote: unchanged rows are on both sides.
     rewrote: bool = False
     rows: int = 0  # about how many rows all these files have
 
@@ -51,7 +51,7 @@ def log_changes(location: str, after: int, until: int, bytes_per_row: float) -> 
     for path in (*found.added, *found.removed, *found.feed):
         if not Path(path).exists():
             raise LogGap("files of older versions were vacuumed")
-    # A file that came and went between the two versions is no change.
+    # A file that was added and removed between the two versions is not a change.
     passing = set(found.added) & set(found.removed)
     found.added = [path for path in found.added if path not in passing]
     found.removed = [path for path in found.removed if path not in passing]

@@ -1,8 +1,8 @@
-"""Commits of our own to the log of a Delta table: files added, removed and of the change feed.
+"""Kalla's own commits to the log of a Delta table: added and removed files, and the change feed.
 
-deltalake neither removes chosen files nor writes the change feed of what it did not rewrite itself,
-and it tries again on a later version; a fenced commit is for one version or none. What a table is
-(protocol and schema) deltalake says, and it keeps the log short.
+deltalake neither removes chosen files nor writes a change feed for files it did not rewrite,
+and it tries again on a later version; a fenced commit is for one version or none. deltalake defines
+protocol and schema, and maintains the log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class VersionTaken(Exception):
 
 @dataclass(frozen=True)
 class FileChange:
-    """The files that a commit takes out and puts in; paths are those of the file system."""
+    """The files that a commit removes and adds; paths are those of the file system."""
 
     adds: Sequence[DataFile] = ()
     removes: Sequence[str] = ()
@@ -52,7 +52,7 @@ def put_commit(
     change: FileChange = NO_CHANGE,
     table: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Make this version of the table; raises VersionTaken if there is one."""
+    """Writes this version of the table; raises VersionTaken if it exists."""
     now = int(time.time() * 1000)
     app, number = transaction
     folder = Path(location)
@@ -78,7 +78,7 @@ def put_commit(
     written = log / f".{uuid4().hex}.tmp"
     written.write_text(text, encoding="utf-8")
     try:
-        # A link is made once or not at all, and shows the whole file.
+        # A hard link is atomic: created once, with the whole file.
         os.link(written, log / f"{version:020d}.json")
     except FileExistsError:
         raise VersionTaken(f"version {version} of {location}") from None

@@ -1,4 +1,4 @@
-"""Which rows of a table change, by value, and the files that are written anew for that."""
+"""Finds the changed rows of a table, by value, and rewrites their files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kalla.tables.delta.data_files import MOST_ROWS, DataFile, DataFileWriter, w
 from kalla.tables.delta.log_commit import FileChange
 from kalla.tables.delta.workspace import FILE, ROW, Relation, Workspace, literal, quoted, same
 
-_SMALL = 50_000  # rows of a file that is put together with others
+_SMALL = 50_000  # rows of a file that is merged with others
 _MOST_SMALL = 16
 _BATCH = 100_000
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows to take out, by their places, and rows to put in."""
+    """Rows to remove, by their positions, and rows to add."""
 
     deletes: Relation  # the rows with their places
     inserts: Relation  # with the file they had better stand in, or NULL
@@ -37,7 +37,7 @@ class TableFiles:
     location: str
     version: int
     columns: tuple[str, ...]  # of the Delta table
-    # Of its files: what the table keeps for itself stands behind the columns of the Delta table.
+    # Of its files: internal columns come after the columns of the Delta table.
     schema: pa.Schema | None
     paths: tuple[str, ...]
     rows: int
@@ -54,9 +54,9 @@ class TableFiles:
 
 
 def difference(workspace: Workspace, old: Relation, new: Relation) -> Change:
-    """The copies of a row that are too many or too few, by value; NULLs are equal to each other.
+    """The surplus and missing copies of rows, by value; NULLs are equal to each other.
 
-    `old` has places; `new` may have files in which its rows had better stand.
+    `old` has positions; `new` may have preferred files.
     """
     columns = ", ".join(quoted(name) for name in old.columns)
     file = FILE if FILE in _all_columns(workspace, new) else "NULL"
@@ -96,7 +96,7 @@ def difference(workspace: Workspace, old: Relation, new: Relation) -> Change:
 
 
 def replaced(workspace: Workspace, old: Relation, new: Relation) -> Change:
-    """All of `old` goes and all of `new` comes, also what is equal."""
+    """Removes all of `old` and adds all of `new`, equal rows included."""
     file = FILE if FILE in _all_columns(workspace, new) else f"NULL::VARCHAR AS {FILE}"
     columns = ", ".join(quoted(name) for name in old.columns)
     deletes = workspace.table("deleted_rows", f"SELECT * FROM {old.name}")
@@ -105,7 +105,7 @@ def replaced(workspace: Workspace, old: Relation, new: Relation) -> Change:
 
 
 def rewritten(workspace: Workspace, table: TableFiles, change: Change) -> FileChange:
-    """Writes the files that the change touches anew, and its change feed."""
+    """Rewrites the files of the change, and writes its change feed."""
     if table.schema is None:
         raise ValueError("a table without files has no rows to change")
     if not change.deleted and not change.inserted:
@@ -131,10 +131,10 @@ def rewritten(workspace: Workspace, table: TableFiles, change: Change) -> FileCh
         own = f"{FILE} = {literal(path)}" + (f" OR {FILE} IS NULL" if path == home else "")
         _insert(workspace, change, own, writer)
         if path not in small:
-            writer.end_file()  # rows that stood together still do
+            writer.end_file()  # rows stay in their order
     if home is None:
         _insert(workspace, change, f"{FILE} IS NULL", writer)
-    # A table without rows keeps one file: it says which columns the table keeps for itself.
+    # A table without rows keeps one file, which has its internal columns.
     adds = writer.close(even_empty=len(touched) == len(table.paths))
     feed = _feed(workspace, table, change) if touched else []
     return FileChange(adds, sorted(touched), feed)
@@ -161,7 +161,7 @@ def _kept(workspace: Workspace, change: Change, path: str) -> Iterator[pa.Table]
 
 
 def _feed(workspace: Workspace, table: TableFiles, change: Change) -> list[DataFile]:
-    """What readers of the change feed see: the columns of the Delta table alone."""
+    """The change feed for readers: only the columns of the Delta table."""
     if table.schema is None:
         return []
     fields = [table.schema.field(name) for name in table.columns]

@@ -1,4 +1,4 @@
-"""DuckDB beside one refresh: the rows of the table with their places, and what is to change.
+"""The DuckDB of one refresh: the rows of the table with their positions, and their changes.
 
 Rows stay in Parquet files or in tables that spill to disk, so a result may be larger than the
 memory of its worker.
@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-FILE = "__kalla_file"  # the place of a row: its file, and its number there
+FILE = "__kalla_file"  # the position of a row: its file, and its number there
 ROW = "__kalla_row"
 _BATCH = 100_000
 
@@ -29,7 +29,7 @@ class Relation:
 
 
 class Workspace:
-    """Closed with its refresh; `folder` is for what does not fit into memory."""
+    """Closed with its refresh; `folder` is for data that does not fit in memory."""
 
     def __init__(self, folder: Path, memory: str = "1GB") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Workspace:
         columns: Sequence[str],
         named: Sequence[str] | None = None,
     ) -> Relation:
-        """The rows of Parquet files, under other names if there are such."""
+        """The rows of Parquet files, with renamed columns if given."""
         own = named or columns
         chosen = ", ".join(
             f"{quoted(each)} AS {quoted(other)}" for each, other in zip(columns, own, strict=True)
@@ -83,13 +83,13 @@ class Workspace:
         return Relation(name, tuple(columns))
 
     def arrow(self, name: str, rows: pa.Table) -> Relation:
-        """Rows that are in memory; without places."""
+        """Rows in memory, without positions."""
         self._registered.append(rows)
         self._connection.register(name, rows)
         return Relation(name, tuple(rows.column_names))
 
     def table(self, name: str, query: str) -> Relation:
-        """The rows of a query, held."""
+        """Stores the rows of a query in a table."""
         self.execute(f"CREATE OR REPLACE TABLE {name} AS {query}")
         described = self._connection.execute(f"DESCRIBE {name}").fetchall()
         return Relation(name, tuple(each[0] for each in described if each[0] not in (FILE, ROW)))

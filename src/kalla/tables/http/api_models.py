@@ -1,4 +1,4 @@
-"""What `/api/tables` takes and answers."""
+"""The request and response models of `/api/tables`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Statements(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     sql: str = Field(max_length=1_000_000)
-    dry_run: bool = Field(False, description="answer the plan alone")
+    dry_run: bool = Field(False, description="only return the plan")
 
 
 class ShownStep(BaseModel):
@@ -21,7 +21,7 @@ class ShownStep(BaseModel):
     name: str
     action: str
     reason: str
-    diff: list[str] = Field(description="lines that go, with -, and lines that come, with +")
+    diff: list[str] = Field(description="removed lines with -, added lines with +")
     warning: str = Field("", description="UNATTAINABLE: the lag that no schedule keeps")
 
 
@@ -59,7 +59,7 @@ class ShownRefresh(BaseModel):
     rows_deleted: int | None
     rows_inserted: int | None
     row_count: int | None
-    changed_rows: int | None = Field(description="of all inputs, about")
+    changed_rows: int | None = Field(description="of all inputs, estimated")
     affected_keys: int | None
     lag_seconds: float | None
     error: str | None
@@ -87,7 +87,7 @@ class StrategyNote(BaseModel):
 
 class Explanation(BaseModel):
     name: str
-    strategy: str = Field(description="as REFRESH_STRATEGY says")
+    strategy: str = Field(description="the setting REFRESH_STRATEGY")
     strategies: list[StrategyNote]
     keys: list[str] = Field(description="columns by which AFFECTED_KEYS recomputes rows")
     period_seconds: float | None = Field(description="between ticks; null: on demand only")
@@ -98,7 +98,7 @@ class ShownVersion(BaseModel):
     version: int
     applied_at: datetime
     applied_by: str
-    diff: list[str] = Field(description="against the version before; empty for the first one")
+    diff: list[str] = Field(description="difference to the version before; empty for the first one")
 
 
 class Select(BaseModel):

@@ -1,4 +1,4 @@
-"""Where the parts of drawings lie: the graph of tables, and the lag of one over time."""
+"""The layout of drawings: the graph of tables, and the lag of one over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BOX = (190, 46)
 _GAP = (70, 18)
 _EDGE = 10
 _CHART = (720, 150)
-_LABELS = 46  # pixels for the words of the axis
+_LABELS = 46  # pixels for the labels of the axis
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ChartDrawing:
     height: int
     line: str
     target_y: float | None
-    dots: tuple[tuple[float, float, str], ...]  # x, y, what it says
+    dots: tuple[tuple[float, float, str], ...]  # x, y, text
     top: float  # seconds at the upper edge
     first: datetime
     last: datetime
@@ -91,7 +91,7 @@ def graph_drawing(tables: Sequence[ShownTable]) -> GraphDrawing | None:
 def chart_drawing(
     refreshes: Sequence[Mapping[str, Any]], target: float | None
 ) -> ChartDrawing | None:
-    """The lag just before each refresh: the oldest that readers saw."""
+    """The lag just before each refresh: the oldest state that readers read."""
     known = [each for each in reversed(refreshes) if each["lag_seconds"] is not None]
     if len(known) < 2:
         return None

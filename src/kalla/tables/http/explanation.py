@@ -1,4 +1,4 @@
-"""What people read about a table: its plan, its strategies, the versions of its SQL."""
+"""Explains a table for people: its plan, its strategies, the versions of its SQL."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def _unattainable(
 def strategy_notes(
     query: str, columns: Mapping[str, Sequence[str]]
 ) -> tuple[list[StrategyNote], list[int]]:
-    """Which strategies the query allows, and the places of its keys; types only Spark knows."""
+    """The strategies that the query allows, and the positions of its keys; only Spark knows the
+    types.
+    """
     try:
         found = structure(query, columns)
     except NotIncremental as reason:

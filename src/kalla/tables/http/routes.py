@@ -56,7 +56,7 @@ Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 
 @router.post("/apply")
 async def apply(state: State, command: Commanded, given: Statements) -> list[ShownStep]:
-    """Create and change tables; the answer is the plan that was carried out."""
+    """Create and change tables; the answer is the executed plan."""
     definitions = parse(given.sql)
     connection = command.connection
     await store.lock_graph(connection)
@@ -65,7 +65,9 @@ async def apply(state: State, command: Commanded, given: Statements) -> list[Sho
     plan = await asyncio.to_thread(plan_apply, definitions, sources, tables, columns_of)
     if not given.dry_run:
         if plan.sources and not command.caller.may("admin"):
-            raise NotAllowed("a source is a place that Kalla reads: this needs the role admin")
+            raise NotAllowed(
+                "a source defines a location that Kalla reads: this needs the role admin"
+            )
         await _carry_out(connection, plan, tables, command.caller.name)
         for name in plan.dropped:
             await _remove(state, connection, name)
@@ -101,7 +103,7 @@ async def history(state: State, name: Name, limit: int = 20) -> list[ShownRefres
 
 @router.get("/{name}/lineage")
 async def lineage(state: State, name: Name) -> dict[str, Any]:
-    """What the table reads and what reads it, directly or not."""
+    """The tables and sources that it reads and that read it, directly or not."""
     async with state.database.transaction() as connection:
         table = await store.table(connection, name)
         tables = await store.tables(connection)
@@ -117,7 +119,7 @@ async def lineage(state: State, name: Name) -> dict[str, Any]:
 
 @router.post("/{name}/refresh", status_code=202)
 async def refresh(command: Commanded, name: Name, asked: RefreshRequest) -> dict[str, str]:
-    """Refresh a table and what it reads with the next tick, whatever its lag."""
+    """Refresh a table and its upstream tables with the next tick, whatever its lag."""
     table = await store.table(command.connection, name)
     if table.state == "suspended":
         raise Conflict(f"{table.name} is suspended: `kalla tables resume {table.name}` first")

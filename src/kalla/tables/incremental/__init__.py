@@ -1,1 +1,1 @@
-"""How a query's result is kept up to date without recomputing all of it."""
+"""Incremental maintenance: updates a query's result without recomputing all of it."""

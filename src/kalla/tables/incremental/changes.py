@@ -1,5 +1,5 @@
-"""SQL of what changes do to a query: the rows of a block that are gone and new, the keys they
-affect, and the block recomputed for some keys.
+"""The SQL of incremental changes: removed and new rows of a block, the affected keys, and a block
+recomputed for some keys.
 
 `<=>` compares everywhere, so NULL is a key like any other.
 """
@@ -29,7 +29,7 @@ from kalla.tables.incremental.structure import (
 
 @dataclass(frozen=True)
 class Versions:
-    """The views of one input: at its old and new version, and of what changed between them."""
+    """The views of one input: at its old and new version, and of its changes."""
 
     old: str
     new: str
@@ -43,7 +43,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that are gone and rows that are new, as queries; a row may be in both."""
+    """Removed rows and new rows, as queries; a row may be in both."""
 
     removed: exp.Query | None
     added: exp.Query | None
@@ -52,8 +52,10 @@ class Rows:
 Inputs = Mapping[str, Versions]
 
 Bounds = Mapping[int, tuple[str, str]]
-"""Of keys without NULL, by their order: SQL of the least and the largest value. A join with the
-keys alone lets Spark skip no part of a file."""
+"""For keys without NULL: SQL of the smallest and the largest value, in key order.
+
+A join with the keys alone does not let Spark skip parts of files.
+"""
 NO_BOUNDS: Bounds = MappingProxyType({})
 
 
@@ -61,7 +63,7 @@ def affected_keys(node: Select | Union, inputs: Inputs) -> str | None:
     """The keys of the result that changes affect, as columns k0, k1, …; None: no key."""
     keys = node.result_keys
     if not keys:
-        raise NotIncremental("the result lacks the key by which its rows could be recomputed")
+        raise NotIncremental("the result lacks the key that would be needed to recompute its rows")
     places = [key.place for key in keys if key.place is not None]
     found = _affected_at(node, places, inputs)
     return None if found is None else found.sql(Spark, identify=True)
@@ -94,7 +96,7 @@ def at(node: Node, views: Mapping[str, str]) -> exp.Query:
 
 
 def changed(node: Node, inputs: Inputs) -> Rows:
-    """What differs between the old and the new rows of a node: old + added = new + removed."""
+    """The difference between the old and the new rows of a node: old + added = new + removed."""
     if not any(inputs[name].changed for name in tables_of(node)):
         return Rows(None, None)
     if isinstance(node, Input):
@@ -119,7 +121,8 @@ def changed(node: Node, inputs: Inputs) -> Rows:
 
 def joins_changed_rows(node: Select, inputs: Inputs) -> bool:
     """Whether the changes of a block are its changed rows joined with the others: not where a
-    change decides whether other rows are there at all."""
+    change decides whether other rows exist.
+    """
     outer = [each.node for each in node.relations if each.outer_keys is not None]
     return not any(
         inputs[name].changed
@@ -129,7 +132,9 @@ def joins_changed_rows(node: Select, inputs: Inputs) -> bool:
 
 
 def joined_changes(node: Select, inputs: Inputs, outputs: Sequence[exp.Expr] | None = None) -> Rows:
-    """One relation's changes after another: those before it are new already, those after it old."""
+    """The changes of each relation in turn: relations before it are at the new version, those after
+    it at the old.
+    """
     removed: list[exp.Query | None] = []
     added: list[exp.Query | None] = []
     old, new = old_views(inputs), new_views(inputs)
@@ -249,7 +254,7 @@ def _recomputed(
     wanted: exp.Query,
     bounds: Bounds = NO_BOUNDS,
 ) -> exp.Query:
-    """The condition stands before GROUP BY and windows: whole groups and partitions pass it."""
+    """The condition applies before GROUP BY and windows: it keeps whole groups and partitions."""
     met = _exists(wanted, [(f"k{n}", key.sql) for n, key in enumerate(keys)])
     between = [
         expression(f"({keys[number].sql}) BETWEEN {low} AND {high}")

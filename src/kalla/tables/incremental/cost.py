@@ -1,7 +1,7 @@
-"""Predicts what each strategy of a refresh takes, and picks the cheapest. Pure functions.
+"""Predicts the time of each strategy of a refresh, and picks the cheapest. Pure functions.
 
-A strategy that was tried lately is predicted from what it took; one that was not, from a share of
-FULL. Only the newest refreshes count, so a strategy that was slow once is tried again.
+A recently used strategy is predicted from its own times; others from a share of FULL. Only the
+newest refreshes count, so a strategy that was slow once is tried again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEAREST = 3
 
 
 class Sample(BaseModel):
-    """What one earlier refresh took."""
+    """The cost of one earlier refresh."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,7 +52,7 @@ class Choice:
 
 
 def predict(strategy: Strategy, size: Size, samples: Sequence[Sample]) -> float | None:
-    """Seconds; None: nothing is known yet."""
+    """The predicted seconds; None without history."""
     own = [each for each in samples if each.strategy == strategy]
     if strategy == "FULL":
         return median(each.seconds for each in own) if own else None
@@ -83,7 +83,7 @@ def choose(
             continue
         costs[strategy] = predict(strategy, size, samples)
     known = {name: cost for name, cost in costs.items() if cost is not None}
-    # Without any history the first one is tried: it is the one that reads least.
+    # Without any history the first one is tried: it reads the least.
     best: Strategy = min(known, key=lambda name: known[name]) if known else next(iter(costs))
     shown = ", ".join(
         f"{name} {'unknown' if cost is None else f'{cost:.2g} s'}" for name, cost in costs.items()

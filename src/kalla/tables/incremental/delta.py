@@ -1,8 +1,8 @@
-"""The strategy DELTA: signed changes, grouped, and added to the rows that the table has.
+"""The strategy DELTA: signed changes, grouped, and added to the table's rows.
 
-A group has gone when its number of rows is zero, a sum is NULL when it has no value to add, and an
-average is its sum and count. These numbers are kept in columns `__kalla_…` beside the result. Never
-for floats: adding them in another order gives another sum.
+A group is removed when its number of rows is zero, a sum is NULL when it has no value to add, and
+an average is its sum and count. These numbers are stored in columns `__kalla_…` next to the result.
+Never for floats: adding them in another order gives another sum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Measure:
     name: str
     kind: Kind
     argument: str  # SQL over the joined rows; empty: every row counts
-    # Columns that are kept beside it: how many values it has, and of an average also their sum.
+    # Columns stored with it: the number of its values, and for an average also their sum.
     count_column: str = ""
     sum_column: str = ""
 
@@ -56,7 +56,7 @@ class DeltaShape:
         return [each.name for each in self.measures if each.kind == "key"]
 
     def extended(self, sql: str) -> str:
-        """The query with the columns that the table keeps beside its result."""
+        """The query with the table's internal columns."""
         if not self.grouped:
             return sql
         tree = parsed(sql)
@@ -179,7 +179,9 @@ def delta_shape(found: Structure) -> DeltaShape:
     if not node.grouped:
         raise NotIncremental("DELTA does not apply to DISTINCT and windows")
     if tree.args.get("having"):
-        raise NotIncremental("DELTA does not apply to HAVING: groups that do not pass are not kept")
+        raise NotIncremental(
+            "DELTA does not apply to HAVING: groups that do not pass are not stored"
+        )
     if any(key.place is None for key in node.keys):
         raise NotIncremental("DELTA needs every GROUP BY key in the result")
     keys = {key.sql for key in node.keys}
@@ -198,7 +200,7 @@ def _measure(number: int, output: exp.Expr, keys: set[str]) -> Measure:
     kind = _CALLS.get(type(inner))
     argument = inner.this if kind else None
     if kind is None or argument is None or inner.expressions:
-        raise NotIncremental(f"DELTA does not apply to {name}, which is no plain aggregate")
+        raise NotIncremental(f"DELTA does not apply to {name}, which is not a plain aggregate")
     if isinstance(argument, exp.Distinct):
         raise NotIncremental(f"DELTA does not apply to DISTINCT in {name}")
     if isinstance(argument, exp.Star):

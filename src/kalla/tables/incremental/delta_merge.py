@@ -1,4 +1,4 @@
-"""Adds the signed changes of DELTA to the rows that the table has."""
+"""Adds the signed changes of DELTA to the table's rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXACT = Context(prec=80)
 class Merged:
     old: Relation  # rows of the changed keys before, with their places
     new: Relation  # and after, without those of `recompute`
-    recompute: Relation  # keys whose smallest or largest value is gone
+    recompute: Relation  # keys whose smallest or largest value was removed
 
 
 def merge(
@@ -101,7 +101,7 @@ def _after(measure: Measure) -> str:
 
 
 def _is_gone(measure: Measure) -> str:
-    """Whether the smallest value of before or among the new rows may be one that is gone."""
+    """Whether the smallest old or new value may have been removed."""
     name, gone = quoted(measure.name), quoted(f"{HIDDEN}gone_{measure.name}")
     sign, call = ("<=", "least") if measure.kind == "min" else (">=", "greatest")
     return f"(d.{gone} IS NOT NULL AND d.{gone} {sign} {call}(o.{name}, d.{name}))"

@@ -1,4 +1,4 @@
-"""The relations and subquery filters of one SELECT, with what joins them."""
+"""The relations and subquery filters of one SELECT, with their joins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeNode = Callable[[exp.Expr, Columns], Node]
 
 
 def relations(tree: exp.Select, columns: Columns, node: MakeNode) -> tuple[Relation, ...]:
-    """Takes the relations out of a SELECT and leaves `__relation_N` in their places."""
+    """Replaces the relations of a SELECT by `__relation_N`."""
     source = tree.args.get("from_")
     if source is None:
         raise NotIncremental("the query reads no table")
@@ -50,7 +50,7 @@ def _relation(
     node: MakeNode,
 ) -> Relation:
     if not isinstance(member, (exp.Table, exp.Subquery)) or member.args.get("joins"):
-        raise NotIncremental("the query joins what is no table")
+        raise NotIncremental("the query joins something that is not a table")
     given = member.args.get("alias")
     if given is not None and given.args.get("columns"):
         raise NotIncremental("a subquery gives its columns other names")
@@ -114,7 +114,7 @@ def _require_equalities(tree: exp.Select, aliases: Sequence[str]) -> None:
 
 
 def filters(tree: exp.Select, columns: Columns, node: MakeNode) -> tuple[Filter, ...]:
-    """The subqueries of WHERE; those anywhere else are a reason for FULL."""
+    """The subqueries of WHERE; others are a reason for FULL."""
     where = tree.args.get("where")
     known: list[exp.Expr] = []
     found = []
@@ -151,7 +151,7 @@ def filters(tree: exp.Select, columns: Columns, node: MakeNode) -> tuple[Filter,
 
 
 def _members(tree: exp.Select) -> set[int]:
-    """What stands in FROM and JOIN, with all inside."""
+    """The members of FROM and JOIN, with nested ones."""
     found: set[int] = set()
     source = tree.args.get("from_")
     tops = [] if source is None else [source.this]
@@ -172,7 +172,7 @@ def _in_filter(given: exp.In, columns: Columns, node: MakeNode) -> Filter:
     values = [each.unalias() for each in query.expressions]
     compared = [(values[0], given.this), *compared]
     if inner.args.get("group"):
-        # Which groups pass is known by their keys, not by the value alone.
+        # Groups pass by their keys, not by the value alone.
         made = node(inner, columns)
         if not isinstance(made, Select) or made.keys[0].place != 0 or len(compared) > 1:
             raise NotIncremental("IN with a grouped subquery that does not return its key")

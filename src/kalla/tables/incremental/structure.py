@@ -1,4 +1,4 @@
-"""The structure of a query, from its text: which rows depend on which, or why that is not known.
+"""The structure of a query, from its text: which rows depend on which, or why this is unknown.
 
 A query is a tree of blocks. A block is one SELECT over joined relations (tables or blocks again),
 or a UNION ALL of blocks. Each block has keys: expressions such that the rows of one key depend on
@@ -20,7 +20,7 @@ Columns = Mapping[str, Sequence[str]]
 
 
 class NotIncremental(Exception):
-    """Why a refresh has to be a FULL one."""
+    """The reason for a FULL refresh."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Input:
 @dataclass(frozen=True)
 class Key:
     sql: str
-    place: int | None  # among the columns of the result; None: it is not there
+    place: int | None  # among the columns of the result; None if it is missing
 
 
 @dataclass(frozen=True)
 class Relation:
-    """One member of FROM and JOIN. In the block's SQL it stands as `__relation_N`."""
+    """One member of FROM and JOIN. In the block's SQL it is `__relation_N`."""
 
     alias: str
     node: Node
@@ -49,7 +49,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Filter:
-    """EXISTS or IN with a subquery: its values, and what they are compared with outside."""
+    """EXISTS or IN with a subquery: its values, and the compared outer expressions."""
 
     node: Select
     compared: tuple[str, ...]
@@ -122,11 +122,11 @@ def structure(sql: str, columns: Columns) -> Structure:
         )
     except SqlglotError as error:
         first = (str(error).splitlines() or [""])[0]
-        raise NotIncremental(f"its columns cannot be told apart: {first[:120]}") from None
+        raise NotIncremental(f"its columns are ambiguous: {first[:120]}") from None
     tree = _without_with(tree)
     for each in (tree, compared):
         for select in each.find_all(exp.Select):
-            select.set("expressions", [_bare(output) for output in select.expressions])
+            select.set("expressions", [_without_alias(output) for output in select.expressions])
     qualified = tree.sql(Spark, identify=True)
     if tree.args.get("order") and not tree.args.get("limit"):
         tree.set("order", None)  # the rows of a table have no order
@@ -164,8 +164,8 @@ def tables_of(node: Node) -> frozenset[str]:
     return found
 
 
-def _bare(output: exp.Expr) -> exp.Expr:
-    """Without an alias that repeats the column's name: Spark finds that these two differ."""
+def _without_alias(output: exp.Expr) -> exp.Expr:
+    """Without an alias that repeats the column's name: Spark treats the two as different."""
     inner = output.this if isinstance(output, exp.Alias) else None
     if isinstance(inner, exp.Column) and inner.name.lower() == output.alias.lower():
         return inner
@@ -200,7 +200,7 @@ def _node(tree: exp.Expr, columns: Columns) -> Node:
         tree = tree.this
     if isinstance(tree, exp.Table):
         if tree.name.lower() not in columns:
-            raise NotIncremental(f"{tree.name} is no table of this query")
+            raise NotIncremental(f"{tree.name} is not a table of this query")
         return Input(tree.name.lower())
     if isinstance(tree, exp.Union):
         _refuse_clauses(tree)
@@ -212,7 +212,7 @@ def _node(tree: exp.Expr, columns: Columns) -> Node:
     if isinstance(tree, exp.SetOperation):
         raise NotIncremental("the query uses INTERSECT or EXCEPT")
     if not isinstance(tree, exp.Select):
-        raise NotIncremental("the query reads something that is no table")
+        raise NotIncremental("the query reads something that is not a table")
     return _select(tree, columns)
 
 
@@ -310,7 +310,7 @@ def _select(tree: exp.Select, columns: Columns) -> Select:
 
 
 def _partitions(windows: Sequence[exp.Window]) -> list[exp.Expr]:
-    """What every window is partitioned by."""
+    """The expressions by which every window is partitioned."""
     shared: list[exp.Expr] | None = None
     for window in windows:
         own = list(window.args.get("partition_by") or ())

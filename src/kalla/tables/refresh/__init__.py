@@ -1,1 +1,1 @@
-"""One refresh, from its job to its commit; queries and audits beside it."""
+"""One refresh, from its job to its commit; also queries and audits."""

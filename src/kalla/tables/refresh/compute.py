@@ -1,5 +1,6 @@
-"""The rows of a refresh, by one of the strategies: Spark writes what it computes to files, and the
-worker works out from them which files of the table change."""
+"""The rows of a refresh, by one of the strategies: Spark writes its results to files, and the
+worker derives the changed files of the table.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Files that are all rows of the table, in the schema that they have."""
+    """Files with all rows of the table, with their schema."""
 
     paths: list[str]
     schema_json: str
@@ -84,7 +85,7 @@ class Computation:
         self._size: Size | None = None
 
     def result(self) -> Result:
-        """By the strategy that the definition names or that is predicted to be cheapest."""
+        """Computes by the strategy of the definition, or the one predicted to be cheapest."""
         from pyspark.errors import AnalysisException
 
         known: Known | None = None
@@ -108,7 +109,7 @@ class Computation:
     def _fallback(self, reason: Exception) -> Choice:
         asked = self._asked
         if asked.strict and not asked.forced and self._frontier is not None:
-            raise StrictRefused(f"STRICT, and only FULL would do: {reason}") from None
+            raise StrictRefused(f"STRICT is set, and only FULL is possible: {reason}") from None
         size = self._size or Size(0, 0, asked.rows or 0)
         return Choice("FULL", predict("FULL", size, asked.samples), str(reason))
 
@@ -150,7 +151,7 @@ class Computation:
         return Choice(strategy, predict(strategy, size, self._asked.samples), reason)
 
     def _possible(self, known: Known, changed: set[str]) -> tuple[list[Computed], dict[str, str]]:
-        """The incremental strategies for these changes, and why another one is none."""
+        """The possible incremental strategies for these changes, and why others are not."""
         found: list[Computed] = []
         why_not: dict[str, str] = {}
         if self._table is None or self._table.schema is None:
@@ -225,7 +226,7 @@ class Computation:
             )
 
     def _recomputed(self, known: Known, key_paths: list[str], old: Relation) -> Relation:
-        """The rows of these keys, each beside the old rows of its key."""
+        """The recomputed rows of these keys, each with the old rows of its key."""
         view = self._views.add(self._spark.read.parquet(*key_paths))
         node: Select | Union = known.found.node
         if known.delta is not None and isinstance(node, Select) and self._keeps(known):
@@ -305,7 +306,7 @@ class Computation:
         return self._size.changed_rows if self._size else None
 
     def _stored(self) -> tuple[TableFiles, Relation]:
-        """The rows of the table, with their places."""
+        """The rows of the table, with their positions."""
         table = self._table
         if table is None or table.schema is None:
             raise NotIncremental("the table has no files")
@@ -320,7 +321,7 @@ class Computation:
         return self._workspace.files(name, paths, names, columns)
 
     def _written(self, rows: DataFrame, name: str) -> list[str]:
-        """By Spark, so that no worker has to hold them."""
+        """Written by Spark, so that no worker must hold them in memory."""
         folder = self._folder / name
         rows.write.parquet(folder.as_uri())
         return sorted(str(path) for path in folder.glob("*.parquet"))
@@ -354,7 +355,7 @@ class Computation:
         try:
             before = frame(self._spark, old)
         except PinGone as gone:
-            raise Gap(f"the old version of {name} is gone: {gone}") from None
+            raise Gap(f"the old version of {name} does not exist any more: {gone}") from None
         return Versions(
             self._views.add(before),
             self._new[name],
@@ -364,7 +365,7 @@ class Computation:
 
 
 def _marks(views: dict[str, str], changed: set[str]) -> dict[str, Versions]:
-    """Which inputs changed, for questions about the structure alone."""
+    """Which inputs changed, for checks of the structure alone."""
     return {
         name: Versions(view, view, None, view if name in changed else None)
         for name, view in views.items()
@@ -372,7 +373,7 @@ def _marks(views: dict[str, str], changed: set[str]) -> dict[str, Versions]:
 
 
 def _delta_schema(rows: DataFrame, visible: int | None) -> str:
-    """As Delta writes schemas, which is Spark's way; of the first columns."""
+    """The schema of the first columns in Delta's (Spark's) form."""
     fields = json.loads(rows.schema.json())["fields"][:visible]
     for field in fields:
         field["nullable"] = True

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 _FENCE_BITS = 20
 
-# Classes of SQLSTATE that mean the query or the data: what failed so once fails so again.
+# Classes of SQLSTATE that mean the query or the data: such a failure is permanent.
 _LASTING = ("0A", "21", "22", "42", "54")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A refresh that did not come to a commit."""
+    """A refresh without a commit."""
 
     error: str
     counts: bool  # towards suspending the table
@@ -77,7 +77,7 @@ class Refresh:
                 return found
             raise Unavailable(f"{asked.name} is being refreshed elsewhere: {stale}") from None
         except PinGone as gone:
-            return Failure(f"a pinned version is gone: {gone}", counts=False)
+            return Failure(f"a pinned version does not exist any more: {gone}", counts=False)
         except StrictRefused as refused:
             return Failure(str(refused), counts=True)
         except AnalysisException as error:
@@ -146,12 +146,12 @@ class Refresh:
 
 
 def _explained(error: PySparkException) -> str:
-    """The query was checked when it was applied: a column that is gone left with its source."""
+    """The query was checked when it was applied: a missing column was removed from its source."""
     line = _first_line(error)
     if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         return (
-            f"the schema of a source changed: {line} Apply the table again with columns that are"
-            " there, or bring the column back; then its rows are computed anew."
+            f"the schema of a source changed: {line} Apply the table again with existing"
+            " columns, or restore the column; then its rows are recomputed."
         )
     return line
 

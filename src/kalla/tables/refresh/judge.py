@@ -1,4 +1,4 @@
-"""What is known of a query's structure, once Spark finds that it means the same."""
+"""Accepts a query's structure, once Spark confirms that it means the same."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _lock = threading.Lock()
 
 
 def judged(query: str, pins: Mapping[str, Pin], names: Mapping[str, str], views: Views) -> Known:
-    """Raises NotIncremental with the reason for FULL. Spark is asked once for a query over the
-    same columns."""
+    """Raises NotIncremental with the reason for FULL. Spark checks a query over the same columns
+    once.
+    """
     key = (query, tuple(sorted((name, schema_text(pin)) for name, pin in pins.items())))
     with _lock:
         found = _known.get(key)
@@ -60,7 +61,7 @@ def _asked(
     found = structure(query, given)
     ours = views.sql(placed(found.sql, names))
     if not _means_the_same(ours, views.sql(placed(found.compared_sql, names))):
-        raise NotIncremental("Spark reads the query otherwise than its structure was understood")
+        raise NotIncremental("Spark interprets the query differently from its parsed structure")
     try:
         shape = delta_shape(found)
         extended = views.sql(placed(shape.extended(found.sql), names))

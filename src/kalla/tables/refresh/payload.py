@@ -1,4 +1,4 @@
-"""What a refresh is asked for, and what it did."""
+"""The request and the result of a refresh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kalla.tables.incremental.cost import Sample
 
 
 class RefreshPayload(BaseModel):
-    """One refresh: all that its worker needs, so that it asks no database."""
+    """One refresh: everything that its worker needs, without a database."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,13 +28,13 @@ class RefreshPayload(BaseModel):
     deduplication: bool
     cardinality_threshold: float
     forced: bool = False  # FULL by hand
-    samples: tuple[Sample, ...] = ()  # what earlier refreshes took, the newest first
+    samples: tuple[Sample, ...] = ()  # costs of earlier refreshes, the newest first
     rows: int | None = None  # of the table, after its last refresh
 
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh did, as its history shows it."""
+    """The result of a refresh, as its history shows it."""
 
     strategy: str
     reason: str
@@ -49,4 +49,4 @@ class Refreshed:
 
 
 class StrictRefused(Exception):
-    """STRICT, and only FULL would do."""
+    """STRICT is set, and only FULL is possible."""

@@ -67,7 +67,7 @@ class TableQuery(Stateless):
 
 
 class TableAudit(Stateless):
-    """Compares by Spark's EXCEPT ALL both ways; the refresh compares otherwise."""
+    """Compares by Spark's EXCEPT ALL both ways; a refresh compares differently."""
 
     def __init__(self, spark: SparkSessions) -> None:
         self._spark = spark
@@ -85,7 +85,9 @@ class TableAudit(Stateless):
                 extra = stored.exceptAll(fresh).count()
                 rows = stored.count()
         except PinGone as gone:
-            raise Permanent(f"a version that the audit needs is gone: {gone}") from None
+            raise Permanent(
+                f"a version that the audit needs does not exist any more: {gone}"
+            ) from None
         equal = missing == 0 and extra == 0
         return Outcome(
             {"table": asked.name, "equal": equal, "rows": rows, "missing": missing, "extra": extra}

@@ -1,4 +1,4 @@
-"""Carries out one refresh: reads the pins on Spark, computes, commits under the fence."""
+"""Executes one refresh: reads the pins on Spark, computes, commits under the fence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def refresh(
     spark: SparkSession, asked: RefreshPayload, sequence: int, refresh_id: str
 ) -> Refreshed | Committed:
-    """Refresh a table for its tick. A table that is there already is adopted as it is."""
+    """Refresh a table for its tick. An existing table is adopted unchanged."""
     began = time.monotonic()
     if (same := _without_change(asked)) is not None:
         return Refreshed(
@@ -62,7 +62,7 @@ def refresh(
 
 
 def _without_change(asked: RefreshPayload) -> Committed | None:
-    """What the table stands for already, if its inputs have other versions and the same rows."""
+    """The result without a change, if its inputs have new versions with the same rows."""
     found = None if asked.forced else committed_frontier(asked.location)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""DataFrames that SQL reads by name, sent along with it: the session keeps nothing of them."""
+"""DataFrames that SQL reads by name, sent with the query: the session does not store them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""When tables are refreshed, and why one is late."""
+"""Schedules refreshes, and explains late tables."""

@@ -1,4 +1,4 @@
-"""Why a table is late, in one sentence."""
+"""The reason why a table is late, in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kalla.tables.store import Table
 def lateness(
     table: Table, lag: float | None, duration: float, tables: Mapping[str, Table]
 ) -> tuple[bool, str]:
-    """Whether the rows are older than they may be, and why they are or are not refreshed."""
+    """Whether the rows are too old, and why they are not refreshed."""
     late = lag is not None and (table.lag_seconds is None or table.lag_seconds > lag)
     if table.state == "suspended":
         return late, f"suspended: {table.state_reason}"
@@ -31,5 +31,5 @@ def lateness(
     if table.data_time is None:
         return late, "the first refresh has not ended yet"
     if late:
-        return late, "a refresh is waiting or running: look at the queue `refresh`"
+        return late, "a refresh is waiting or running: see the queue `refresh`"
     return late, ""

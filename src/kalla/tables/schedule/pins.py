@@ -1,4 +1,4 @@
-"""The newest versions of sources; of a Delta table that did not change, by one look at its log."""
+"""The newest versions of sources; of an unchanged Delta table by one read of its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Mark = tuple[int, int, int]
 
 
 class PinCache:
-    """What the newest look found, for this process alone."""
+    """The results of the newest read, for this process alone."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Pin, _Mark]] = {}
@@ -25,7 +25,7 @@ class PinCache:
         for each in sources:
             try:
                 pins[each.name] = self._pin(folder, each)
-            except OSError as error:  # of one source: the others' tables go on
+            except OSError as error:  # of one source: tables of others continue
                 raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
         return pins
 
@@ -54,8 +54,9 @@ def _location(folder: str, source: Source) -> str:
 
 
 def _newest(pinned: Pin) -> _Mark | None:
-    """What marks the file of the pinned version, if it is the newest: a table that was made anew
-    has another file."""
+    """The mark of the pinned version's file, if it is the newest: a table that was created again
+    has another file.
+    """
     log = Path(pinned.location) / "_delta_log"
     if (log / f"{pinned.version + 1:020d}.json").exists():
         return None

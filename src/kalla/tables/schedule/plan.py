@@ -10,7 +10,7 @@ from kalla.errors import InvalidInput, Problem
 BASE_SECONDS = 1.0  # the shortest period; others are a power of two of it
 STEP_SECONDS = 1.0  # until the scheduler sees that a table can be refreshed
 PHASE = 0.0  # one phase for all, so that ticks of different periods align
-_SHARE_FOR_WAIT = 0.1  # of the lag, kept for what a refresh waits in the queue
+_SHARE_FOR_WAIT = 0.1  # of the lag, reserved for the wait in the queue
 
 Graph = Mapping[str, Set[str]]
 """The dynamic tables that each dynamic table reads."""
@@ -32,7 +32,7 @@ def ordered(graph: Graph) -> list[str]:
 
 
 def upstream(graph: Graph, names: Iterable[str]) -> set[str]:
-    """The tables with all that they read, directly or not."""
+    """The tables with all their inputs, directly or not."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -112,5 +112,5 @@ def next_due(last: float | None, period: float) -> float:
 
 
 def is_due(now: float, last: float | None, period: float) -> bool:
-    """Whether a multiple of the period lies between the last tick and now; missed ones are one."""
+    """Whether a multiple of the period is between the last tick and now; missed ones are one."""
     return last is None or (now - PHASE) // period > (last - PHASE) // period

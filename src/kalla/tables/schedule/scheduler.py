@@ -1,4 +1,4 @@
-"""The scheduler of dynamic tables: opens ticks that are due and queues what is ready in open ones.
+"""The scheduler of dynamic tables: opens due ticks and queues ready tables of open ones.
 
 It runs in every worker and in the API; the lock on the graph makes it idempotent.
 """
@@ -62,7 +62,7 @@ _log = logs.get(__name__)
 
 
 class TableGauges(Collector):
-    """Lag and target of every table; since the newest look, no rows became newer."""
+    """Lag and target of every table, as of the newest read."""
 
     def __init__(self) -> None:
         self._tables: Mapping[str, Table] = {}
@@ -181,7 +181,7 @@ class TableScheduler(Periodic):
                 name in current and current[name].last_tick == tables[name].last_tick
                 for name in wanted
             )
-            # Another scheduler was first, or the graph changed since: the next look decides.
+            # Another scheduler was first, or the graph changed since: the next poll decides.
             if not same or set(table_ids) & await store.busy(connection):
                 return []
             forced = [
@@ -194,7 +194,7 @@ class TableScheduler(Periodic):
     def _stand_at(
         self, pins: Mapping[str, Pin], tables: Mapping[str, Table], wanted: Sequence[str]
     ) -> bool:
-        """Whether the rows of all these tables are those of the pins, and nobody asked for more."""
+        """Whether the rows of all these tables are those of the pins, with no refresh requested."""
         given = {name: each.as_json() for name, each in pins.items()}
         for name in wanted:
             table = tables[name]
@@ -218,8 +218,9 @@ class TableScheduler(Periodic):
         wanted: Sequence[str],
         now: datetime,
     ) -> datetime | None:
-        """The moment of the mirrors, once all are newer than the last tick; else they are asked
-        for. Raises InvalidInput where the newest look failed."""
+        """The time of the mirrors, once all are newer than the last tick; otherwise submits them.
+        Raises InvalidInput where the newest mirroring failed.
+        """
         moments = [now]
         last = max((tables[name].last_tick or 0.0 for name in wanted), default=0.0)
         for source in [each for each in read if each.format == "registered"]:
@@ -232,7 +233,7 @@ class TableScheduler(Periodic):
                 async with self._database.transaction() as connection:
                     await store.set_mirror_job(connection, source.name, None)
                 raise InvalidInput(
-                    Problem(source.name, source.job_error or "the look at it was cancelled")
+                    Problem(source.name, source.job_error or "mirroring it was cancelled")
                 )
             async with self._database.transaction() as connection:
                 await store.lock_graph(connection)
@@ -253,11 +254,11 @@ class TableScheduler(Periodic):
         return min(moments)
 
     async def _advance(self, connection: Connection, tick_id: int) -> Woken:
-        """Queue the tables whose upstream tables are there, in one open tick."""
+        """Queues the tables whose upstream tables are ready, in one open tick."""
         await store.lock_graph(connection)
         tables = await store.tables(connection)
         new: list[tuple[Table, NewJob]] = []
-        for tick in await store.open_ticks(connection, tick_id):  # none: somebody closed it
+        for tick in await store.open_ticks(connection, tick_id):  # none: it was closed
             entries = await store.entries(connection, tick_id)
             for name in [each for each in ordered(graph_of(tables)) if each in entries]:
                 entry = entries[name]
@@ -329,7 +330,7 @@ class TableScheduler(Periodic):
 
 
 async def _is_readable(table: Table) -> bool:
-    """Whether the definition has what the scheduler takes from it; raises what is wrong with it."""
+    """Whether the definition has the fields that the scheduler needs; raises its problem."""
     lag = table.definition.get("lag_seconds")
     if not (lag is None or isinstance(lag, int | float)):
         raise TypeError(f"lag_seconds of {table.name} is {type(lag).__name__}")
@@ -339,7 +340,7 @@ async def _is_readable(table: Table) -> bool:
 
 
 def next_due_at(tables: Mapping[str, Table], durations: Mapping[int, float]) -> float:
-    """When the first table is due, if nothing happens before."""
+    """When the first table is due, without other events."""
     periods = _periods(tables, durations)
     return min(
         (
@@ -405,7 +406,7 @@ def graph_of(tables: Mapping[str, Table]) -> dict[str, frozenset[str]]:
 
 
 def location(folder: str, name: str) -> str:
-    """Where the Delta table of a dynamic table lies."""
+    """The location of a dynamic table's Delta table."""
     return str(Path(folder) / name)
 
 

@@ -1,1 +1,1 @@
-"""What dynamic tables read: versions of it, and mirrors of registered tables."""
+"""The inputs of dynamic tables: their versions, and mirrors of registered tables."""

@@ -40,7 +40,7 @@ Resolve = Callable[[str], SecretStr]
 
 
 class MirrorPayload(BaseModel):
-    """One look at a registered table; the password stays a reference."""
+    """One mirroring of a registered table; the password stays a reference."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,7 +68,7 @@ def mirror_location(folder: str, name: str) -> str:
 def payload(
     source: SourceDefinition, documents: Mapping[str, str], folder: str, asked_at: datetime
 ) -> MirrorPayload:
-    """From the document under which the table is registered; raises InvalidInput."""
+    """From the document of the registered table; raises InvalidInput."""
     text = documents.get(source.location)
     if text is None:
         raise InvalidInput(
@@ -110,7 +110,7 @@ def mirror_columns(asked: MirrorPayload, resolve: Resolve) -> tuple[str, ...]:
 
 
 def mirror(asked: MirrorPayload, resolve: Resolve, sequence: int, refresh_id: str) -> Mirrored:
-    """Bring the mirror to the rows that the table has now, in one fenced commit."""
+    """Updates the mirror to the current rows of the table, in one fenced commit."""
     fenced = FencedTable(asked.location, sequence)
     known = fenced.raise_barrier()
     frontier = Frontier(
@@ -189,7 +189,7 @@ def _read(
     workspace: Workspace,
     folder: Path,
 ) -> _Rows:
-    """By one statement, hence of one moment; to files, so that no worker has to hold the rows."""
+    """Reads by one statement, so at one moment; to files, so that no worker must hold the rows."""
     files = written(folder / "rows", schema, connector.read(_WHOLE), even_empty=True)
     paths = [each.path for each in files]
     rows = workspace.files("read_rows", paths, schema.names)
@@ -202,7 +202,7 @@ def _read(
             raise InvalidInput(
                 Problem(
                     asked.name,
-                    f"{', '.join(asked.key)} is no key: two rows of {asked.table} have the same",
+                    f"{', '.join(asked.key)} is not a key: two rows of {asked.table} have the same",
                     suggestion="name other columns by KEY (…)",
                 )
             )
@@ -227,7 +227,7 @@ def _digest(asked: MirrorPayload) -> str:
 
 
 class MirrorTable:
-    """The job type `table_mirror`: one look at one registered table."""
+    """The job type `table_mirror`: one mirroring of one registered table."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve

@@ -1,8 +1,8 @@
 """Versions of what dynamic tables read: pinned once, read as files, compared between two pins.
 
 Delta tables are read as the list of Parquet files that their log names, so that Spark needs no
-jars of Delta; what plain files would get wrong (deletion vectors, renamed columns, partitions) is
-refused.
+jars of Delta; features that plain files do not show (deletion vectors, renamed columns, partitions)
+are refused.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MOST_NAME_BYTES = 60_000
 _REFUSED_FEATURES = {"deletionVectors", "columnMapping", "rowTracking", "variantType"}
 _REMOVED = ("delete", "update_preimage")
 _ADDED = ("insert", "update_postimage")
-_GUESSED_ROW_BYTES = 32  # where nobody counted the rows
+_GUESSED_ROW_BYTES = 32  # where rows were not counted
 
 
 class Gap(Exception):
-    """The changes between two pins cannot be known; the text says why."""
+    """The changes between two pins are unknown; the message says why."""
 
 
 class PinGone(Exception):
-    """What a pin names is not there any more: the next tick pins anew."""
+    """The pinned version does not exist any more: the next tick pins again."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Changes:
-    """Rows that are gone and rows that are new between two pins; a row may be in both."""
+    """Removed and new rows between two pins; a row may be in both."""
 
     removed: DataFrame | None
     added: DataFrame | None
@@ -157,7 +157,7 @@ def frame(spark: SparkSession, pinned: Pin) -> DataFrame:
 
 
 def changes(spark: SparkSession, old: Pin, new: Pin) -> Changes:
-    """What differs between two pins of one source; raises Gap where that cannot be known."""
+    """The changes between two pins of one source; raises Gap where they are unknown."""
     if new.kind == "files":
         added = _new_files(old, new)
         if not added:
@@ -187,13 +187,13 @@ def _logged(old: Pin, new: Pin) -> LogChanges:
     try:
         return log_changes(old.location, old.version, new.version, _bytes_per_row(after))
     except LogGap as gap:
-        raise Gap(f"the changes of a source are not known: {gap}") from None
+        raise Gap(f"the changes of a source are unknown: {gap}") from None
 
 
 def _new_files(old: Pin, new: Pin) -> list[tuple[str, int, int]]:
     _require_same(old, new)
     if set(old.files) - set(new.files):
-        raise Gap("a file of a source was changed or removed, and its old rows are gone")
+        raise Gap("a file of a source was changed or removed, and its old rows are lost")
     added = sorted(set(new.files) - set(old.files))
     for each in added:
         _require_unchanged(*each)
