@@ -75,7 +75,7 @@ CLAIMS = [
     *(f"datasets.{name}.{what}" for name in ("matched", "unmatched_left", "unmatched_right",
       "ambiguous") for what in ("rows", "digest")),
     *(f"rules.{rule}.{what}" for rule in (0, 1) for what in ("matches", "left.rows", "right.rows",
-      "ambiguous_left", "ambiguous_right")),
+      "left.amount", "right.amount", "ambiguous_left", "ambiguous_right")),
     *(f"sources.{side}.states.{state}.rows" for side in ("left", "right")
       for state in ("matched", "suggested", "ambiguous", "unmatched")),
     *(f"sources.{side}.states.{state}.amount" for side in ("left", "right")
@@ -95,6 +95,16 @@ def test_a_changed_claim_is_named(copied: Path, claim: str) -> None:
     (copied / "metadata.json").write_text(json.dumps(document))
     found = verify(str(copied), LOCAL)
     assert claim in claims_of(found)
+
+
+@pytest.mark.parametrize("state", ["matched", "suggested", "ambiguous", "unmatched"])
+def test_a_sum_of_a_currency_that_the_rows_do_not_have_is_named(copied: Path, state: str) -> None:
+    document = json.loads((copied / "metadata.json").read_text())
+    document["sources"]["left"]["states"][state]["currencies"] = {"XAU": "1.00"}
+    document["rules"][0]["right"]["currencies"] = {"XAU": "1.00"}
+    (copied / "metadata.json").write_text(json.dumps(document))
+    claims = claims_of(verify(str(copied), LOCAL))
+    assert {f"sources.left.states.{state}.currencies", "rules.0.right.currencies"} <= claims
 
 
 def rewritten(copied: Path, file: str, change: Callable[[pa.Table], pa.Table]) -> Verification:

@@ -129,7 +129,9 @@ class _Verifier:
         self._ambiguous: Counter[tuple[str, str]] = Counter()  # by side and rule
         self._settled: Counter[tuple[str, str, str]] = Counter()  # by side, rule and status
         self._matches: Counter[str] = Counter()  # by rule
-        self._amounts: dict[tuple[str, str], _Sum] = defaultdict(_Sum)  # of matches, by side
+        self._amounts: dict[tuple[str, str], _Sum] = defaultdict(
+            _Sum
+        )  # of matches, by side and state or rule
         recipe = document["recipe"]
         self._recipe = str(recipe.get("recipe_id") or recipe["name"])
 
@@ -265,9 +267,10 @@ class _Verifier:
             counts = row["cardinality"] != alone or row["part"] == "1"
             if counts and row[f"{side}_key"] is not None:
                 amount = row[f"{side}_amount"]
-                self._amounts[side, state].add(
-                    None if amount is None else Decimal(amount), row[f"{side}_currency"]
-                )
+                for place in (state, f"rule {row['rule']}"):
+                    self._amounts[side, place].add(
+                        None if amount is None else Decimal(amount), row[f"{side}_currency"]
+                    )
 
     def _unsettled(self, rows: list[dict[str, Any]], dataset: str) -> int:
         """Rows that are unmatched or ambiguous."""
@@ -359,8 +362,15 @@ class _Verifier:
             for side in _SIDES:
                 rows = sum(self._settled[side, name, status] for status in _CONFIDENCE)
                 self._check(f"{place}.{side}.rows", rule[side]["rows"], rows)
+                if self._format >= 3:
+                    self._sums(f"{place}.{side}", rule[side], self._amounts[side, f"rule {name}"])
                 ambiguous = self._ambiguous[side, name]
                 self._check(f"{place}.ambiguous_{side}", rule[f"ambiguous_{side}"], ambiguous)
+
+    def _sums(self, place: str, claim: Mapping[str, Any], found: _Sum) -> None:
+        self._check(f"{place}.amount", _decimal(claim["amount"]), found.amount)
+        sums = {name: Decimal(each) for name, each in claim.get("currencies", {}).items()}
+        self._check(f"{place}.currencies", sums, found.currencies)
 
     def _side(self, side: str) -> None:
         claims, place = self._document["sources"][side], f"sources.{side}"
@@ -375,12 +385,9 @@ class _Verifier:
         for state in ("ambiguous", "unmatched"):
             found, claim = self._open[side, state], states[state]
             self._check(f"{place}.states.{state}.rows", claim["rows"], found.rows)
-            self._check(f"{place}.states.{state}.amount", _decimal(claim["amount"]), found.amount)
-            sums = {name: Decimal(each) for name, each in claim.get("currencies", {}).items()}
-            self._check(f"{place}.states.{state}.currencies", sums, found.currencies)
+            self._sums(f"{place}.states.{state}", claim, found)
         for state in ("matched", "suggested") if self._format >= 3 else ():
-            found, claim = self._amounts[side, state], states[state]
-            self._check(f"{place}.states.{state}.amount", _decimal(claim["amount"]), found.amount)
+            self._sums(f"{place}.states.{state}", states[state], self._amounts[side, state])
         # Conservation: `rows` are the rows that passed the filters.
         placed = sum(states[each]["rows"] for each in states if each != "filtered")
         self._check(f"{place}.rows", claims["rows"], placed)
