@@ -213,7 +213,7 @@ def test_a_part_that_dies_is_started_again_and_the_line_says_so(
             found = [child for name, child in up.descendants().items() if needle in name]
             assert len(found) == 1, (needle, found)
             found[0].kill()
-            up.wait_until_printed(rf"! \S+ {part} ended \(SIGKILL\).* started again in 1 s")
+            up.wait_until_printed(rf"! \S+ {part} ended \(SIGKILL\).* restarting it in 1 s")
             up.wait_until_printed(rf"✓ \d\d:\d\d:\d\d {part} ")
         assert up.end(signal.SIGINT) == 0
 

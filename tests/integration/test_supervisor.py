@@ -93,8 +93,8 @@ def test_one_that_is_killed_is_started_again_later_and_later(
     server.process.kill()
     until(lambda: len(story.texts()) == 2, "the second ending is told")
     assert story.texts() == [
-        "kept ended (SIGKILL); it is started again in 0.1 s",
-        "kept ended (SIGKILL); it is started again in 0.2 s",
+        "kept ended (SIGKILL); restarting it in 0.1 s",
+        "kept ended (SIGKILL); restarting it in 0.2 s",
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_server_that_answers_but_ails_is_started_again(
     tmp_path: Path, story: Story, keep: Callable[[Kept], Supervisor]
 ) -> None:
     class Ailing(Kept):
-        def ailment(self) -> str | None:
+        def restart_reason(self) -> str | None:
             ails = b"it ails" in self.written_since_start()
             return "ran a task for too long" if ails else None
 
@@ -179,4 +179,4 @@ def test_a_server_that_answers_but_ails_is_started_again(
     with server.log.open("ab") as log:
         log.write(b"it ails\n")
     until(story.has("starting", "ready", "trouble", "starting", "ready"), "it is up again")
-    assert story.texts() == ["kept ran a task for too long; it is started again in 0.1 s"]
+    assert story.texts() == ["kept ran a task for too long; restarting it in 0.1 s"]

@@ -55,7 +55,7 @@ class Autoscaler:
                 try:
                     await self.step()
                 except AWAY as error:
-                    # Without the database nothing is known; the workers there are go on.
+                    # Without the database the demand is unknown; the existing workers continue.
                     _log.warning("the database does not answer", reason=str(error))
                 except StartFailed as error:
                     _log.error("a worker does not start", reason=str(error))
@@ -148,7 +148,7 @@ class Autoscaler:
 
 
 def bounded(policy: Policy, settings: Settings) -> Policy:
-    """The policy within what this machine has: memory for each worker, and four a core."""
+    """The policy, limited by this machine: memory for each worker, and four a core."""
     by_memory = psutil.virtual_memory().available // settings.scaling.worker_memory_bytes
     by_cores = 4 * (os.cpu_count() or 1)
     most = max(1, min(policy.max_workers, int(by_memory), by_cores))

@@ -1,4 +1,4 @@
-"""Says how every part is that Kalla needs, wherever it runs; waits briefly, tells no secret."""
+"""Checks every part that Kalla needs, wherever it runs; waits briefly, reveals no secret."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding:
 
 
 async def examine(effective: Effective) -> list[Finding]:
-    """A finding for every part, in the order people ask about them. All are looked at together."""
+    """A finding for every part, the most asked-for first. All are checked in parallel."""
     settings = effective.settings
     groups = await asyncio.gather(
         asyncio.to_thread(_machine, effective),
@@ -77,7 +77,7 @@ def _disk(settings: Settings) -> Finding:
     free, wanted = shutil.disk_usage(place).free, settings.up.min_free_bytes
     free_words = f"{folder.in_words(free)} free"
     if free < wanted:
-        reason = f"{free_words}, {folder.in_words(wanted)} are wanted"
+        reason = f"{free_words}, {folder.in_words(wanted)} are required"
         return Finding("disk", address=str(settings.data_dir), state="away", reason=reason)
     return Finding("disk", address=str(settings.data_dir), reason=free_words)
 
@@ -102,7 +102,7 @@ async def _postgres_and_workers(settings: Settings) -> tuple[Finding, list[Findi
                     return postgres, [_no_workers("the database has no tables yet")]
     except (psycopg.Error, OSError, TimeoutError) as error:
         postgres = Finding("postgres", "", address, "away", sentence(error))
-        return postgres, [_no_workers("Postgres would know, and it is away")]
+        return postgres, [_no_workers("unknown without Postgres")]
     return Finding("postgres", version, address), workers
 
 
@@ -196,7 +196,7 @@ async def _api(settings: Settings) -> Finding:
     if error_message := await _unreachable(url, 443 if url.startswith("https") else 80):
         return Finding("api", "", url, "away", error_message)
     try:
-        # The machine's own API is never behind the proxy that HTTP_PROXY may name.
+        # The machine's own API is never behind the proxy of HTTP_PROXY.
         local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
         async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=not local) as client:
             answer = await client.get(f"{url}/health")
@@ -208,7 +208,7 @@ async def _api(settings: Settings) -> Finding:
 
 
 async def _unreachable(url: str, default_port: int) -> str:
-    """Why nothing can be reached at this address; empty if something can."""
+    """Why this address cannot be reached; empty if it can."""
     try:
         target = urlsplit(url)
         async with asyncio.timeout(TIMEOUT):

@@ -1,4 +1,4 @@
-"""What only a look from inside a cluster tells: grants, executors, storage, clocks, versions."""
+"""Checks from inside a cluster: grants, executors, storage, clocks, versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GRANTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 async def examine_cluster(settings: Settings) -> list[Finding]:
-    """A finding for each question, all asked together."""
+    """A finding for each check, all run together."""
     groups = await asyncio.gather(
         _postgres(settings), _stream(settings), asyncio.to_thread(_executors, settings)
     )
@@ -57,7 +57,7 @@ async def _postgres(settings: Settings) -> list[Finding]:
 
 
 async def _grants(connection: database.Connection) -> Finding:
-    """What migrations and every process need. A right that is missing shows at the worst moment."""
+    """Checks the grants that migrations and every process need."""
     cursor = await connection.execute(
         "SELECT c.relname AS name, p.privilege FROM pg_class AS c"
         " CROSS JOIN unnest(%(privileges)s::text[]) AS p (privilege)"
@@ -133,7 +133,7 @@ async def _stream(settings: Settings) -> list[Finding]:
 
 @dataclass(frozen=True)
 class ExecutorReport:
-    """What one task saw where it ran."""
+    """What one task reports about its executor."""
 
     executor: str
     version: str
@@ -160,7 +160,7 @@ def _executors(settings: Settings) -> list[Finding]:
         before = time.time()
         reports = place(session, report_kernel(storage, markers), list(range(_TASKS)))
         after = time.time()
-    except Exception as error:  # whatever Spark raises, it is what the doctor is to tell
+    except Exception as error:  # whatever Spark raises, the doctor reports it
         return [Finding("executors", state="away", reason=sentence(error))]
     finally:
         session.stop()
@@ -221,7 +221,7 @@ def _of_executors(
 
 
 def _outside(at: float, before: float, after: float) -> float:
-    """How far a time lies outside of the span in which it must have been read."""
+    """How far a time is outside of the span in which it must have been read."""
     return min(at - before, 0.0) or max(at - after, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The data folder of one machine: room on disk, one holder at a time, private files."""
+"""The data folder of one machine: disk space, one holder at a time, private files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AlreadyRunning(StartFailed):
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder for this process alone; the lock ends with the process, however it ends."""
+    """Locks the folder for this process; the lock ends with the process."""
     make(folder)
     path = folder / "up.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -40,7 +40,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def make(folder: Path) -> Path:
-    """Create the folder for this user alone, or say why it cannot be used."""
+    """Creates the folder for this user alone, or raises why it cannot be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK | os.X_OK):
@@ -72,7 +72,7 @@ def in_words(size: float) -> str:
 
 
 def secret(path: Path) -> str:
-    """The secret kept in this file; made up the first time."""
+    """The secret stored in this file; created the first time."""
     if path.is_file():
         return path.read_text("ascii").strip()
     value = secrets.token_urlsafe(24)
@@ -81,7 +81,7 @@ def secret(path: Path) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file for this user alone; a reader sees the old text or the new, never half."""
+    """Write a file for this user alone; a reader sees the old text or the new, never a part."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

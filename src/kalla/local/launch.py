@@ -1,4 +1,4 @@
-"""Becomes a server that dies with its parent. A script of its own: nothing else runs after fork.
+"""Becomes a server that dies with its parent. A separate script: nothing else runs after fork.
 
 Arguments: parent's pid, signal at its death, identity (self, namespace or nobody), command.
 """

@@ -1,4 +1,4 @@
-"""Ports of this machine: whether one is free, and who has it if not."""
+"""Ports of this machine: whether one is free, and which process holds it if not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _marks: list[ExitStack] = []  # of the ports chosen by this process
 def require_free(port: int, name: str, setting: str, host: str = HOST, patience: float = 2) -> None:
     """Raise StartFailed with the holder and the setting to change, unless the port can be had.
 
-    Patience is for a predecessor that is just going: a killed `kalla up` takes its servers with it.
+    It waits for a predecessor that is just ending: a killed `kalla up` ends its servers with it.
     """
     deadline = time.monotonic() + patience
     while not is_free(port, host):
@@ -62,7 +62,7 @@ def holder(port: int) -> str:
 
 
 def choose_free(neighbours: int = 1) -> int:
-    """The first of so many ports that are free now and that no other call is given meanwhile.
+    """The first of this many ports that are free now and not given to another call meanwhile.
 
     Those above 32768 the system itself gives to connections; a server may add 10,000 to its own.
     """

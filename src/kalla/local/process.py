@@ -1,4 +1,4 @@
-"""A server as a child process: started, waited for, stopped, and gone when its parent is gone."""
+"""A server as a child process: start, wait, stop; it ends when its parent ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TROUBLE = re.compile(r"FATAL|PANIC|\[FTL\]|\[ERR\]|\bERROR\b|Error:|Exception|e
 
 
 class Server(ABC):
-    """One server. Not for several threads at once: whoever starts it also stops it."""
+    """One server. Not thread-safe: the thread that starts it also stops it."""
 
     name: str
     port_setting = ""
@@ -50,7 +50,7 @@ class Server(ABC):
     @property
     @abstractmethod
     def version(self) -> str:
-        """As people write it: 18.4."""
+        """The version for people: 18.4."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -65,7 +65,7 @@ class Server(ABC):
         ports.require_free(self.port, self.name, self.port_setting, self.host)
 
     def prepare(self) -> None:
-        """Make what has to be there before it can start."""
+        """Creates what it needs before it can start."""
         self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def environment(self) -> Mapping[str, str]:
@@ -73,11 +73,11 @@ class Server(ABC):
         return {}
 
     def inherited(self) -> Mapping[str, str]:
-        """This process's own variables, as far as they are the server's business."""
+        """The variables of this process that the server inherits."""
         return os.environ
 
     def identity(self) -> str:
-        """Who the child is; see launch.py."""
+        """The user identity of the child; see launch.py."""
         return "self"
 
     @property
@@ -96,7 +96,7 @@ class Server(ABC):
         return "running" if code is None else f"ended ({_ending(code)})"
 
     def start(self, abandoned: Callable[[], bool] = lambda: False) -> None:
-        """Start it and wait until it answers, or raise StartFailed and leave nothing behind."""
+        """Starts it and waits until it answers, or raises StartFailed and leaves nothing running."""
         if self.running:
             raise StartFailed(f"{self.name} is already running.")
         self.check()
@@ -118,7 +118,7 @@ class Server(ABC):
             raise
 
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Ask it to end, and make it end when it takes too long or somebody is in a hurry."""
+        """Asks it to end, and kills it if this takes too long or a second signal arrives."""
         if self.process is None:
             return
         if self.running and not hurried():
@@ -132,23 +132,23 @@ class Server(ABC):
         self.process = None
 
     def kill(self) -> None:
-        """End it at once, with whatever it started in its own session."""
+        """Kills it at once, with all processes of its session."""
         if self.process is not None and self.running:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
     def ending(self) -> str:
-        """How it ended, and what it said; one that was killed had no time to say why."""
+        """How it ended, and its last output; a killed server has none."""
         killed = self.process is not None and (self.process.poll() or 0) < 0
-        words = "" if killed else self.last_words()
+        words = "" if killed else self.last_error_line()
         return f"{self.state}: {words}" if words else self.state
 
-    def ailment(self) -> str | None:
-        """What a restart would cure though it still answers; nothing, for most servers."""
+    def restart_reason(self) -> str | None:
+        """Why a server that still answers should be restarted; None for most servers."""
         return None
 
     def written_since_start(self) -> bytes:
-        """What this start has written to its log and was not returned before."""
+        """New output of this start in its log, not returned before."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_read)
@@ -158,8 +158,8 @@ class Server(ABC):
             return b""
         return written
 
-    def last_words(self) -> str:
-        """The last line this start wrote that tells of trouble, or just the last one."""
+    def last_error_line(self) -> str:
+        """The last error line of this start, or its last line."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(self._log_start, self.log.stat().st_size - 65536))
@@ -176,7 +176,7 @@ class Server(ABC):
         assert self.process is not None  # noqa: S101
         code = self.process.poll()
         if code is not None:
-            # Taken since the check: who has it says more than the server's own last words.
+            # Taken since the check: the holder explains more than the server's own last line.
             ports.require_free(self.port, self.name, self.port_setting, self.host, patience=0)
             raise StartFailed(f"{self.name} ended while starting ({_ending(code)}){self._quote()}")
         return self.probe()
@@ -206,7 +206,7 @@ class Server(ABC):
             time.sleep(0.02)
 
     def _quote(self) -> str:
-        words = self.last_words()
+        words = self.last_error_line()
         return f": {words.rstrip('.')} (log: {self.log})." if words else f" (log: {self.log})."
 
 

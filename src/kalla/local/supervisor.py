@@ -1,4 +1,4 @@
-"""Keeps one server running: starts it again when it ends or sickens, stops it when told."""
+"""Keeps one server running: restarts it when it ends or fails its checks, stops it on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class News:
-    """What happened to a part, for whoever shows it."""
+    """An event of a server, for display."""
 
     event: Literal["starting", "ready", "trouble", "stopping", "stopped"]
     server: Server
@@ -39,7 +39,7 @@ class Supervisor(threading.Thread):
         self.server = server
         self.settled = threading.Event()  # the first start has succeeded or failed
         self.failure: StartFailed | None = None
-        self._tell = tell
+        self._publish = tell
         self._hurried = hurried
         self._leaving = threading.Event()
 
@@ -55,18 +55,18 @@ class Supervisor(threading.Thread):
         except StartFailed as failure:
             self.failure = failure
         except Exception as error:
-            # a supervisor that dies unnoticed would look like one that is content
+            # a dead supervisor would look like a healthy one
             self.failure = StartFailed(f"{self.server.name} cannot be kept running: {error!r}")
-            self._tell(News("trouble", self.server, str(self.failure)))
+            self._publish(News("trouble", self.server, str(self.failure)))
         finally:
             self._end()
             self.settled.set()
 
     def _begin(self) -> None:
         began = time.monotonic()
-        self._tell(News("starting", self.server))
+        self._publish(News("starting", self.server))
         self.server.start(self._leaving.is_set)
-        self._tell(News("ready", self.server, seconds=time.monotonic() - began))
+        self._publish(News("ready", self.server, seconds=time.monotonic() - began))
 
     def _keep(self) -> None:
         pause = FIRST_PAUSE
@@ -78,8 +78,8 @@ class Supervisor(threading.Thread):
             if time.monotonic() - began > SETTLED_SECONDS:
                 pause = FIRST_PAUSE
             while error_message and not self._leaving.is_set():
-                again = f"; it is started again in {pause:g} s"
-                self._tell(News("trouble", self.server, error_message.rstrip(".") + again))
+                again = f"; restarting it in {pause:g} s"
+                self._publish(News("trouble", self.server, error_message.rstrip(".") + again))
                 if self._leaving.wait(pause):
                     return
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -90,14 +90,14 @@ class Supervisor(threading.Thread):
                     error_message = str(failure)
 
     def _watch(self) -> str | None:
-        """Wait for trouble and say what it is; None when told to leave."""
+        """Waits for a failure and returns its message; None when asked to stop."""
         sick, looked = 0, time.monotonic()
         while not self._leaving.wait(LOOK_SECONDS):
             if not self.server.running:
                 return f"{self.server.name} {self.server.ending()}"
-            if ailment := self.server.ailment():
+            if restart_reason := self.server.restart_reason():
                 self.server.stop(self._hurried)
-                return f"{self.server.name} {ailment}"
+                return f"{self.server.name} {restart_reason}"
             if self.server.watched and time.monotonic() - looked >= HEALTH_SECONDS:
                 sick = 0 if self.server.probe() else sick + 1
                 looked = time.monotonic()
@@ -110,6 +110,6 @@ class Supervisor(threading.Thread):
         if not self.server.running:
             return
         began = time.monotonic()
-        self._tell(News("stopping", self.server))
+        self._publish(News("stopping", self.server))
         self.server.stop(self._hurried)
-        self._tell(News("stopped", self.server, seconds=time.monotonic() - began))
+        self._publish(News("stopped", self.server, seconds=time.monotonic() - began))

@@ -30,7 +30,7 @@ from kalla.settings import Effective
 from kalla.threads import spread
 from kalla.web.tokens import login_links, tokens
 
-# One gesture can arrive twice: from the terminal and from make, from systemd and from a shell.
+# One Ctrl-C can arrive twice: from the terminal and from make, from systemd and from a shell.
 _SAME_GESTURE_SECONDS = 1.0
 
 
@@ -100,7 +100,7 @@ class System:
             folder.write_private(path, secrets.new_key() + "\n")
 
     def _check(self) -> None:
-        """Everything that stands in the way, before anything is started."""
+        """Checks everything that could prevent a start, before anything is started."""
         servers = [
             server
             for server in (
@@ -155,7 +155,7 @@ class System:
         return False
 
     def _stop(self) -> None:
-        """Who works first, who is worked upon last."""
+        """Stops workers first, the servers they use last."""
         servers = ([self.spark], self.extras, [self.nats], [self.postgres])
         for group in (self.workers, [self.api], self.query_workers, *servers):
             supervisors = [
@@ -180,7 +180,7 @@ class System:
             return token, await login_links.create(connection, "kalla up", "admin")
 
     def _write_running_file(self, token: str) -> None:
-        """Tell every other command in this folder where the system is; settings.load reads it."""
+        """Writes the addresses for other commands in this folder; settings.load reads them."""
         sections: dict[str, Mapping[str, str]] = {"api": {"url": self._api_url(), "token": token}}
         if self.query_workers:
             sections["query"] = {"workers": self._query_addresses}
@@ -190,7 +190,7 @@ class System:
             sections["wake"] = {"nats_url": self.nats.url}
         if self.spark:
             sections["spark"] = {"remote": self.spark.remote, "token": self.spark.token}
-        lines = ["# Written by `kalla up`, gone when it stops."]
+        lines = ["# Written by `kalla up`, removed when it stops."]
         for name, values in sections.items():
             lines += [f"[{name}]", *(f"{key} = {json.dumps(text)}" for key, text in values.items())]
         folder.write_private(self._running_file, "\n".join(lines) + "\n")
@@ -269,7 +269,7 @@ def _query_workers(effective: Effective) -> list[QueryWorkerProgram]:
     own = settings.query_worker
     programs = []
     for index in range(settings.up.query_workers):
-        # Two ports each, one behind the other.
+        # Two consecutive ports each.
         control = own.port + 2 * index if own.port else ports.choose_free()
         artifacts = own.artifact_port + 2 * index if own.artifact_port else ports.choose_free()
         name = f"query-worker-{index + 1}"

@@ -1,1 +1,1 @@
-"""How many workers each role needs: demand, policy, decisions, and what they lead to."""
+"""Scaling: how many workers each role needs, by demand, policy and decisions."""

@@ -26,7 +26,7 @@ class Chart:
 
 
 def charts(samples: Sequence[Sample], now: float) -> list[Chart]:
-    """A chart for every role that was looked at; `samples` are ordered by role and time."""
+    """A chart for every role with samples; `samples` are ordered by role and time."""
     return [_chart(role, list(rows), now) for role, rows in groupby(samples, lambda s: s.role)]
 
 

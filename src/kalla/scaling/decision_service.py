@@ -45,7 +45,7 @@ def policy_of(settings: Settings) -> Policy:
 
 
 class ScalingDecisions(Periodic):
-    """Decides and records. Whichever process comes first does it; the others read its result."""
+    """Decides and records. The first process does it; the others read its result."""
 
     def __init__(self, settings: Settings, database: Database, gauges: ScalingGauges) -> None:
         super().__init__("scaling", _INTERVAL)
@@ -60,7 +60,7 @@ class ScalingDecisions(Periodic):
             due = await store.is_due(connection, CLUSTER, _INTERVAL * 0.8)
             roles = await store.role_inputs(connection, self._settings)
             decided = []
-            for inputs in roles:  # a role that cannot be decided holds up no other
+            for inputs in roles:  # a role that cannot be decided does not block others
                 decide = partial(self._decide, connection, inputs, policy, is_recorded=due)
                 decision = await self._aside.attempt(inputs.role, decide)
                 if decision is not None:
@@ -82,7 +82,7 @@ class ScalingDecisions(Periodic):
 
 class ScalingGauges(Collector):
     """The newest decisions as metrics. Nothing before the first, nor once it is old: absent is not
-    zero, and a scaler that is told yesterday's demand would keep yesterday's workers."""
+    zero, and a scaler that reads yesterday's demand would keep yesterday's workers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

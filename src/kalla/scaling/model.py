@@ -1,4 +1,4 @@
-"""What the API and the pages show of scaling."""
+"""The models of scaling for the API and the pages."""
 
 from __future__ import annotations
 

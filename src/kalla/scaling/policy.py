@@ -9,13 +9,13 @@ from typing import Literal
 
 from kalla.plurals import counted
 
-# What kept a decision from following the demand at once.
+# The limits that kept a decision from following the demand.
 Limit = Literal["minimum", "maximum", "stabilisation", "busy", "step", "paused", "brief"]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is known of one role at one moment."""
+    """The state of one role at one moment."""
 
     role: str
     at: float  # seconds since 1970, by the database's clock
@@ -83,7 +83,7 @@ def desired(inputs: Inputs, policy: Policy, history: Sequence[Need] = ()) -> Dec
 
 
 def decide(inputs: Inputs, policy: Policy, recent_need: int) -> Decision:
-    """The decision that follows from the highest recent need: all it takes of the history."""
+    """The decision that follows from the highest recent need: the only history it needs."""
     needed = _needed(inputs, policy)
     wanted, limit = _limited(inputs, policy, needed, recent_need)
     reason = _reason(inputs, policy, needed, recent_need, wanted, limit)

@@ -160,7 +160,7 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
     inputs = decision.inputs
     which = {"pool": pool, "role": inputs.role, "at": inputs.at}
     sample = {
-        # A rise that was not followed keeps no worker later.
+        # An ignored rise does not keep workers later.
         "workers": min(decision.needed, decision.desired),
         "demand": inputs.demand,
         "current": inputs.current,
@@ -185,7 +185,7 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
 
 
 async def is_due(connection: Connection, pool: str, interval: float) -> bool:
-    """Whether this process should look now: nobody else does, and the last look is old enough."""
+    """Whether this process should decide now: no other does, and the last decision is old enough."""
     (row,) = await (await connection.execute(sql.lock)).fetchall()
     if not row["locked"]:
         return False
@@ -213,7 +213,7 @@ async def samples(connection: Connection, pool: str) -> list[Sample]:
 
 
 async def forget(connection: Connection, pool: str, at: float, policy: Policy) -> None:
-    """Remove looks that neither a decision nor a chart needs any more."""
+    """Removes samples that neither a decision nor a chart needs any more."""
     kept = max(policy.scale_down_after_seconds, KEEP_SAMPLES_SECONDS)
     await connection.execute(sql.forget, {"pool": pool, "before": at - kept})
 

@@ -1,5 +1,5 @@
-"""Who may call a route: every one needs a role unless it says otherwise, and a cookie proves less
-than a header: what changes something must also come from our own pages.
+"""Access control of routes: every route needs a role unless it is marked otherwise. A cookie proves
+less than a header: commands with a cookie must also come from Kalla's own pages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HARMLESS = "_kalla_harmless"
 
 
 def needs(role: Role | None) -> Callable[[Endpoint], Endpoint]:
-    """Mark an endpoint as open to this role and those above it; None opens it to everybody."""
+    """Mark an endpoint as open to this role and higher ones; None opens it to everybody."""
 
     def mark(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _MARK, role)
@@ -35,7 +35,7 @@ def needs(role: Role | None) -> Callable[[Endpoint], Endpoint]:
 
 
 def harmless(endpoint: Endpoint) -> Endpoint:
-    """Mark a POST that changes nothing: it may take long, so no command's transaction waits."""
+    """Mark a POST that changes nothing: it may take long, so it gets no command transaction."""
     setattr(endpoint, _HARMLESS, True)
     return endpoint
 
@@ -51,7 +51,7 @@ def role_for(endpoint: object, methods: Collection[str]) -> Role | None:
 
 
 class GuardedRoute(APIRoute):
-    """First who asks, then the body, then the command in its one transaction."""
+    """Checks the caller first, then the body, then runs the command in one transaction."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -88,7 +88,7 @@ async def admit(request: Request, role: Role, changes: bool) -> Caller:
 
 
 def require_same_origin(request: Request) -> None:
-    """Refuse what another site's page makes a browser send."""
+    """Refuse requests that another site's page makes a browser send."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         same = site == "same-origin"

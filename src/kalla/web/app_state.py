@@ -1,4 +1,4 @@
-"""What the app is made of, typed: how a request finds the database, the wake channel and so on."""
+"""The typed state of the app: the database, the wake channel and other parts, for requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Commands: what changes something happens in one transaction, and once per Idempotency-Key.
+"""Commands: every change happens in one transaction, and once per Idempotency-Key.
 
-The effect and the remembered answer commit together; whoever waits for the effect is woken after.
+The effect and the stored answer commit together; waiting processes are woken after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _KeyInUse(Exception):
 
 @dataclass
 class Command:
-    """One command: who asks, the transaction that all of it shares, and whom it will wake."""
+    """One command: its caller, its one transaction, and the processes that it will wake."""
 
     caller: Caller
     connection: Connection
@@ -50,7 +50,7 @@ class Command:
 
 
 async def carry_out(request: Request, answer: Answer) -> Response:
-    """Answer a request whose caller is known already."""
+    """Executes the command of an authenticated caller."""
     state = state_of(request)
     caller = cast(Caller, request.state.caller)
     key = _key(request)
@@ -58,7 +58,7 @@ async def carry_out(request: Request, answer: Answer) -> Response:
     deadline = time.monotonic() + _SAME_KEY_SECONDS
     while True:
         try:
-            response, command = await _insist(state, request, answer, caller, key, digest)
+            response, command = await _retry_conflicts(state, request, answer, caller, key, digest)
             break
         except _KeyInUse:
             if time.monotonic() > deadline:
@@ -71,7 +71,7 @@ async def carry_out(request: Request, answer: Answer) -> Response:
     return response
 
 
-async def _insist(
+async def _retry_conflicts(
     state: AppState,
     request: Request,
     answer: Answer,
@@ -79,7 +79,7 @@ async def _insist(
     key: str | None,
     digest: bytes,
 ) -> tuple[Response, Command]:
-    """Again when two transactions met."""
+    """Retries when two transactions conflict."""
     for left in reversed(range(_TRIES)):
         try:
             # Explicit, so that what is inside _attempt is a savepoint and never the commit itself.
@@ -114,7 +114,7 @@ async def _once(
         headers = row["headers"] | {"Idempotency-Replayed": "true"}
         return Response(bytes(row["body"]), row["status"], headers)
     response = await _attempt(request, answer, command)
-    # Of a request that was not understood nothing was done: once corrected it may keep its key.
+    # An invalid request had no effect: once corrected it may keep its key.
     if response.status_code < 500 and response.status_code not in (400, 422):
         kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
         await connection.execute(
@@ -131,7 +131,7 @@ async def _once(
 
 
 async def _attempt(request: Request, answer: Answer, command: Command) -> Response:
-    """The endpoint's answer; if that is a refusal, whatever it did before is undone."""
+    """The endpoint's answer; if it is an error, its changes are rolled back."""
     request.state.command = command
     try:
         async with command.connection.transaction():
@@ -174,5 +174,5 @@ Commanded = Annotated[Command, Depends(_current)]
 
 
 async def sweep(connection: Connection, retention: Retention) -> None:
-    """Forget answers that were remembered long enough."""
+    """Remove stored answers after their retention time."""
     await connection.execute(sql.sweep, {"seconds": retention.idempotency_seconds})

@@ -1,4 +1,4 @@
-"""What pages share: one set of templates and filters, the frame around every page, static files."""
+"""Shared parts of pages: templates and filters, the frame around every page, static files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
     label: str
     path: str
     below: tuple[str, ...] = ()
-    role: Role = "viewer"  # who may open it: it is shown to nobody else
+    role: Role = "viewer"  # the role that may open it: it is hidden from others
 
     def holds(self, path: str) -> bool:
         return path == self.path or path.startswith(self.below)
@@ -67,7 +67,7 @@ class Layout:
         )
 
     def fragment(self, template: str, **context: Any) -> str:
-        """A part of a page. Without `now` it differs only when a fact does, not by the clock."""
+        """A part of a page. Without `now` it changes only with its facts, not with the clock."""
         return self._environment.get_template(template).render(**context)
 
 
@@ -75,7 +75,7 @@ class Layout:
 def moment(
     context: Context, at: datetime | None, style: Literal["ago", "since", "clock"] = "ago"
 ) -> Markup | str:
-    """A point in time; the page's script keeps the words right while the clock goes on."""
+    """A point in time; the page's script updates its text as time passes."""
     if at is None:
         return Markup('<span class="none">–</span>')
     at = at.astimezone(UTC)
@@ -102,7 +102,7 @@ def document(value: Any) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Text in which `these` set off what is typed or sent."""
+    """Text in which `backticks` mark code."""
     parts = text.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else part
@@ -112,6 +112,8 @@ def prose(text: str) -> Markup:
 
 @cache
 def static(name: str) -> str:
-    """The address of a static file; it changes with the content, so that none is kept too long."""
+    """The address of a static file; it changes with the content, so that caches never serve an old
+    one.
+    """
     content = (files("kalla.web") / "static" / name).read_bytes()
     return f"/static/{name}?v={sha256(content).hexdigest()[:10]}"

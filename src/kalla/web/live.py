@@ -1,4 +1,4 @@
-"""Pages that stay true without a reload: one poller per process, which rests while nobody looks.
+"""Live pages without a reload: one poller per process, idle while no page is open.
 
 A listener holds what it has sent, never a backlog: a slow one skips states.
 """
@@ -29,19 +29,19 @@ StillWelcome = Callable[[], Awaitable[bool]]
 
 
 class View(Protocol):
-    """What a page shows, as a value: pages that show the same share one look at the database."""
+    """The data of a page, as a value: equal views share one database query."""
 
     def __hash__(self) -> int: ...
 
     async def fragments(
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
-        """HTML by the id of the element it stands in; with `now`, times are in words already."""
+        """HTML by the id of its element; with `now`, times are formatted as text already."""
 
 
 @dataclass
 class _Watch:
-    """A view somebody looks at."""
+    """A view that at least one page shows."""
 
     listeners: set[asyncio.Event] = field(default_factory=set)
     latest: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Live:
         self._poller: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._closed = False
-        self._ahead = timedelta()  # the database's clock against ours
+        self._ahead = timedelta()  # the database's clock minus the local one
 
     @property
     def watched(self) -> int:
@@ -70,7 +70,7 @@ class Live:
         return self._poller is not None and not self._poller.done()
 
     def hurry(self) -> None:
-        """Something was changed here: look now instead of at the next interval."""
+        """Something was changed here: poll now instead of at the next interval."""
         self._hurry.set()
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Live:
             watch.tell()
 
     async def stream(self, view: View, welcome: StillWelcome) -> AsyncIterator[str]:
-        """Server-sent events: what changed, a beat when nothing did, or why that is unknown."""
+        """Server-sent events: changes, a heartbeat without changes, or an error."""
         changed = asyncio.Event()
         watch = self._watches.setdefault(view, _Watch())
         watch.listeners.add(changed)
@@ -129,7 +129,7 @@ class Live:
             began = time.monotonic()
             for view, watch in list(self._watches.items()):
                 await self._look(view, watch)
-            # A database that takes long to answer is asked less often.
+            # A slow database is queried less often.
             pause = max(INTERVAL, 4 * (time.monotonic() - began))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), pause)
@@ -156,7 +156,7 @@ class Live:
 
 
 async def one_moment(connection: Connection) -> datetime:
-    """First in a transaction: all that is read after it is of one moment, which is returned."""
+    """The first statement of a transaction: all later reads see one moment, which is returned."""
     await connection.execute(sql.one_moment)
     return await clock(connection)
 

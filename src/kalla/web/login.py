@@ -1,4 +1,4 @@
-"""Logging in: by a link that works once or with a token; from then on a strict cookie."""
+"""Login: by a one-time link or with a token; then by a strict cookie."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _log_in(request: Request, state: AppState, token: str, target: str) ->
 
 
 async def _exchange(request: Request, state: AppState, code: str, target: str) -> Response:
-    """Log in by a link. Who follows it again in the same browser is logged in already."""
+    """Log in by a link. Opened again in the same browser, it finds the existing session."""
     try:
         async with state.database.transaction() as connection:
             token = await login_links.exchange(connection, code)
@@ -101,5 +101,5 @@ def _form(request: Request, state: AppState, target: str, refusal: str | None = 
 
 
 def _own(target: str) -> str:
-    """Only ever a path of ours: a login link must not send people elsewhere."""
+    """Only a path of Kalla: a login link must not lead elsewhere."""
     return target if _OWN_PATH.fullmatch(target) else "/"

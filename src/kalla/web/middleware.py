@@ -1,4 +1,4 @@
-"""The edge of the app: headers every answer carries, bodies that end, errors nobody foresaw."""
+"""Middleware: headers of every answer, limits of request bodies, unexpected errors."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ class RequestMiddleware:
 def _complete(headers: MutableHeaders, path: str) -> None:
     for name, value in HEADERS.items():
         headers.setdefault(name, value)
-    # Pages and answers are of the moment; static files are asked for again and rarely sent.
+    # Pages and answers are not cached; static files are revalidated and rarely sent again.
     headers.setdefault("Cache-Control", "no-cache" if path.startswith("/static/") else "no-store")

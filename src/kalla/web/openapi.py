@@ -17,7 +17,7 @@ _KEY = {
     "in": "header",
     "required": False,
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-    "description": "The same key with the same request is carried out once and answered alike.",
+    "description": "The same key with the same request is executed once and gets the same answer.",
 }
 _PROBLEM = {
     "description": "A problem, as RFC 9457 describes",

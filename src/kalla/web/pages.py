@@ -1,4 +1,4 @@
-"""How a room shows a page that stays true: the same address gives the page and its changes."""
+"""Live pages: the same address gives the page and its changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kalla.web.tokens.credentials import presented
 
 
 async def live_page(request: Request, view: View, template: str, **context: object) -> Response:
-    """The page with the view's fragments in it, or, for an EventSource, what changes in them."""
+    """The page with the view's fragments, or, for an EventSource, their changes."""
     state = state_of(request)
     if "text/event-stream" in request.headers.get("accept", ""):
         return _stream(request, state, view)
@@ -34,7 +34,7 @@ def _stream(request: Request, state: AppState, view: View) -> Response:
     token, _ = presented(request)
 
     async def welcome() -> bool:
-        """A token that was revoked or ran out ends the stream it had opened."""
+        """Ends a stream when its token is revoked or expires."""
         try:
             async with state.database.transaction() as connection:
                 await tokens.authenticate(connection, token or "")

@@ -47,7 +47,7 @@ class ProblemDetails(BaseModel):
 
 
 def install(app: FastAPI) -> None:
-    """Answer every foreseen error in one way; the unforeseen ones are the edge's."""
+    """Answers every expected error in one way; the middleware answers unexpected ones."""
 
     async def handle(request: Request, error: Exception) -> Response:
         await recognise(request)
@@ -58,7 +58,7 @@ def install(app: FastAPI) -> None:
 
 
 async def recognise(request: Request) -> None:
-    """Who asks for a page that is not there: somebody logged in keeps the menu."""
+    """The caller of a missing page: a logged-in one keeps the menu."""
     if not wants_page(request) or hasattr(request.state, "caller"):
         return
     token, _ = presented(request)
@@ -68,7 +68,7 @@ async def recognise(request: Request) -> None:
 
 
 def _of_content_type(request: Request, error: Exception) -> Exception:
-    """FastAPI takes a body of another type for a text, and would say that it is not an object."""
+    """FastAPI reads a body of another type as text, and would report that it is not an object."""
     if not isinstance(error, RequestValidationError) or not isinstance(error.body, str | bytes):
         return error
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -82,7 +82,7 @@ def _of_content_type(request: Request, error: Exception) -> Exception:
 
 
 def _of_method(request: Request, error: Exception) -> Exception:
-    """What is asked of an address with a method it does not have: all that it has are named.
+    """The answer to a method that an address does not have: lists its methods.
 
     The router names those of one route, and takes `/runs/import` for a run of that name.
     """
@@ -131,7 +131,7 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def wants_page(request: Request) -> bool:
-    """A person with a browser, as opposed to a program or a script of our pages."""
+    """Whether the caller is a browser, not a program or a script of Kalla's pages."""
     return not request.url.path.startswith("/api/") and "text/html" in request.headers.get(
         "accept", ""
     )
@@ -175,7 +175,7 @@ def _details(error: Exception) -> ProblemDetails:
 
 
 _UNHELPFUL = {
-    "Not Found": "there is nothing at this address",
+    "Not Found": "this address does not exist",
     "Method Not Allowed": "this address exists, but not with this method",
 }
 
@@ -192,7 +192,7 @@ def _invalid(error: InvalidInput) -> ProblemDetails:
 
 
 def _message(problem: Problem) -> str:
-    """With what some kinds of problems suggest."""
+    """The message, with suggestions for some kinds of problems."""
     return str(problem).removeprefix(f"{problem.field}: ")
 
 

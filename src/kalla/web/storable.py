@@ -1,4 +1,4 @@
-"""Texts and documents that callers send: what Postgres cannot store is refused by its field."""
+"""Checks texts and documents of callers: refuses the fields that Postgres cannot store."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def _storable_document(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def replaced(value: Any) -> Any:
-    """The same, with what Postgres cannot store shown as U+FFFD: for values of rows, which nobody
-    can be asked to write anew."""
+    """Replaces what Postgres cannot store by U+FFFD: for values of rows, which a caller cannot
+    correct.
+    """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, Mapping):

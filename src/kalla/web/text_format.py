@@ -1,4 +1,4 @@
-"""Durations and sums in words, for pages and commands alike, which need no web server for them."""
+"""Formats durations and sums as text, for pages and commands, without the web server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import Decimal
 
 
 def seconds(value: float | None) -> str:
-    """A duration in words: at most two units, no false precision. kalla.js says the same."""
+    """A duration as text: at most two units, no false precision. kalla.js does the same."""
     if value is None:
         return "–"
     if value < 1:
@@ -26,18 +26,18 @@ def seconds(value: float | None) -> str:
 
 
 def roughly(value: float) -> str:
-    """The same with the largest unit alone: for what lies in the past, a glance must do."""
+    """The same with only the largest unit: for times in the past."""
     words = seconds(round(value)).split(" ")
     return " ".join(words[:2]).replace(".0", "")
 
 
 def shortened(text: str, signs: int = 100) -> str:
-    """What a glance takes in of a text, with a mark where something is left out."""
+    """The beginning of a text, with a mark if it was shortened."""
     return text if len(text) <= signs else f"{text[:signs]} …"
 
 
 def visible(text: str) -> str:
-    """The text without what would command a terminal or break its line: it is spelled out."""
+    """The text with control characters and line breaks escaped."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )

@@ -69,7 +69,7 @@ RANGE = {"query": "temperature", "start": START, "end": END, "step": 60}
         ("metadata", {"limit": "x"}, 400, "bad_data", "limit must be a number"),
         ("metadata", {"limit_per_metric": "x"}, 400, "bad_data", "limit_per_metric must be a"),
         ("format_query", {"query": "("}, 400, "bad_data", 'invalid parameter "query": 1:2'),
-        ("status/flags", {}, 404, "not_found", "there is nothing at this address"),
+        ("status/flags", {}, 404, "not_found", "this address does not exist"),
     ],
 )  # fmt: skip
 async def test_a_refusal_has_the_shape_of_prometheus(

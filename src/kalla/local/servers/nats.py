@@ -80,14 +80,14 @@ class Nats(Server):
 
 
 def greeting(host: str, port: int, timeout: float = 1) -> dict[str, object]:
-    """What a NATS server says of itself before anybody has logged in."""
+    """The greeting of a NATS server, before any login."""
     with socket.create_connection((host, port), timeout=timeout) as connection:
         line = connection.makefile("rb").readline(65536)
     if not line.startswith(b"INFO "):
-        raise ValueError("what answers there is not NATS")
+        raise ValueError("the server there is not NATS")
     told = json.loads(line.removeprefix(b"INFO "))
     if not isinstance(told, dict):
-        raise ValueError("what answers there is not NATS")
+        raise ValueError("the server there is not NATS")
     return told
 
 

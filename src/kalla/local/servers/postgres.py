@@ -22,10 +22,10 @@ from kalla.errors import NotInstalled, StartFailed
 from kalla.local import folder, launch, ports
 from kalla.local.process import Server, launched
 
-# A predecessor that is stopping gets so long to go.
+# How long a stopping predecessor may take.
 PATIENCE_SECONDS = 10.0
 
-# For a small machine that has other things to do, and for tables whose rows change all the time.
+# For a small shared machine, and for tables whose rows change all the time.
 OPTIONS = {
     "listen_addresses": ports.HOST,
     "unix_socket_directories": "",
@@ -102,7 +102,7 @@ class Postgres(Server):
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
     def _initialise(self) -> None:
-        # It gets its name at the end: a folder half made is never taken for a whole one.
+        # Renamed at the end: an incomplete folder is never used.
         fresh = self.folder / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         command = [
@@ -147,7 +147,7 @@ class Postgres(Server):
         lock = self.data / "postmaster.pid"
         if lock.is_file():
             first = lock.read_text("utf-8").split("\n", 1)[0].strip()
-            # A dead pid Postgres sorts out itself; one that lives as something else it would obey.
+            # Postgres handles a dead pid itself; it would respect one that another process has now.
             if first.lstrip("-").isdigit() and psutil.pid_exists(abs(int(first))):
                 lock.unlink()
 

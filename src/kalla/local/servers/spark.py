@@ -98,9 +98,9 @@ class Spark(Server):
             "spark.python.daemon.module": "kalla.app.spark_daemon",
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
-            # What overflows a task's stack fails the task, and does not end Spark for everybody.
+            # A stack overflow fails its task, and does not end Spark for all.
             "spark.executor.killOnFatalError.depth": "0",
-            # Tasks that go on after a cancel are watched: see `ailment`.
+            # Tasks that go on after a cancel are watched: see `restart_reason`.
             "spark.task.reaper.enabled": "true",
             "spark.task.reaper.threadDump": "false",
             "spark.task.reaper.pollingInterval": "5s",
@@ -139,9 +139,10 @@ class Spark(Server):
         own = super().inherited()
         return {name: value for name, value in own.items() if not name.startswith("KALLA_")}
 
-    def ailment(self) -> str | None:
-        """Java looks for a pattern where no cancel reaches it. On a cluster Spark replaces such an
-        executor by itself; here, where it is all in one process, it only says so."""
+    def restart_reason(self) -> str | None:
+        """Java's pattern search cannot be cancelled. On a cluster Spark replaces such an executor;
+        here, in one process, it only logs it.
+        """
         if _OUTLIVED.search(self.written_since_start()):
             return f"ran a task for {_OUTLIVING_SECONDS} s after it was cancelled"
         return None

@@ -1,6 +1,6 @@
-"""From what a policy wants to what Kubernetes does: sync, tolerance, stabilisation and steps.
+"""Simulates how Kubernetes follows a policy: sync, tolerance, stabilisation and steps.
 
-As the HorizontalPodAutoscaler and KEDA do it; a test compares the ramp with the one that was seen.
+As the HorizontalPodAutoscaler and KEDA do it; a test compares the ramp with a measured one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Behaviour:
 
 
 class HorizontalAutoscaler:
-    """Takes a recommendation at every sync, and says how many workers there shall be."""
+    """Takes a recommendation at every sync, and returns the number of workers."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour

@@ -1,4 +1,4 @@
-"""The policies that a simulation compares: what each wants, given what it can see."""
+"""The policies that a simulation compares: the workers each requests from its inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class View:
-    """What can be seen at one moment."""
+    """The inputs of a policy at one moment."""
 
     at: float
     waiting: int
@@ -38,7 +38,7 @@ class View:
 
 
 class Scaler(ABC):
-    """Says at every sync how many workers there shall be."""
+    """Returns the number of workers at every sync."""
 
     sync_seconds = 15.0
     takes_idle_first = True  # whether victims are chosen by what they do
@@ -82,7 +82,7 @@ class Demand(_Horizontal):
 
 
 class DrainTime(_Horizontal):
-    """As many as end the waiting work within a minute, beside the running work."""
+    """As many as finish the waiting work within a minute, in addition to the running work."""
 
     def wanted(self, view: View) -> float:
         places = view.running + view.waiting * view.mean_seconds / 60

@@ -15,7 +15,7 @@ _PATIENCE = 3600.0  # seconds after the last arrival; what has not ended then is
 
 @dataclass(frozen=True)
 class Result:
-    """What came of the measured part of a trace."""
+    """The results of the measured part of a trace."""
 
     trace: str
     policy: str
@@ -126,7 +126,7 @@ class Simulation:
             elif not worker.jobs:
                 self._remove(worker, now)
         else:
-            # The drain is over: what still runs goes back to the queue, and begins anew.
+            # The drain has ended: jobs that still run go back to the queue, and start again.
             self._handed_back += len(worker.jobs) if self._is_measured(now) else 0
             self._running -= len(worker.jobs)
             self._waiting.extendleft(worker.jobs.values())
@@ -142,7 +142,7 @@ class Simulation:
             self._running += 1
             self._claims += 1
             self._claimed_seconds += job.seconds
-            # An idle worker is woken; one in eight claims waits for the next look.
+            # An idle worker is woken; one in eight claims waits for the next poll.
             delay = self._machine.poll_seconds / 2 if self._claims % 8 == 0 else 0.0
             if self._is_measured(job.arrived):
                 self._waits[job.number] = now + delay - job.arrived

@@ -1,1 +1,1 @@
-"""Who asks: tokens, where a request carries one, and links that log a browser in."""
+"""Authentication: tokens, their place in a request, and login links for browsers."""

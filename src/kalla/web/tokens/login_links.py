@@ -45,7 +45,7 @@ async def exchange(connection: Connection, code: str) -> str:
 
 
 async def sweep(connection: Connection, retention: Retention) -> None:
-    """Forget links and sessions that expired long ago."""
+    """Removes links and sessions that expired long ago."""
     await connection.execute(sql.sweep_links)
     await connection.execute(sql.sweep_sessions, {"seconds": retention.finished_seconds})
 

@@ -10,23 +10,24 @@ from kalla.web.tokens.tokens import Caller
 
 
 class TokenLookup:
-    """A lookup answers only requests that came before it began: nothing is remembered, so that a
-    token that was revoked is refused from the next request on."""
+    """A lookup answers only requests that arrived before it began: nothing is cached, so a revoked
+    token is refused from the next request on.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # By token: the lookup under way, and the one that begins when it has ended.
+        # By token: the running lookup, and the one that starts after it.
         self._present: dict[str, asyncio.Task[Caller]] = {}
         self._next: dict[str, asyncio.Task[Caller]] = {}
 
     async def caller(self, token: str) -> Caller:
-        """Whose token it is; NotAuthenticated if nobody's."""
+        """The caller of a token; NotAuthenticated if it is not valid."""
         lookup = self._next.get(token)
         if lookup is None:
             lookup = asyncio.create_task(self._look_up(token, self._present.get(token)))
             lookup.add_done_callback(_noted)
             self._next[token] = lookup
-        # One that goes away does not take the answer from the others.
+        # A cancelled caller does not cancel the lookup for the others.
         return await asyncio.shield(lookup)
 
     async def _look_up(self, token: str, before: asyncio.Task[Caller] | None) -> Caller:
@@ -42,6 +43,6 @@ class TokenLookup:
 
 
 def _noted(lookup: asyncio.Task[Caller]) -> None:
-    # Its failure was told to whoever still waited; asyncio need not complain for the others.
+    # Waiting callers got its error; asyncio must not log it for the others.
     if not lookup.cancelled():
         lookup.exception()

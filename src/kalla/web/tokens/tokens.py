@@ -1,4 +1,4 @@
-"""Tokens: who may call the API. Only a SHA-256 of each is kept; the token itself is shown once."""
+"""Tokens of the API. Only a SHA-256 of each is stored; the token itself is shown once."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LONGEST_TOKEN = 200
 
 @dataclass(frozen=True)
 class Caller:
-    """Whose token came with a request."""
+    """The caller that a request's token identifies."""
 
     token_id: int
     name: str
     role: Role
 
     def may(self, role: Role) -> bool:
-        """Of the roles one stands aside: who only writes metrics may not even read."""
+        """One role is separate: a metrics writer cannot even read."""
         if role == "metrics-writer":
             return self.role in _WRITERS
         return self.role in _LADDER[_LADDER.index(role) :]
