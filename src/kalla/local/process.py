@@ -96,7 +96,7 @@ class Server(ABC):
         return "running" if code is None else f"ended ({_ending(code)})"
 
     def start(self, abandoned: Callable[[], bool] = lambda: False) -> None:
-        """Starts it and waits until it answers, or raises StartFailed and leaves nothing running."""
+        """Starts it and waits until it answers, or raises StartFailed leaving nothing running."""
         if self.running:
             raise StartFailed(f"{self.name} is already running.")
         self.check()

@@ -185,7 +185,7 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
 
 
 async def is_due(connection: Connection, pool: str, interval: float) -> bool:
-    """Whether this process should decide now: no other does, and the last decision is old enough."""
+    """Whether this process should decide now: no other does, and the last one is old enough."""
     (row,) = await (await connection.execute(sql.lock)).fetchall()
     if not row["locked"]:
         return False
