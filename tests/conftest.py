@@ -1,6 +1,9 @@
 """What every test can ask for, and in which order they run."""
 
+from collections.abc import Iterator
+
 import pytest
+import structlog
 
 from kalla.web.assets.build import bundle
 
@@ -13,6 +16,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Pages need their bundled libraries; building them anew takes seconds, and happens rarely."""
     if not hasattr(session.config, "workerinput"):
         bundle()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A test that configures logging does not silence the tests after it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.hookimpl(trylast=True)

@@ -109,7 +109,7 @@ def test_one_that_is_sick_three_times_in_a_row_is_started_again(
     (tmp_path / "sick").touch()
     until(story.texts, "the sickness is told")
     (tmp_path / "sick").unlink()
-    assert story.texts()[0].startswith("kept failed 3 health checks in a row; it is started again")
+    assert story.texts()[0].startswith("kept failed 3 health checks in a row; restarting it in")
     until(story.has("starting", "ready", "trouble", "starting", "ready"), "it is ready again")
     assert server.process.pid != first
     assert not psutil.pid_exists(first)

@@ -56,7 +56,8 @@ SETTING = PlanSettings(features=Features.every())
 LIMITS = Limits(samples=10_000, points=1 << 40, seconds=60.0)
 MINUTE = 60_000
 
-_TIME_BOUND = TIME_BOUND | {"start", "end", "range", "step"}
+# `info` looks its info series up at each step, also where the series is pinned.
+_TIME_BOUND = TIME_BOUND | {"start", "end", "range", "step", "info"}
 _QUERY_BOUND = frozenset({"start", "end", "range", "step"})
 
 

@@ -20,14 +20,26 @@ _INTERVAL = 5.0
 _FRESH_SECONDS = 60.0
 _KEEP_DECISIONS_SECONDS = 7 * 24 * 3600.0
 _GAUGES: tuple[tuple[str, str, Callable[[Decision], float]], ...] = (
-    ("waiting", "Jobs of a role that a worker could claim now", lambda d: d.inputs.waiting),
-    ("running", "Jobs of a role that run", lambda d: d.inputs.running),
-    ("demand", "Waiting and running jobs of a role", lambda d: d.inputs.demand),
-    ("oldest_wait_seconds", "How long a job has waited", lambda d: d.inputs.oldest_wait_seconds),
-    ("current_workers", "Workers that take a role", lambda d: d.inputs.current),
-    ("busy_workers", "Workers of a role that have a job", lambda d: d.inputs.busy),
-    ("saturation", "Running jobs / places of a role's workers", lambda d: d.inputs.saturation),
-    ("desired_workers", "Workers that a role should have", lambda d: d.desired),
+    (
+        "kalla_scaling_waiting",
+        "Jobs of a role that a worker could claim now",
+        lambda d: d.inputs.waiting,
+    ),
+    ("kalla_scaling_running", "Jobs of a role that run", lambda d: d.inputs.running),
+    ("kalla_scaling_demand", "Waiting and running jobs of a role", lambda d: d.inputs.demand),
+    (
+        "kalla_scaling_oldest_wait_seconds",
+        "How long a job has waited",
+        lambda d: d.inputs.oldest_wait_seconds,
+    ),
+    ("kalla_scaling_current_workers", "Workers that take a role", lambda d: d.inputs.current),
+    ("kalla_scaling_busy_workers", "Workers of a role that have a job", lambda d: d.inputs.busy),
+    (
+        "kalla_scaling_saturation",
+        "Running jobs / places of a role's workers",
+        lambda d: d.inputs.saturation,
+    ),
+    ("kalla_scaling_desired_workers", "Workers that a role should have", lambda d: d.desired),
 )
 
 
@@ -95,8 +107,7 @@ class ScalingGauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         families = [
-            (GaugeMetricFamily(f"kalla_scaling_{name}", text, labels=["role"]), value)
-            for name, text, value in _GAUGES
+            (GaugeMetricFamily(name, text, labels=["role"]), value) for name, text, value in _GAUGES
         ]
         held = GaugeMetricFamily(
             "kalla_scaling_held", "1 while a limit holds the decision", labels=["role", "held_by"]

@@ -168,7 +168,7 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
         ("rows.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("rows.parquet", b"", "too small to be a Parquet file"),
         ("rows.parquet", b"PAR1 and more that is none", "cannot be read"),
-        ("rows.json", b"", "holds no rows"),
+        ("rows.json", b"", "has no rows"),
         ("rows.json", b'[{"id": 1}]', "is not JSON lines"),
         ("rows.json", b'{"id": 1}\n5\n', "is not JSON lines"),
         ("rows.json", b'{\n"id": 1\n}\n', "Malformed JSON"),

@@ -17,7 +17,7 @@ from tests.web_kit import Site
 
 OPEN = {("GET", "/health"), ("GET", "/login"), ("POST", "/login"), ("POST", "/logout")}
 VALUES = {"job_id": "999", "queue": "exec", "token_id": "999", "run_id": "999"} | {
-    "segment_id": "999", "decision_id": "999",
+    "segment_id": "999", "decision_id": "999", "schedule_id": "999",
     "name": "bank", "recipe_id": "may", "version": "1", "part": "matched", "other": "998",
     "upload_id": "0011223344556677", "partition": "0", "offset": "0", "query_id": "999",
     "tab": "run",

@@ -246,6 +246,7 @@ BODIES = {
     "/api/runs": {
         "recipe": {"name": "may", "sources": {"left": KEPT, "right": KEPT}, "rules": [RULE]}
     },
+    "/api/schedules": {"recipe_id": "may", "cron": "0 7 * * *"},
 }
 
 
@@ -278,6 +279,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
                 token_id=await _some_token(site),
                 segment_id=await _some_segment(site),
                 name="first",
+                schedule_id=await _some_schedule(site),
                 upload_id=await _some_upload(site, tmp_path),
             )
             body = bodies.get(path)
@@ -321,6 +323,12 @@ async def _some_upload(site: Site, folder: Path) -> str:
         str(file),
     )
     return str(row["upload_id"])
+
+
+async def _some_schedule(site: Site) -> int | None:
+    """None before a recipe is registered, which its routes come after."""
+    row = await site.one("SELECT min(schedule_id) AS schedule_id FROM kalla.schedules")
+    return cast(int | None, row["schedule_id"])
 
 
 async def _some_segment(site: Site) -> int:

@@ -56,7 +56,7 @@ def test_missed_times_are_counted_and_the_last_one_is_named() -> None:
         ("61 * * * *", "UTC", "five fields"),
         ("@daily", "UTC", "five fields"),
         ("0 0 30 2 *", "UTC", "never comes"),
-        ("0 7 * * *", "Mars/Olympus", "no time zone"),
+        ("0 7 * * *", "Mars/Olympus", "not a time zone"),
     ],
 )
 def test_what_is_no_schedule_is_refused_with_an_example(cron: str, zone: str, part: str) -> None:
