@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from kalla.cli.reconcile.evidence import app
 from kalla.errors import NotFound
 from kalla.reconcile.evidence.verifying.verification import Verification, verify
+from kalla.reconcile.recipe.model import Recipe
 from kalla.storage import LOCAL, join
-from tests.evidence_kit import invoices_and_payments, make_evidence
+from tests.evidence_kit import invoices_and_payments, make_evidence, recipe
 from tests.servers import S3Server
 
 FORMAT_1 = Path(__file__).parents[2] / "evidence_format_1"
@@ -105,6 +106,22 @@ def test_a_sum_of_a_currency_that_the_rows_do_not_have_is_named(copied: Path, st
     (copied / "metadata.json").write_text(json.dumps(document))
     claims = claims_of(verify(str(copied), LOCAL))
     assert {f"sources.left.states.{state}.currencies", "rules.0.right.currencies"} <= claims
+
+
+def test_rows_without_a_currency_are_added_up_by_themselves(tmp_path: Path) -> None:
+    def with_currencies(left: Path, right: Path) -> Recipe:
+        for path in (left, right):
+            table = pq.read_table(path)
+            names = [None if number % 3 else "EUR" for number in range(table.num_rows)]
+            pq.write_table(table.append_column("cur", pa.array(names, pa.string())), path)
+        document = recipe(left, right).model_dump(mode="json")
+        for source in document["sources"].values():
+            source["currency"] = "cur"
+        return Recipe.model_validate(document)
+
+    sides = invoices_and_payments(30)
+    found = verify(make_evidence(tmp_path / "run", *sides, read=with_currencies), LOCAL)
+    assert found.holds, found.mismatches
 
 
 def rewritten(copied: Path, file: str, change: Callable[[pa.Table], pa.Table]) -> Verification:

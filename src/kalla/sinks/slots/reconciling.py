@@ -112,13 +112,13 @@ class Slots(Periodic):
     async def _acquire(self, record: PipelineRecord) -> None:
         """Takes one slot per poll, so that several workers share them."""
         ready = asyncio.Event()
-        found: list[Carrier] = []
 
         async def stop(lease: Lease, _reason: str) -> None:
             await ready.wait()
-            left = self._deadline(lease) - time.monotonic()
-            await found[0].stop(min(left, _FINISH_SECONDS))
-            self._carriers.pop(lease, None)
+            carrier = self._carriers.pop(lease, None)
+            if carrier is not None:
+                left = self._deadline(lease) - time.monotonic()
+                await carrier.stop(min(left, _FINISH_SECONDS))
 
         lease = await self._keeper.acquire(
             record.resource, record.replicas, stop, self._settings.replicas_per_worker
@@ -126,9 +126,12 @@ class Slots(Periodic):
         if lease is None:
             return
         seat = Seat(self._holder, lease, lambda: self._deadline(lease))
-        carrier = Carrier(self._shared, record, seat)
-        found.append(carrier)
-        self._carriers[lease] = carrier
+        try:
+            self._carriers[lease] = Carrier(self._shared, record, seat)
+        except Exception:
+            ready.set()
+            await self._keeper.release(lease, "its carrier did not start")
+            raise
         ready.set()
 
     def _deadline(self, lease: Lease) -> float:

@@ -78,8 +78,13 @@ def put_commit(
     written = log / f".{uuid4().hex}.tmp"
     written.write_text(text, encoding="utf-8")
     try:
+        # After a power cut, a commit is whole, and so is every file that it names.
+        files = [Path(each.path) for each in (*change.adds, *change.feed)]
+        for path in (*files, *{each.parent for each in files}, written):
+            _sync(path)
         # A hard link is atomic: created once, with the whole file.
         os.link(written, log / f"{version:020d}.json")
+        _sync(log)
     except FileExistsError:
         raise VersionTaken(f"version {version} of {location}") from None
     finally:
@@ -124,6 +129,15 @@ def _feed_file(folder: Path, file: DataFile) -> dict[str, Any]:
         "size": file.size,
         "dataChange": False,
     }
+
+
+def _sync(path: Path) -> None:
+    """Of a file its content; of a folder the names in it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _relative(folder: Path, path: str) -> str:

@@ -41,6 +41,7 @@ _DECIDED = {"ambiguous": 8, "unmatched_left": 12, "unmatched_right": 12}
 _DIFFERENCE = "difference."
 _ROWS = 50_000  # that are read at once
 _BLOCK = 1 << 20  # bytes
+_NO_CURRENCY = "∅"
 _EXAMPLES = 3
 
 
@@ -109,8 +110,8 @@ class _Sum:
         self.rows += 1
         if amount is not None:
             self.amount = amount + (self.amount or 0)
-            if currency is not None:
-                self.currencies[currency] = self.currencies.get(currency, Decimal(0)) + amount
+            name = _NO_CURRENCY if currency is None else currency
+            self.currencies[name] = self.currencies.get(name, Decimal(0)) + amount
 
 
 class _Verifier:
@@ -363,14 +364,16 @@ class _Verifier:
                 rows = sum(self._settled[side, name, status] for status in _CONFIDENCE)
                 self._check(f"{place}.{side}.rows", rule[side]["rows"], rows)
                 if self._format >= 3:
-                    self._sums(f"{place}.{side}", rule[side], self._amounts[side, f"rule {name}"])
+                    found = self._amounts[side, f"rule {name}"]
+                    self._sums(f"{place}.{side}", side, rule[side], found)
                 ambiguous = self._ambiguous[side, name]
                 self._check(f"{place}.ambiguous_{side}", rule[f"ambiguous_{side}"], ambiguous)
 
-    def _sums(self, place: str, claim: Mapping[str, Any], found: _Sum) -> None:
+    def _sums(self, place: str, side: str, claim: Mapping[str, Any], found: _Sum) -> None:
         self._check(f"{place}.amount", _decimal(claim["amount"]), found.amount)
         sums = {name: Decimal(each) for name, each in claim.get("currencies", {}).items()}
-        self._check(f"{place}.currencies", sums, found.currencies)
+        has_currencies = self._document["recipe"]["sources"][side].get("currency") is not None
+        self._check(f"{place}.currencies", sums, found.currencies if has_currencies else {})
 
     def _side(self, side: str) -> None:
         claims, place = self._document["sources"][side], f"sources.{side}"
@@ -385,9 +388,10 @@ class _Verifier:
         for state in ("ambiguous", "unmatched"):
             found, claim = self._open[side, state], states[state]
             self._check(f"{place}.states.{state}.rows", claim["rows"], found.rows)
-            self._sums(f"{place}.states.{state}", claim, found)
+            self._sums(f"{place}.states.{state}", side, claim, found)
         for state in ("matched", "suggested") if self._format >= 3 else ():
-            self._sums(f"{place}.states.{state}", states[state], self._amounts[side, state])
+            found = self._amounts[side, state]
+            self._sums(f"{place}.states.{state}", side, states[state], found)
         # Conservation: `rows` are the rows that passed the filters.
         placed = sum(states[each]["rows"] for each in states if each != "filtered")
         self._check(f"{place}.rows", claims["rows"], placed)
