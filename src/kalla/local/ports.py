@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import random
 import socket
@@ -15,7 +16,8 @@ from kalla.errors import StartFailed
 
 HOST = "127.0.0.1"
 
-_marks: list[ExitStack] = []  # of the ports chosen by this process
+_marks = ExitStack()  # of the ports chosen by this process
+atexit.register(_marks.close)
 
 
 def require_free(port: int, name: str, setting: str, host: str = HOST, patience: float = 2) -> None:
@@ -86,7 +88,7 @@ def _mark(wanted: Iterable[int]) -> bool:
                 mark.bind((HOST, port))
             except OSError:
                 return False
-        _marks.append(marks.pop_all())
+        _marks.enter_context(marks.pop_all())
     return True
 
 
