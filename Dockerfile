@@ -16,7 +16,7 @@ RUN /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/pyt
  && /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --no-deps --no-build-isolation . \
  && /opt/kalla/bin/uv pip uninstall --quiet --python /opt/kalla/bin/python -r lock/node.lock
 # What numba would compile at the first match, in every container anew.
-RUN /opt/kalla/bin/python -c 'from kalla.reconcile.session import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
+RUN /opt/kalla/bin/python -c 'from kalla.reconcile.arrays import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
 
 FROM debian:bookworm-slim
 RUN apt-get update \

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import importlib.util
 import json
 import re
 import shutil
@@ -53,6 +55,19 @@ def test_the_image_installs_what_is_locked_and_copies_what_it_needs() -> None:
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     kept = [line[1:] for line in ignored if line.startswith("!")]
     assert [s for s in sources if not any(s == k or s.startswith(f"{k}/") for k in kept)] == []
+
+
+def test_the_image_and_the_makefile_compile_kernels_by_the_same_command() -> None:
+    texts = [(ROOT / name).read_text("utf-8") for name in ("Dockerfile", "Makefile")]
+    in_image, at_desk = (re.findall(r"python -c '(.*compiled_loops.*)'", text) for text in texts)
+    assert len(in_image) == 1
+    assert in_image == at_desk
+    for node in ast.walk(ast.parse(in_image[0])):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                assert hasattr(module, alias.name) or importlib.util.find_spec(name), name
 
 
 def test_the_entrypoint_is_a_shell_script_without_errors() -> None:
