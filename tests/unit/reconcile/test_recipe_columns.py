@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from kalla.errors import Unavailable
+from kalla.errors import InvalidInput, MissingSource
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.recipe.validation import check
 from kalla.reconcile.sources import source_columns
@@ -184,19 +184,22 @@ def test_the_columns_of_json_lines_are_text(tmp_path: Path) -> None:
     assert source_columns.columns_of(source(path)) == {"id": "text", "name": "text"}
 
 
-def test_what_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:
+def test_a_source_that_is_missing_is_told_apart_from_one_that_no_run_could_read(
+    tmp_path: Path,
+) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_text("not parquet")
     os.mkfifo(tmp_path / "pipe.csv")
+    for each in (source(tmp_path / "none.csv"), source(tmp_path / "none-*.csv")):
+        with pytest.raises(MissingSource):
+            source_columns.columns_of(each)
     for each in (
-        source(tmp_path / "none.csv"),
         source(tmp_path),
-        source(tmp_path / "none-*.csv"),
         source(tmp_path / "pipe.csv"),
         source(broken),
-        source("rows.bin"),
         source("s3://bucket/rows.csv"),
         source(tmp_path / "none", format="delta"),
     ):
-        with pytest.raises(Unavailable):
+        with pytest.raises(InvalidInput) as caught:
             source_columns.columns_of(each)
+        assert not isinstance(caught.value, MissingSource)

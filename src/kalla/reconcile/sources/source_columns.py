@@ -17,8 +17,8 @@ def columns_of(
     storage: Storage = LOCAL,
     bounds: Bounds | None = None,
 ) -> dict[str, str]:
-    """The columns of a source's files with their types. Unavailable or NotFound where it cannot be
-    read now; InvalidInput where a run could not read it either.
+    """The columns of a source's files with their types. Unavailable where only the API can read it,
+    MissingSource where nothing is there, other InvalidInput where a run could not read it either.
 
     CSV and JSON have no types: their values are text that is read as what it meets. Of JSON every
     line is read.

@@ -50,7 +50,7 @@ _KNOWN = {
 # takes less time; ids and keys gain little by it, and flags are small.
 _CODED = ["rule", "status", "cardinality", "left_currency", "right_currency"]
 _PLAIN = {"match_id", "left_key", "right_key", "interchangeable", "fifo"}
-_CONFIDENCES = pa.array([Decimal("1.00"), Decimal("0.75")], _CONFIDENCE)
+_CONFIDENCES = Decimal("1.00"), Decimal("0.75")
 _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 
 
@@ -246,7 +246,7 @@ def _alike(session: MatchSession, context: PairContext, rows: int) -> dict[str, 
         **{field.name: pa.nulls(rows, field.type) for field in none},
         "part": pa.array(np.ones(rows, np.int32)),
         "parts": pa.array(np.ones(rows, np.int32)),
-        "confidence": pa.repeat(_CONFIDENCES[0], rows),
+        "confidence": pa.repeat(pa.scalar(_CONFIDENCES[0], _CONFIDENCE), rows),
         "matched_at": pa.repeat(pa.scalar(context.matched_at, _POINT_IN_TIME), rows),
     }
 
@@ -270,7 +270,8 @@ def _columns(
             for name in context.ways.columns.column_names
         }
     if any(chunk.true_count for chunk in block.rows.column("fifo").chunks):
-        columns["confidence"] = _CONFIDENCES.take(columns["fifo"].cast(pa.int8()))
+        confidences = pa.array(_CONFIDENCES, _CONFIDENCE)
+        columns["confidence"] = confidences.take(columns["fifo"].cast(pa.int8()))
     return columns
 
 
