@@ -1,4 +1,4 @@
-"""The pages of runs in a real browser: live, sorted, filtered, turned, taken away, compared."""
+"""The pages of runs in a real browser: live, sorted, filtered, turned, exported, compared."""
 
 from __future__ import annotations
 
@@ -204,14 +204,16 @@ async def test_an_exception_opens_beside_its_closest_candidate(
         await expect(panel.get_by_role("row", name="ref").locator(".differs")).to_have_count(0)
         await panel.get_by_role("link", name="Close").click()
         await expect(panel).to_have_count(0)
-        await page.locator("#evidence").get_by_role("link", name="Ambiguous").click()
+        ambiguous = page.locator("#evidence .tabs").get_by_role("link", name="Ambiguous")
+        await ambiguous.click()
+        await expect(ambiguous).to_have_attribute("aria-current", "true")
         await page.locator("#evidence tbody th a").first.click()
         await expect(panel).to_contain_text("it may belong to")
         await expect(panel.locator("thead th")).to_have_count(4)  # two candidates
         assert await page.evaluate("window.stillHere")
 
 
-async def test_what_is_shown_can_be_taken_away(
+async def test_the_rows_that_are_shown_are_exported(
     browser: Browser, site: Site, address: str, evidence: str, tmp_path: Path
 ) -> None:
     run_id = await adopted(site, evidence)
