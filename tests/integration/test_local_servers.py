@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import nats
@@ -116,6 +117,29 @@ def test_a_port_that_was_given_and_is_not_yet_used_is_not_given_again(
     draws = iter([given, given + 1, given - 1, given + 5])
     monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(draws))
     assert ports.choose_free(neighbours=2) == given + 5
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_server_keeps_no_mark_of_its_port_once_it_answers_or_has_failed(
+    tmp_path: Path, answers: bool
+) -> None:
+    class Sleeping(Server):
+        version = "1"
+        start_seconds = 0.1
+
+        def command(self) -> list[str]:
+            return ["sleep", "1000"]
+
+        def probe(self) -> bool:
+            return answers
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(3):
+        server = Sleeping(f"sleeping-{number}", ports.choose_free(), tmp_path)
+        with nullcontext() if answers else pytest.raises(StartFailed):
+            server.start()
+        server.stop(lambda: True)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_no_secret_shows_among_the_arguments_or_to_other_users(server: Server) -> None:

@@ -16,8 +16,8 @@ from kalla.errors import StartFailed
 
 HOST = "127.0.0.1"
 
-_marks = ExitStack()  # of the ports chosen by this process
-atexit.register(_marks.close)
+_marks: dict[int, socket.socket] = {}  # by port: chosen by this process and not yet in use
+atexit.register(lambda: release(*_marks))
 
 
 def require_free(port: int, name: str, setting: str, host: str = HOST, patience: float = 2) -> None:
@@ -66,7 +66,8 @@ def holder(port: int) -> str:
 def choose_free(neighbours: int = 1) -> int:
     """The first of this many ports that are free now and not given to another call meanwhile.
 
-    Those above 32768 the system itself gives to connections; a server may add 10,000 to its own.
+    `release` them when a server listens on them, or when none will. Those above 32768 the system
+    itself gives to connections; a server may add 10,000 to its own.
     """
     picked = random.SystemRandom()  # two processes must not draw the same
     while True:
@@ -77,19 +78,30 @@ def choose_free(neighbours: int = 1) -> int:
 
 
 def _mark(wanted: Iterable[int]) -> bool:
-    """Hold the UDP ports of these numbers, which no server here uses, until this process ends.
+    """Hold the UDP ports of these numbers, which no server here uses, until they are released.
 
     A chosen port is bound later, by a child: until then it looks free to whoever chooses next.
     """
-    with ExitStack() as marks:
-        for port in wanted:
-            mark = marks.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            try:
+    with ExitStack() as failed:
+        marks = {
+            port: failed.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            for port in wanted
+        }
+        try:
+            for port, mark in marks.items():
                 mark.bind((HOST, port))
-            except OSError:
-                return False
-        _marks.enter_context(marks.pop_all())
+        except OSError:
+            return False
+        failed.pop_all()
+    _marks.update(marks)
     return True
+
+
+def release(*chosen: int) -> None:
+    """Give these ports back, so that a process that starts servers for months keeps no sockets."""
+    for port in chosen:
+        if mark := _marks.pop(port, None):
+            mark.close()
 
 
 def answers(port: int, host: str = HOST, timeout: float = 1) -> bool:

@@ -80,6 +80,10 @@ class Server(ABC):
         """The user identity of the child; see launch.py."""
         return "self"
 
+    def own_ports(self) -> Sequence[int]:
+        """Every port it listens on."""
+        return (self.port,)
+
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
@@ -99,6 +103,12 @@ class Server(ABC):
         """Starts it and waits until it answers, or raises StartFailed leaving nothing running."""
         if self.running:
             raise StartFailed(f"{self.name} is already running.")
+        try:
+            self._start(abandoned)
+        finally:
+            ports.release(*self.own_ports())
+
+    def _start(self, abandoned: Callable[[], bool]) -> None:
         self.check()
         self.prepare()
         self._spawn()

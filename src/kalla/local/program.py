@@ -53,6 +53,9 @@ class Program(Server):
             if port:
                 ports.require_free(port, self.name, setting, self.host)
 
+    def own_ports(self) -> Sequence[int]:
+        return (self.port, *self._other_ports.values())
+
     def environment(self) -> Mapping[str, str]:
         return self._variables
 
