@@ -127,6 +127,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one(tmp_path: Path) -
         ("KALLA_WAKE_CHANNEL", "pigeon", "wake.channel"),
         ("KALLA_UP_SPARK_MEMORY", "lots", "up.spark_memory"),
         ("KALLA_LIMITS_PAYLOAD_BYTES", "1", "limits.payload_bytes"),
+        ("KALLA_STORAGE_TABLES", "s3://kalla/tables", "storage.tables"),
     ],
 )
 def test_a_wrong_value_names_the_field_and_who_set_it(

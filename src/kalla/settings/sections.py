@@ -181,6 +181,13 @@ class Storage(Section):
             raise ValueError("must be a folder or s3://")
         return place
 
+    @field_validator("tables")
+    @classmethod
+    def _folder(cls, place: str) -> str:
+        if "://" in place:
+            raise ValueError("must be a folder that the API, workers and Spark's executors share")
+        return place
+
 
 class Uploads(Section):
     bytes: int = Field(2_000_000_000, ge=1, description="largest file that may be uploaded")
