@@ -16,6 +16,7 @@ from deltalake import write_deltalake
 from kalla.errors import Unavailable
 from kalla.reconcile import kernel
 from kalla.reconcile.kernel import Facts
+from kalla.reconcile.partitioned.partitioned_match import Places
 from kalla.reconcile.plan.plan import Input, Plan
 from kalla.reconcile.recipe.model import SIDES, Recipe, Source
 from kalla.reconcile.runs import execute
@@ -132,8 +133,9 @@ def test_a_run_whose_file_changes_meanwhile_fails_and_leaves_no_evidence(
     recipe = Recipe.model_validate(document)
     inputs = {side: source_planning.inspect_files(recipe.sources[side], side) for side in SIDES}
 
-    def match(_: object, __: object, made: Plan, work: Path, *___: object) -> Facts:
-        found = kernel.match(made, work / "evidence", Resources("200MB", 1, work / "t"), str(WHEN))
+    def match(_: object, __: object, made: Plan, places: Places, *___: object) -> Facts:
+        resources = Resources("200MB", 1, tmp_path / "spilled")
+        found = kernel.match(made, places.evidence, resources, str(WHEN))
         if changes:
             file.touch()
         return found

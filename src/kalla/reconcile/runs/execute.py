@@ -106,7 +106,7 @@ def match(
     """
     storage = limits.storage
     url = storage.plain(str(evidence))
-    with work_place(url, storage) as work:
+    with leftovers.swept_if_it_fails(url, storage), work_place(url, storage) as work:
         inputs = {
             side: converted_files.within_reach(given, join(work, "converted", side), storage)
             for side, given in inputs.items()

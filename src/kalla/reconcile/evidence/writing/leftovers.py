@@ -44,6 +44,17 @@ def none_if_it_fails(attempt: str, storage: Storage) -> Iterator[None]:
 
 
 @contextmanager
+def swept_if_it_fails(evidence: str, storage: Storage) -> Iterator[None]:
+    """Removes the files that tasks have written if the body fails: no metadata.json names them."""
+    try:
+        yield
+    except BaseException:
+        with left_to_the_sweeper(evidence):
+            sweep(evidence, storage)
+        raise
+
+
+@contextmanager
 def left_to_the_sweeper(place: str) -> Iterator[None]:
     """An error while removing files does not fail the run: the files are harmless."""
     try:
