@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kalla import compiling
 from kalla.errors import Unavailable
-from kalla.sinks.model import PROVENANCE, RowRules
+from kalla.sinks.model import RowRules
 from kalla.sinks.rows.mapping import DeadLetter
 from kalla.sinks.rows.transform import Transform, Transformed
 from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
@@ -33,8 +33,10 @@ DEAD_LETTER_COLUMNS = {
     "headers": "Map(String, Nullable(String))",
     "replay": "Int64",  # 0: the letter; else the replay that made a row of it
 }
-INPUT_TYPES = {name: kind.replace("LowCardinality(String)", "String") for name, kind in
-               {**PROVENANCE, **DEAD_LETTER_COLUMNS}.items()}  # fmt: skip
+LETTER_TYPES = {
+    name: kind.replace("LowCardinality(String)", "String")
+    for name, kind in DEAD_LETTER_COLUMNS.items()
+}
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,13 @@ class Kernel:
             dead_offsets = self._present(self._dead_letters, "", delivery)
         # Dead letters first: when the rows have arrived, the range is complete.
         self._insert(
-            self._dead_letters, letters, "offset", dead_offsets, delivery, ":dead", deadline
-        )
-        types = transform.input_types | INPUT_TYPES
-        self._insert(self._table, rows, "_offset", row_offsets, delivery, "", deadline, types)
+            self._dead_letters, letters, LETTER_TYPES, "offset", dead_offsets, delivery, ":dead",
+            deadline,
+        )  # fmt: skip
+        self._insert(
+            self._table, rows, transform.input_types, "_offset", row_offsets, delivery, "",
+            deadline,
+        )  # fmt: skip
         return Facts(
             rows=rows.num_rows,
             dead=letters.num_rows,
@@ -154,12 +159,12 @@ class Kernel:
         self,
         table: str,
         batch: pa.Table,
+        types: Mapping[str, str],
         offset_column: str,
         present: set[int],
         delivery: Delivery,
         suffix: str,
         deadline: float,
-        types: Mapping[str, str] = INPUT_TYPES,
     ) -> None:
         token = delivery.token + suffix
         if present:

@@ -5,6 +5,7 @@ The same tests run in this process and in a task that Spark places.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -47,13 +48,17 @@ class Bench:
     """A topic of one partition, its tables, and a kernel."""
 
     def __init__(
-        self, site: Site, values: list[bytes | None], spark: SparkPlacement | None = None
+        self,
+        site: Site,
+        values: list[bytes | None],
+        spark: SparkPlacement | None = None,
+        **changes: object,
     ) -> None:
         self.spark = spark
         self.servers = site.servers
         self.topic = self.servers.create_topic(1)
         self.servers.produce(self.topic, values, partition=0)
-        self.pipeline = site.pipeline(self.topic)
+        self.pipeline = site.pipeline(self.topic, **changes)
         for statement in checks.definitions(self.pipeline).values():
             self.servers.execute(statement)
         config = self.pipeline.clickhouse
@@ -119,6 +124,32 @@ def benches(site: Site, request: pytest.FixtureRequest) -> Iterator[Benches]:
 @pytest.fixture
 def bench(benches: Benches) -> Bench:
     return benches([event(number) for number in range(100)])
+
+
+async def test_columns_may_have_the_names_of_the_dead_letters_columns(site: Site) -> None:
+    """Each is sent with its own type: a letter's `timestamp` would change this number."""
+    types = {
+        "timestamp": "UInt64",
+        "value": "Float64",
+        "key": "UInt64",
+        "offset": "UInt8",
+        "headers": "Map(String, Int32)",
+        "topic": "Array(String)",
+    }
+    values = {
+        "timestamp": 1_790_000_000_000,
+        "value": 1.5,
+        "key": 2**64 - 1,
+        "offset": 7,
+        "headers": {"a": 1},
+        "topic": ["x"],
+    }
+    mapping = [{"column": name, "type": kind, "path": name} for name, kind in types.items()]
+    bench = Bench(site, [json.dumps(values).encode()], mapping=mapping)
+    await bench.deliver(bench.delivery(1), bench.soon())
+    bench.kernel.close()
+    (row,) = site.servers.rows(f"SELECT {', '.join(types)} FROM {bench.table}")
+    assert {**row, "timestamp": int(row["timestamp"]), "key": int(row["key"])} == values
 
 
 async def test_a_message_that_has_no_row_is_a_dead_letter_with_its_reason(

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from kalla.sinks.kernel import (
-    INPUT_TYPES,
+    LETTER_TYPES,
     Delivery,
     letters_of,
     present_offsets,
@@ -166,9 +166,9 @@ def replay_chunk(
     # Rows first: a letter without a mark is tried again, and then its row is found.
     for table, batch, column, there, suffix, types in (
         (server.target.table, rows_of(result, delivery), "_offset", rows_there, "",
-         transform.input_types | INPUT_TYPES),
+         transform.input_types),
         (letters_table, letters_of(marks, delivery, request.replay), "offset", marks_there,
-         ":marks", INPUT_TYPES),
+         ":marks", LETTER_TYPES),
     ):  # fmt: skip
         offsets = batch.column(column).to_pylist()
         missing = [row for row, offset in enumerate(offsets) if offset not in there]

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kalla.sinks.model import RowRules
+from kalla.sinks.model import PROVENANCE, RowRules
 from kalla.sinks.rows.filters import Filter, Place
 from kalla.sinks.rows.mapping import DeadLetter, Mapper
+from kalla.sinks.rows.types import column_type
 from kalla.sinks.servers.message_ranges import Integers, Message, MessageBatch
 
 _NONE: Integers = np.zeros(0, np.int64)
@@ -37,8 +38,9 @@ class Transform:
 
     @property
     def input_types(self) -> dict[str, str]:
-        """How each column is declared to ClickHouse."""
-        return {column.column: known.input_type for column, known in self.mapper.columns}
+        """How each column of a row is declared to ClickHouse, with those of provenance."""
+        mapped = {column.column: known.input_type for column, known in self.mapper.columns}
+        return mapped | {name: column_type(kind).input_type for name, kind in PROVENANCE.items()}
 
     def close(self) -> None:
         if self._filter is not None:
