@@ -8,13 +8,12 @@ from difflib import unified_diff
 from typing import Literal
 
 from kalla.errors import InvalidInput, Problem
-from kalla.spark.sandbox import hold, result_columns
+from kalla.spark.sandbox import hold, result_columns, tables_read
 from kalla.tables.model import (
     Definition,
     Dropped,
     SourceDefinition,
     TableDefinition,
-    read_names,
 )
 from kalla.tables.schedule.plan import ordered
 from kalla.tables.store import Source, Table
@@ -70,7 +69,7 @@ def plan_apply(
     ]
     tables = {name: each for name, each in tables.items() if name not in dropped}
     all_sources = {name: each.definition for name, each in sources.items()} | new_sources
-    reads = {name: read_names(each.query, name) for name, each in new_tables.items()}
+    reads = {name: tables_read(each.query, name) for name, each in new_tables.items()}
     reads |= {name: frozenset(each.reads) for name, each in tables.items() if name not in reads}
     for name in reads:
         if lost := sorted(reads[name] & dropped):

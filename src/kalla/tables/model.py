@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -123,19 +122,6 @@ def duration_seconds(text: str, field: str) -> float:
             )
         )
     return float(match[1]) * unit
-
-
-def read_names(query: str, field: str) -> frozenset[str]:
-    """The tables that a query reads, in small letters, without its own WITH names."""
-    try:
-        tree = Spark().parse(query)[0]
-    except (SqlglotError, RecursionError) as error:
-        first = str(error).splitlines()[0] if str(error) else "it is nested too deeply"
-        raise InvalidInput(Problem(field, f"the query cannot be parsed: {first}")) from None
-    if tree is None:
-        raise InvalidInput(Problem(field, "the query is empty", suggestion="write AS SELECT …"))
-    own = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    return frozenset(table.name.lower() for table in tree.find_all(exp.Table)) - own
 
 
 def _statements(text: str) -> list[tuple[list[Token], str]]:

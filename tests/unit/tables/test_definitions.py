@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kalla.errors import InvalidInput
-from kalla.tables.model import SourceDefinition, TableDefinition, parse, read_names
+from kalla.spark.sandbox import tables_read
+from kalla.tables.incremental.changes import placed
+from kalla.tables.incremental.structure import NotIncremental, structure
+from kalla.tables.model import SourceDefinition, TableDefinition, parse
 from kalla.tables.schedule import plan
 
 
@@ -67,7 +70,7 @@ def test_a_wrong_statement_is_refused_in_a_sentence(sql: str, message: str) -> N
 
 def test_dependencies_are_found_from_the_sql() -> None:
     query = "WITH a AS (SELECT 1 FROM Orders) SELECT * FROM a JOIN (SELECT 2 FROM customers) b"
-    assert read_names(query, "t") == {"orders", "customers"}
+    assert tables_read(query, "t") == {"orders", "customers"}
 
 
 def test_a_cycle_is_refused_by_its_names() -> None:
@@ -110,3 +113,28 @@ def test_ticks_of_different_periods_align_and_missed_ones_are_one() -> None:
         due = plan.next_due(last, 8)
         assert not plan.is_due(due - 0.001, last, 8)
         assert plan.is_due(due, last, 8)
+
+
+# The parser tries two readings of each of these, so each level would double its time.
+DOUBLING = [
+    "SELECT " + "int(" * 24 + "1" + ")" * 24 + " FROM a",
+    "SELECT 1 FROM a" + " JOIN b" * 30,
+]
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("sql", DOUBLING)
+def test_a_short_query_cannot_hold_its_parser(sql: str) -> None:
+    with pytest.raises(InvalidInput, match="too complicated"):
+        tables_read(sql, "query")
+    with pytest.raises(NotIncremental, match="too complicated"):
+        structure(sql, {"a": ["x"], "b": ["y"]})
+    with pytest.raises(InvalidInput, match="too complicated"):
+        placed(sql, {"a": "v1", "b": "v2"})
+
+
+@pytest.mark.attack
+def test_a_query_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        tables_read("SELECT " + "int(" * 300 + "1" + ")" * 300 + " FROM a", "query")

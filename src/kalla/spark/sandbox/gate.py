@@ -13,6 +13,7 @@ from typing import Final
 from unicodedata import category
 
 from sqlglot import ErrorLevel, exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -23,6 +24,7 @@ from kalla.spark.sandbox.grammar import (
     TYPES,
     Allowed,
     Held,
+    Limited,
     TooComplicated,
     called,
     instead_of,
@@ -37,6 +39,7 @@ _MOST_NODES: Final = 20_000
 _MOST_JOINS: Final = 32
 
 _DIALECT: Final = Held()
+_ANALYSED: Final = Limited()  # rewrites calls, as those do that analyse what `hold` wrote
 _OPENING: Final = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING: Final = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 # One of these after another nests without a bracket.
@@ -64,11 +67,7 @@ def hold(
     allowed besides the built-in ones, each with so many arguments. Raises InvalidInput with all
     problems at once.
     """
-    if len(sql) > LONGEST:  # of the text that was given: the one that goes out has more quotes
-        Report(field, sql).refuse(
-            f"the SQL has {len(sql):,} characters, at most {LONGEST:,} are allowed",
-            suggestion="keep long lists of values in a source, or in its filters",
-        )
+    _check_length(sql, field)  # of the text that was given: the one that goes out has more quotes
     try:
         held = _write(_checked(sql, tables, field, functions), field)
         # What we wrote is read once more: had the parser misunderstood the text, writing and
@@ -83,12 +82,36 @@ def hold(
     return held
 
 
+def tables_read(sql: str, field: str) -> frozenset[str]:
+    """The tables that one SELECT reads, in small letters, without its own WITH names.
+
+    Raises InvalidInput, too, where the calls are so complicated that SQL from `hold` could not be
+    analysed.
+    """
+    _check_length(sql, field)
+    report = Report(field, sql)
+    try:
+        tree = _parse(sql, _tokens(sql, report), report, _ANALYSED)
+    except RecursionError:
+        report.refuse("the SQL is nested too deeply", suggestion=_FLATTER)
+    own = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    return frozenset(table.name.lower() for table in tree.find_all(exp.Table)) - own
+
+
 def result_columns(held: str, tables: Mapping[str, Collection[str]]) -> Columns:
     """The names, in small letters, that the result of SQL from `hold` has, one that is doubled
     twice; None if one of them is not clear."""
     report = Report("", held)
     tree = _parse(held, _tokens(held, report), report)
     return names.check(tree, tables, report)
+
+
+def _check_length(sql: str, field: str) -> None:
+    if len(sql) > LONGEST:
+        Report(field, sql).refuse(
+            f"the SQL has {len(sql):,} characters, at most {LONGEST:,} are allowed",
+            suggestion="keep long lists of values in a source, or in its filters",
+        )
 
 
 def _checked(
@@ -189,9 +212,9 @@ def _kind(tokens: list[Token], index: int) -> TokenType | None:
     return tokens[index].token_type if index < len(tokens) else None
 
 
-def _parse(sql: str, tokens: list[Token], report: Report) -> exp.Expr:
+def _parse(sql: str, tokens: list[Token], report: Report, dialect: Spark = _DIALECT) -> exp.Expr:
     try:
-        trees = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
     except ParseError as error:
         near, said = _syntax(error)
         report.refuse(said, value=near or None,

@@ -23,22 +23,10 @@ class TooComplicated(Exception):
     """The parser goes back and forth over a text more often than an honest one asks for."""
 
 
-class HeldParser(SparkParser):
-    """Leaves calls as they are written: a rewritten one may mean something else to Spark.
-
-    Reads no further than a number of steps that grows with the text: where the parser tries one
+class LimitedParser(SparkParser):
+    """Reads no further than a number of steps that grows with the text: where the parser tries one
     reading after another, such as in joins without ON, each level could double the time.
     """
-
-    FUNCTIONS: ClassVar[Any] = {}
-    FUNCTION_PARSERS: ClassVar[Any] = {
-        name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
-    }
-    NO_PAREN_FUNCTIONS: ClassVar[Any] = {}
-    NO_PAREN_FUNCTION_PARSERS: ClassVar[Any] = {
-        "CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]
-    }
-    STATEMENT_PARSERS: ClassVar[Any] = {}
 
     _steps = 0
 
@@ -51,6 +39,26 @@ class HeldParser(SparkParser):
         if self._steps < 0:
             raise TooComplicated
         super()._advance(times)
+
+
+class Limited(Spark):
+    """Spark's dialect for SQL of a user that is analysed: no text holds its parser for long."""
+
+    Parser = LimitedParser
+
+
+class HeldParser(LimitedParser):
+    """Leaves calls as they are written: a rewritten one may mean something else to Spark."""
+
+    FUNCTIONS: ClassVar[Any] = {}
+    FUNCTION_PARSERS: ClassVar[Any] = {
+        name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT")
+    }
+    NO_PAREN_FUNCTIONS: ClassVar[Any] = {}
+    NO_PAREN_FUNCTION_PARSERS: ClassVar[Any] = {
+        "CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]
+    }
+    STATEMENT_PARSERS: ClassVar[Any] = {}
 
     def _parse_connect_with_prior(self) -> exp.Expr | None:
         # Changes the class while it reads, and leaves it so where the text breaks off.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from fastapi import APIRouter, Path
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotAllowed, Problem
 from kalla.secrets import Vault
-from kalla.spark.sandbox import hold
+from kalla.spark.sandbox import hold, tables_read
 from kalla.tables import store
 from kalla.tables.definitions import ApplyPlan, ColumnsOf, plan_apply
 from kalla.tables.http.api_models import (
@@ -28,7 +29,7 @@ from kalla.tables.http.api_models import (
     Submitted,
 )
 from kalla.tables.http.explanation import shown_steps, shown_versions, strategy_notes
-from kalla.tables.model import SourceDefinition, parse, read_names
+from kalla.tables.model import Definition, SourceDefinition, parse
 from kalla.tables.schedule.lag_reason import lateness
 from kalla.tables.schedule.pins import pin_source
 from kalla.tables.schedule.plan import (
@@ -57,17 +58,15 @@ Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 @router.post("/apply")
 async def apply(state: State, command: Commanded, given: Statements) -> list[ShownStep]:
     """Create and change tables; the answer is the executed plan."""
-    definitions = parse(given.sql)
+    definitions = await asyncio.to_thread(parse, given.sql)
     connection = command.connection
     await store.lock_graph(connection)
     tables, sources = await store.tables(connection), await store.sources(connection)
+    if not command.caller.may("admin"):
+        _refuse_new_sources(definitions, sources)
     columns_of = await _columns_of(state, connection)
     plan = await asyncio.to_thread(plan_apply, definitions, sources, tables, columns_of)
     if not given.dry_run:
-        if plan.sources and not command.caller.may("admin"):
-            raise NotAllowed(
-                "a source defines a location that Kalla reads: this needs the role admin"
-            )
         await _carry_out(connection, plan, tables, command.caller.name)
         for name in plan.dropped:
             await _remove(state, connection, name)
@@ -191,7 +190,7 @@ async def explain(state: State, name: Name) -> Explanation:
     columns = await asyncio.to_thread(
         _input_columns, state.settings.tables_folder, table, tables, sources
     )
-    notes, keys = strategy_notes(table.query, columns)
+    notes, keys = await asyncio.to_thread(strategy_notes, table.query, columns)
     return Explanation(
         name=table.name,
         strategy=shown.strategy,
@@ -216,11 +215,11 @@ async def query(state: State, command: Commanded, asked: Select) -> Submitted:
     """Run a SELECT over tables and sources on a worker; the job's result has the rows."""
     connection = command.connection
     tables, sources = await store.tables(connection), await store.sources(connection)
-    read = read_names(asked.query, "query")
+    read = await asyncio.to_thread(tables_read, asked.query, "query")
     if unknown := sorted(read - tables.keys() - sources.keys()):
         raise InvalidInput(Problem("query", f"there is no table {', '.join(unknown)}"))
     inputs, columns = await asyncio.to_thread(_newest, state, read, tables, sources)
-    held = hold(asked.query, columns, "query", {})
+    held = await asyncio.to_thread(hold, asked.query, columns, "query", {})
     return await _submit(state, command, NewJob("table_query", {"query": held, "inputs": inputs}))
 
 
@@ -279,6 +278,17 @@ async def shown_tables(connection: Connection, state: AppState) -> list[ShownTab
             )
         )
     return shown
+
+
+def _refuse_new_sources(definitions: Sequence[Definition], sources: Mapping[str, Source]) -> None:
+    """Before Kalla looks at a source, in a dry run too: the plan shows its columns."""
+    for given in definitions:
+        if isinstance(given, SourceDefinition):
+            known = sources.get(given.name)
+            if known is None or known.definition.place != given.place:
+                raise NotAllowed(
+                    "a source defines a location that Kalla reads: this needs the role admin"
+                )
 
 
 async def _carry_out(

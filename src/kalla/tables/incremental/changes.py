@@ -13,6 +13,8 @@ from types import MappingProxyType
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
+from kalla.errors import InvalidInput, Problem
+from kalla.spark.sandbox import Limited, TooComplicated
 from kalla.tables.incremental.structure import (
     Input,
     Key,
@@ -80,7 +82,10 @@ def recompute(
 
 def placed(sql: str, views: Mapping[str, str]) -> str:
     """Any query with every table read from its view."""
-    tree = Spark().parse(sql)[0]
+    try:
+        tree = Limited().parse(sql)[0]
+    except TooComplicated:
+        raise InvalidInput(Problem("query", "is too complicated to read")) from None
     if tree is None:
         raise ValueError("the query is empty")
     return _placed(tree, views).sql(Spark, identify=True)

@@ -15,6 +15,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
+from kalla.spark.sandbox import Limited, TooComplicated
+
 Columns = Mapping[str, Sequence[str]]
 """The columns of every table that a query reads."""
 
@@ -137,7 +139,10 @@ def structure(sql: str, columns: Columns) -> Structure:
 
 
 def parsed(sql: str) -> exp.Query:
-    tree = Spark().parse(sql)[0]
+    try:
+        tree = Limited().parse(sql)[0]
+    except TooComplicated:
+        raise NotIncremental("the query is too complicated to analyse") from None
     while isinstance(tree, exp.Subquery) and not tree.alias:
         tree = tree.this
     if not isinstance(tree, exp.Query):

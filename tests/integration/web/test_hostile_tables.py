@@ -1,0 +1,33 @@
+"""What the routes of dynamic tables refuse: places that an operator may not name, links, pipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.web_kit import Site
+
+pytestmark = pytest.mark.attack
+
+
+def reading(folder: Path) -> str:
+    return (
+        f"CREATE SOURCE x LOCATION '{folder}' FORMAT CSV;"
+        " CREATE DYNAMIC TABLE t TARGET_LAG = '1 hour' AS SELECT nope FROM x"
+    )
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_an_operator_learns_nothing_about_a_folder_that_no_admin_named(
+    site: Site, tmp_path: Path, dry_run: bool
+) -> None:
+    (tmp_path / "secret.csv").write_text("top_secret_column\n1\n")
+    body = {"sql": reading(tmp_path), "dry_run": dry_run}
+    async with site.client("operator") as client:
+        refused = await client.post("/api/tables/apply", json=body)
+    assert refused.status_code == 403, refused.text
+    assert "top_secret_column" not in refused.text
+    async with site.client("admin") as client:
+        looked = await client.post("/api/tables/apply", json=body)
+    assert "top_secret_column" in looked.text
