@@ -18,7 +18,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from kalla.errors import StartFailed
+from kalla.errors import StartFailed, Unavailable
 from kalla.query.discovery.static import StaticList
 from kalla.query.dispatch import worker_connection
 from kalla.query.dispatch.dispatcher import Dispatcher
@@ -127,6 +127,13 @@ def test_an_artifact_damaged_on_its_way_is_fetched_and_then_made_again(
     assert damaged
     assert workers.dispatcher.metrics.mismatches._value.get() == before + 2
     assert retries(where) == 1
+
+
+def test_the_api_lets_go_of_an_artifact_when_the_query_has_it(workers: Fleet) -> None:
+    where = source(workers)
+
+    assert same_answers(asked(where), WANTED)
+    assert workers.dispatcher._units[where._record.query_id] == {}
 
 
 def test_an_artifact_that_expired_before_the_fetch_is_made_again(
@@ -314,6 +321,46 @@ def test_the_artifacts_of_a_cancelled_query_go_at_once(
     until(lambda: not any(worker.table.unfetched for worker in workers.workers), "they are gone")
     for worker in workers.workers:
         assert set(worker.spool._artifacts) <= known[worker.worker_id]
+
+
+def test_an_action_that_fails_fails_its_query_and_nothing_else(
+    workers: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a flaw")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers.dispatcher, "_assign", broken)
+        with pytest.raises(Unavailable, match="RuntimeError: a flaw"):
+            asked(source(workers))
+
+    assert same_answers(asked(source(workers)), WANTED)
+
+
+def test_work_without_a_worker_waits_and_is_counted(tmp_path: Path) -> None:
+    with fleet(tmp_path, 1) as alone:
+        slow = SlowExecutor()
+        [worker] = alone.workers
+        worker.table._executor.run = slow.run  # type: ignore[method-assign]
+        where = alone.source(written_segments(tmp_path, SERIES, SHARDS), SHARDS)
+        asking = threading.Thread(target=_stopped, args=(where,))
+        asking.start()
+        until(lambda: alone.dispatcher.queue()[2] == 2, "two threads are at work")
+
+        async def lose() -> None:
+            [connection] = alone.dispatcher.workers.connections
+            await connection.close()
+            alone.dispatcher.lost(connection)
+
+        alone.run(lose())
+
+        until(lambda: alone.dispatcher.queue()[2] == 0, "nothing runs")
+        assert alone.dispatcher.queue()[0] == len(where._record.work) > 2
+        assert {(one.worker, one.state) for one in where._record.work} == {("", "pending")}
+        query_id = where._record.query_id
+        alone.loop.call_soon_threadsafe(alone.dispatcher.cancel_query, query_id)
+        asking.join(30)
+        assert {one.state for one in where._record.work} == {"cancelled"}
 
 
 def _stopped(where: WorkerSource) -> None:

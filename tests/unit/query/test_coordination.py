@@ -28,6 +28,7 @@ from kalla.query.coordination.events import (
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
+    Requeue,
     Tick,
     WorkAccepted,
     WorkAdded,
@@ -165,7 +166,10 @@ def test_a_lost_worker_s_work_is_assigned_elsewhere_at_once() -> None:
     coordinator, assign = started("a", "b")
     (other,) = {"a", "b"} - {assign.worker}
 
-    assert coordinator.handle(Disconnected(assign.worker)) == [Assign(other, assign.unit)]
+    assert coordinator.handle(Disconnected(assign.worker)) == [
+        Requeue(assign.unit.key),
+        Assign(other, assign.unit),
+    ]
 
 
 def test_a_silent_worker_is_dead_after_three_seconds_and_not_before() -> None:
@@ -175,7 +179,10 @@ def test_a_silent_worker_is_dead_after_three_seconds_and_not_before() -> None:
     coordinator.handle(HeartbeatReceived(other))
 
     assert coordinator.handle(Tick(3.0)) == []
-    assert coordinator.handle(Tick(3.1)) == [Assign(other, assign.unit)]
+    assert coordinator.handle(Tick(3.1)) == [
+        Requeue(assign.unit.key),
+        Assign(other, assign.unit),
+    ]
 
 
 def test_a_draining_worker_keeps_what_it_began_and_gives_the_rest_away() -> None:
@@ -185,6 +192,7 @@ def test_a_draining_worker_keeps_what_it_began_and_gives_the_rest_away() -> None
 
     assert coordinator.handle(draining) == [
         Cancel(assign.worker, assign.unit.key),
+        Requeue(assign.unit.key),
         Assign(other, assign.unit),
     ]
     coordinator.handle(WorkAccepted(other, assign.unit.key))

@@ -23,6 +23,7 @@ from kalla.query.coordination.events import (
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
+    Requeue,
     Tick,
     WorkAccepted,
     WorkAdded,
@@ -192,7 +193,7 @@ class Coordinator:
         work.avoided.add(work.worker)
         work.worker, work.checksum, work.since = "", "", self.now
         self._pending[key] = work
-        return []
+        return [Requeue(key)]
 
     def _fail(self, query_id: str, reason: str, error: str = "") -> list[Action]:
         return [*self._end(query_id, "fail"), FailQuery(query_id, reason, error)]
@@ -208,7 +209,7 @@ class Coordinator:
             for work in list(self._of(worker, "assigned")):
                 actions.append(Cancel(worker, work.unit.key))
                 work.attempts -= 1
-                self._retry(work, "")
+                actions += self._retry(work, "")
         return actions
 
     def _lose(self, worker: str) -> list[Action]:

@@ -141,6 +141,13 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class Requeue:
+    """The work unit has lost its worker and waits for another."""
+
+    key: WorkKey
+
+
+@dataclass(frozen=True)
 class Cancel:
     worker: str
     key: WorkKey
@@ -184,4 +191,4 @@ class FailQuery:
     error: str = ""
 
 
-Action = Assign | Cancel | Fetch | Acknowledge | Deliver | AnswerQuery | FailQuery
+Action = Assign | Requeue | Cancel | Fetch | Acknowledge | Deliver | AnswerQuery | FailQuery

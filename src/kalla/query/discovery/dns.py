@@ -22,7 +22,7 @@ class DnsName:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise DiscoveryFailed(f"{self.host} does not resolve: {error}") from error
         hosts = sorted({str(address[0]) for *_, address in found})
         return [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]

@@ -120,7 +120,9 @@ class ArtifactClient:
             while more := answer.readinto(memoryview(content)[read:]):
                 read += more
             answer.close()
-            return answer.status, pa.py_buffer(content).slice(0, read)
+            if read < size:
+                raise http.client.IncompleteRead(b"", size - read)
+            return answer.status, pa.py_buffer(content)
         return answer.status, pa.py_buffer(answer.read())
 
     def _connection(self, host: Host) -> http.client.HTTPConnection:

@@ -37,6 +37,7 @@ from kalla.query.coordination.events import (
     QueryCancelled,
     QueryEvaluated,
     QueryStarted,
+    Requeue,
     Tick,
     WorkAccepted,
     WorkAdded,
@@ -56,6 +57,7 @@ from kalla.query.dispatch.worker_connection import WorkerConnection
 from kalla.query.dispatch.worker_pool import WorkerPool
 from kalla.query.promql.query_errors import Stopped
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.background import repeat
 from kalla.query.protocol.peer_access import PeerAccess
 from kalla.settings import Settings
 
@@ -101,6 +103,7 @@ class Dispatcher:
         self._units: dict[str, dict[WorkKey, _Unit]] = {}  # by query
         self._events: deque[Event] = deque()  # handled within the call that adds them
         self._handling = False
+        self._clock, self._ticked_at = 0.0, time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: list[asyncio.Task[None]] = []
         self._artifacts = ArtifactClient(access, self.metrics.mismatches.inc)
@@ -109,7 +112,9 @@ class Dispatcher:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._services = [
-            asyncio.create_task(self._tick(), name="query ticks"),
+            asyncio.create_task(
+                repeat(_TICK_SECONDS, self._tick, "query ticks"), name="query ticks"
+            ),
             asyncio.create_task(self.workers.discover_regularly(), name="query worker discovery"),
         ]
 
@@ -131,14 +136,12 @@ class Dispatcher:
 
     def close_query(self, query_id: str) -> None:
         """The query has its answer or failed: cancels its remaining work."""
-        if self._units.pop(query_id, None) is not None:
+        if self._end_work(query_id, "cancelled", Stopped("the query has ended")):
             self._feed(QueryEvaluated(query_id))
 
     def cancel_query(self, query_id: str) -> None:
-        units = self._units.pop(query_id, {})
+        self._end_work(query_id, "cancelled", Stopped("query was canceled in query execution"))
         self._feed(QueryCancelled(query_id))
-        for unit in units.values():
-            _fail(unit.result, Stopped("query was canceled in query execution"))
 
     def submit(
         self, record: QueryRecord, leaf_id: int, assignment: Assignment
@@ -251,9 +254,20 @@ class Dispatcher:
         try:
             while self._events:
                 for action in self._coordinator.handle(self._events.popleft()):
-                    self._perform(action)
+                    self._perform_or_fail(action)
         finally:
             self._handling = False
+
+    def _perform_or_fail(self, action: Action) -> None:
+        """An error here is a flaw: it fails the query, and the other actions are performed."""
+        try:
+            self._perform(action)
+        except Exception as error:
+            query_id = _query_of(action)
+            _log.exception("an action of the coordinator failed", query_id=query_id)
+            problem = _problem(f"{type(error).__name__}: {error}", "")
+            self._end_work(query_id, "failed", problem)
+            self._events.append(QueryCancelled(query_id))
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -261,8 +275,9 @@ class Dispatcher:
                 self._assign(worker, unit.key)
             case Cancel(worker, key):
                 self.workers.cancel(worker, _wire(key))
+            case Requeue(key):
                 if (found := self._unit(key)) is not None:
-                    found.record.state = "cancelled"
+                    found.record.worker, found.record.state = "", "pending"
             case Acknowledge(worker, key, checksum):
                 ack = pb.ArtifactAck(key=_wire(key), artifact_checksum=checksum)
                 self.workers.send(worker, pb.ToWorker(ack=ack))
@@ -273,9 +288,7 @@ class Dispatcher:
             case Deliver(key, _):
                 self._deliver(key)
             case FailQuery(query_id, reason, error):
-                problem = _problem(reason, error)
-                for one in self._units.pop(query_id, {}).values():
-                    _fail(one.result, problem)
+                self._end_work(query_id, "failed", _problem(reason, error))
             case AnswerQuery():
                 pass
 
@@ -318,26 +331,31 @@ class Dispatcher:
         self._feed(Fetched(unit.key, checksum))
 
     def _deliver(self, key: WorkKey) -> None:
-        unit = self._unit(key)
+        """The query alone holds the artifact from now on, so that it can release it."""
+        unit = self._units.get(key.query_id, {}).pop(key, None)
         if unit is not None and unit.content is not None:
             unit.record.state = "fetched"
-            content, unit.content = unit.content, None
             if not unit.result.done():
-                unit.result.set_result(content)
+                unit.result.set_result(unit.content)
+
+    def _end_work(self, query_id: str, state: str, problem: KallaError) -> bool:
+        """Ends what waits for this query's work; False if the query is not under way."""
+        units = self._units.pop(query_id, None)
+        for unit in (units or {}).values():
+            unit.record.state = state
+            _fail(unit.result, problem)
+        return units is not None
 
     # Services
 
     async def _tick(self) -> None:
         # This clock stops while the process is paused: its own pause does not count as a worker's
         # silence.
-        clock, last = 0.0, time.monotonic()
-        while True:
-            now = time.monotonic()
-            clock += min(now - last, 2 * _TICK_SECONDS)
-            last = now
-            self._feed(Tick(clock))
-            self.workers.hang_up_except(self._coordinator.workers)
-            await asyncio.sleep(_TICK_SECONDS)
+        now = time.monotonic()
+        self._clock += min(now - self._ticked_at, 2 * _TICK_SECONDS)
+        self._ticked_at = now
+        self._feed(Tick(self._clock))
+        self.workers.hang_up_except(self._coordinator.workers)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="fetch")
@@ -387,6 +405,15 @@ def _problem(reason: str, error: str) -> KallaError:
     from kalla.query.protocol.work_messages import error_of
 
     return error_of(error, reason)
+
+
+def _query_of(action: Action) -> str:
+    match action:
+        case AnswerQuery(query_id) | FailQuery(query_id):
+            return query_id
+        case Assign(_, unit):
+            return unit.key.query_id
+    return action.key.query_id
 
 
 def _end_span(span: tracing.Span, work: WorkRecord, done: Future[pa.Buffer]) -> None:

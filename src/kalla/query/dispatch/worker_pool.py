@@ -9,6 +9,7 @@ from kalla import logs
 from kalla.query.discovery.addresses import Discovery, DiscoveryFailed
 from kalla.query.dispatch.worker_connection import WorkerConnection
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.background import repeat
 
 _log = logs.get(__name__)
 
@@ -38,15 +39,7 @@ class WorkerPool:
         await asyncio.gather(*(one.close() for one in self._connections.values()))
 
     async def discover_regularly(self) -> None:
-        while True:
-            try:
-                found = set(await self._discovery.addresses())
-            except DiscoveryFailed as problem:
-                # The known workers stay: an unreachable name server does not end queries.
-                _log.warning("query workers could not be looked up", reason=str(problem))
-            else:
-                await self._connect(found)
-            await asyncio.sleep(self._discovery_seconds)
+        await repeat(self._discovery_seconds, self._discover, "query worker discovery")
 
     def admit(self, connection: WorkerConnection) -> bool:
         """False if another connected worker has the same identity."""
@@ -90,6 +83,15 @@ class WorkerPool:
         """The share of its work units whose segments a worker had in memory."""
         done, hits = self._hits.get(worker, (0, 0))
         return hits / done if done else None
+
+    async def _discover(self) -> None:
+        try:
+            found = set(await self._discovery.addresses())
+        except DiscoveryFailed as problem:
+            # The known workers stay: an unreachable name server does not end queries.
+            _log.warning("query workers could not be looked up", reason=str(problem))
+        else:
+            await self._connect(found)
 
     async def _connect(self, found: set[str]) -> None:
         for address in found - self._connections.keys():

@@ -49,6 +49,7 @@ _GOODBYE_SECONDS = 5.0
 _UNITS_AT_ONCE = 16
 # Series whose labels the API keeps in memory; beyond this number it starts again.
 _MOST_SERIES = 2_000_000
+_CANCELED = "query was canceled in query execution"  # Prometheus' words
 _log = logs.get(__name__)
 
 
@@ -140,8 +141,8 @@ class QueryService:
         record = self.dispatcher.records.live.get(query_id)
         if record is None:
             raise NotFound(f"no query {query_id} is under way: `kalla query list` shows those")
-        record.stop.set()
-        self.dispatcher.cancel_query(query_id)
+        [task] = [task for task, one in self._running.items() if one is record]
+        self._cancel(task)
         return record
 
     async def search(
@@ -177,14 +178,12 @@ class QueryService:
         leaving = asyncio.create_task(disconnected, name="query left")
         try:
             await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise Stopped("query was canceled in query execution")
+            if not work.done() or work.cancelled():
+                raise Stopped(_CANCELED)
             return work.result()
         finally:
-            if not work.done():
-                self._cancel(record)
+            self._cancel(work)
             leaving.cancel()
-            work.cancel()
 
     async def _recorded(
         self, record: QueryRecord, execute: Callable[[], Coroutine[Any, Any, Result]]
@@ -212,9 +211,10 @@ class QueryService:
             reason = str(problem)
             metrics.errors.labels(problem.kind).inc()
             raise
-        except Exception as problem:
-            if record.stop.is_set():  # an error after the end is not a failure
-                canceled = Stopped("query was canceled in query execution")
+        except (Exception, asyncio.CancelledError) as problem:
+            # An error after the end is not a failure.
+            if record.stop.is_set() or isinstance(problem, asyncio.CancelledError):
+                canceled = Stopped(_CANCELED)
                 reason = str(canceled)
                 metrics.errors.labels(canceled.kind).inc()
                 raise canceled from problem
@@ -246,8 +246,8 @@ class QueryService:
     def stop(self) -> None:
         """End every query, so that a server that stops need not wait for them."""
         self._closed = True
-        for record in self._running.values():
-            self._cancel(record)
+        for task in self._running:
+            self._cancel(task)
 
     async def close(self) -> None:
         self.stop()
@@ -255,10 +255,15 @@ class QueryService:
             await asyncio.wait(list(self._running), timeout=_GOODBYE_SECONDS)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _cancel(self, record: QueryRecord | None) -> None:
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        """Ends a query, also one that waits for its turn; its thread ends when it sees `stop`."""
+        if task.done() or task.cancelling():
+            return
+        record = self._running[task]
         if record is not None:
             record.stop.set()
             self.dispatcher.cancel_query(record.query_id)
+        task.cancel()
 
     def _ended(self, work: asyncio.Task[Any]) -> None:
         del self._running[work]

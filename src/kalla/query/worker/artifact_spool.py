@@ -69,6 +69,10 @@ class Spool:
         except OSError as error:
             self.drop(name)
             raise SpoolFailed(f"the artifact could not be written: {error.strerror}") from error
+        with self._lock:
+            if name not in self._artifacts:
+                path.unlink(missing_ok=True)
+                raise SpoolFailed("the artifact was evicted while it was written")
         return name
 
     def path(self, name: str) -> Path | None:

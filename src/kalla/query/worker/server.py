@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from kalla import logs
 from kalla.errors import StartFailed
+from kalla.query.protocol.background import repeat
 from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.artifact_spool import SegmentFiles, Spool
@@ -113,7 +114,7 @@ class QueryWorkerServer:
     async def serving(self) -> AsyncIterator[None]:
         await self._grpc.start()
         background = [
-            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(repeat(_SWEEP_SECONDS, self._sweep, "sweep"), name="sweep"),
             asyncio.create_task(self.sessions.send_status_regularly(), name="status"),
         ]
         _log.info(
@@ -169,11 +170,9 @@ class QueryWorkerServer:
         return JSONResponse({"status": "ok"})
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            gone = await asyncio.to_thread(self.spool.sweep)
-            self.metrics.cleanups.inc(gone)
-            self.table.forget_expired()
+        gone = await asyncio.to_thread(self.spool.sweep)
+        self.metrics.cleanups.inc(gone)
+        self.table.forget_expired()
 
     def _sizes(self) -> tuple[int, int, int, int]:
         cache, spool = self.spool.sizes()

@@ -11,6 +11,7 @@ import grpc
 
 from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
+from kalla.query.protocol.background import repeat
 from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.work_table import WorkTable, key_of
@@ -112,9 +113,10 @@ class Sessions:
                 self._put(session, pb.ToApi(status=status))
 
     async def send_status_regularly(self) -> None:
-        while True:
+        async def send() -> None:
             self.send_status()
-            await asyncio.sleep(_STATUS_SECONDS)
+
+        await repeat(_STATUS_SECONDS, send, "status")
 
     async def _read(self, session: str, incoming: AsyncIterator[pb.ToWorker]) -> None:
         """Ends when the stream does, or when its API was silent for too long."""
