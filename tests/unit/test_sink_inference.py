@@ -73,8 +73,16 @@ def test_a_conflict_of_types_is_named_and_the_more_frequent_type_is_proposed() -
 
 
 def test_two_paths_never_share_a_column_nor_take_one_of_ours() -> None:
-    mapping = infer(messages({"a": {"b": 1}, "a_b": 2, "_offset": 3})).mapping
-    assert sorted(each.column for each in mapping) == ["_offset_2", "a_b", "a_b_2"]
+    mapping = infer(messages({"a": {"b": 1}, "a_b": 2, "A_B": 4, "_offset": 3})).mapping
+    assert sorted(each.column for each in mapping) == ["A_B_3", "_offset_2", "a_b", "a_b_2"]
+
+
+def test_samples_that_are_no_text_and_numbers_without_end_are_shown() -> None:
+    values = [b'{"a": "\\ud800", "b": {"\\ud800": 1}}', b'{"a": 1e9999999999999999999}']
+    found = infer([Message("t", 0, row, 0, None, value) for row, value in enumerate(values)])
+    assert '"examples":["?"]' in found.model_dump_json()
+    assert [each.path for each in found.fields] == ["a"]
+    assert found.unreadable == 1
 
 
 DOCUMENTS = st.dictionaries(

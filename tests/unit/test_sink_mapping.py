@@ -81,7 +81,11 @@ def test_a_value_that_does_not_fit_is_refused(kind: str, value: object) -> None:
         only(kind, value)
 
 
-@pytest.mark.parametrize("kind", ["Nullable(Array(Int8))", "Enum8('a' = 1)", "Int", "Array(", ""])
+@pytest.mark.parametrize(
+    "kind",
+    ["Nullable(Array(Int8))", "Enum8('a' = 1)", "Int", "Array(", "", "DateTime64(10)",
+     "JSON(a UInt8)"],
+)  # fmt: skip
 def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
     with pytest.raises(Unfit):
         column_type(kind)
@@ -90,7 +94,10 @@ def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
 @settings(deadline=None)  # Arrow imports pandas with the first value
 @given(st.lists(st.one_of(JSON.map(lambda value: json.dumps(value).encode()), st.binary())))
 def test_every_message_is_one_row_or_one_dead_letter(values: list[bytes]) -> None:
-    for kind in ("Nullable(Int64)", "Decimal(20, 4)", "String", "Array(Float64)"):
+    for kind in (
+        "Nullable(Int64)", "Decimal(20, 4)", "String", "Array(Float64)",
+        "JSON", "DateTime64(9)", "Float32", "Decimal(38, 0)",
+    ):  # fmt: skip
         mapper = Mapper([Column(column="a", type=kind, path="a")])
         mapped = mapper.map(
             MessageBatch.of([message(offset, value) for offset, value in enumerate(values)])
@@ -98,6 +105,100 @@ def test_every_message_is_one_row_or_one_dead_letter(values: list[bytes]) -> Non
         dead = [each.message.offset for each in mapped.dead]
         assert sorted([*mapped.offsets, *dead]) == list(range(len(values)))
         assert len(mapped.columns["a"]) == len(mapped.offsets)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"default": "none"}])
+@pytest.mark.parametrize("address", ['"Kyiv"', "1", "[]", "false"])
+def test_a_field_of_something_else_than_an_object_is_no_null_and_no_default(
+    address: str, wanted: dict[str, Any]
+) -> None:
+    column = Column(column="city", type="Nullable(String)", path="address.city", **wanted)
+    values = [f'{{"address": {address}}}'.encode(), b'{"address": null}', b'{"address": {}}', b"{}"]
+    mapped = Mapper([column]).map(
+        MessageBatch.of([message(row, value) for row, value in enumerate(values)])
+    )
+    assert [(each.message.offset, each.field) for each in mapped.dead] == [(0, "address.city")]
+    absent = wanted.get("default")
+    assert mapped.columns["city"].to_pylist() == [None, absent, absent]
+
+
+NINES = "9" * 38
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted"),
+    [
+        ("Float32", "1e300", []),
+        ("Float32", "1.5", [1.5]),
+        ("Float64", "1e400", []),
+        ("Decimal(18, 2)", "1.1" + "0" * 55, [Decimal("1.10")]),
+        ("Decimal(18, 2)", '"1.1' + "0" * 55 + '"', [Decimal("1.10")]),
+        ("Decimal(18, 2)", '"0e400"', [Decimal("0.00")]),
+        ("Decimal(18, 2)", "1e1000000", []),
+        ("Decimal(18, 2)", "-1e1000000", []),
+        ("Decimal(18, 2)", "1e-1000000", []),
+        ("Decimal(18, 2)", "1e9999999999999999999", []),
+        ("Decimal(38, 0)", NINES, [Decimal(NINES)]),
+        ("Decimal(76, 38)", f'"{NINES}.{NINES}"', [Decimal(f"{NINES}.{NINES}")]),
+        ("JSON", '{"a": 1.5}', ['{"a":1.5}']),
+        ("JSON", '{"a": "\\ud800"}', []),
+        ("JSON", '{"\\ud800": 1}', []),
+        ("JSON", '{"a": 1e400}', []),
+        ("JSON", '{"a": 1e9999999999999999999}', []),
+        ("JSON", '{"a.b": 1, "a": {"b": 2}}', []),
+        ("JSON", '{"a.b": null, "a": {"b": 2}}', ['{"a.b":null,"a":{"b":2}}']),
+        ("JSON", '{"a": [[{"x.y": 1, "x": {"y": []}}]]}', []),
+        ("JSON", '{"a":' * 5000 + "1" + "}" * 5000, []),
+        ("DateTime64(9)", '"2262-04-11T23:47:15.999999Z"', [9_223_372_035_999_999]),
+        ("DateTime64(9)", '"2290-01-01T00:00:00Z"', []),
+        ("DateTime64(8)", '"2290-01-01T00:00:00Z"', [10098259200000000]),
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_value_that_would_stop_a_range_is_a_dead_letter(
+    kind: str, value: str, wanted: list[object], exact: bool
+) -> None:
+    """Every error of one value is its own: one that left the mapping would come back for ever."""
+    beside = [Column(column="b", type="Decimal(9, 2)", path="b", default=0)] if exact else []
+    mapper = Mapper([Column(column="a", type=kind, path="a"), *beside])
+    mapped = mapper.map(MessageBatch.of([message(0, f'{{"a": {value}}}'.encode())]))
+    assert len(mapped.dead) == (not wanted)
+    column = mapped.columns["a"]
+    column = column.cast("int64") if kind.startswith("DateTime") else column
+    assert column.to_pylist() == wanted
+
+
+def test_headers_that_are_no_text_are_dead_letters_of_a_json_column() -> None:
+    mapper = Mapper([Column(column="h", type="JSON", kafka="headers")])
+    given_ = [message(0, b"{}", headers=(("a", b"\xff"),)), message(1, b"{}")]
+    mapped = mapper.map(MessageBatch.of(given_))
+    assert [each.message.offset for each in mapped.dead] == [0]
+    assert mapped.columns["h"].to_pylist() == ["{}"]
+
+
+def test_a_value_that_arrow_refuses_is_a_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line: a conversion that lets something through costs one row, not the range."""
+    column = Column(column="a", type="Date32", path="a")
+    mapper = Mapper([column])
+    known = replace(mapper.columns[0][1], convert=lambda value: value)
+    monkeypatch.setattr(mapper, "columns", [(column, known)])
+    values = [b'{"a": "2026-01-31"}', b'{"a": null}']
+    mapped = mapper.map(MessageBatch.of([message(row, each) for row, each in enumerate(values)]))
+    assert [(each.message.offset, each.field) for each in mapped.dead] == [(0, "a")]
+    assert mapped.offsets.tolist() == [1]
+
+
+def test_the_reason_of_a_refusal_does_not_hold_the_value_so_that_letters_are_grouped() -> None:
+    mapper = Mapper([Column(column="id", type="UInt8", path="id")])
+    documents = [b'{"id": "one"}', b'{"id": "two"}', b'{"id": 300}', b'{"id": -1}', b'{"id": 1.5}']
+    mapped = mapper.map(MessageBatch.of([message(row, each) for row, each in enumerate(documents)]))
+    assert [each.reason for each in mapped.dead] == [
+        "is text, not a whole number",
+        "is text, not a whole number",
+        "does not fit UInt8",
+        "does not fit UInt8",
+        "is not a whole number",
+    ]
 
 
 def test_rows_come_from_paths_headers_kafka_constants_and_defaults() -> None:

@@ -103,9 +103,9 @@ def infer(messages: Sequence[Message]) -> Inference:
 def _leaves(
     document: dict[str, Any], prefix: str = "", depth: int = 1
 ) -> Iterator[tuple[str, Any]]:
-    """Descends into objects; a name with a dot cannot be part of a path, and is left out."""
+    """Descends into objects; names that cannot be part of a path are left out."""
     for name, value in document.items():
-        if "." in name or not name:
+        if "." in name or not name or not _is(str.encode)(name):
             continue
         if type(value) is dict and value and depth < _MOST_DEPTH:
             yield from _leaves(value, f"{prefix}{name}.", depth + 1)
@@ -122,6 +122,11 @@ def _type_of(value: Any) -> str:
     return {bool: "boolean", int: "integer", Decimal: "number", str: "text", dict: "object"}[
         type(value)
     ]
+
+
+def _shown(value: Any) -> str:
+    """The beginning, for people and for JSON: half surrogate pairs are replaced."""
+    return str(value)[:80].encode("utf-8", "replace").decode()
 
 
 def _facts(path: str, seen: _Field, objects: int, names: set[str]) -> FieldFacts:
@@ -149,7 +154,7 @@ def _facts(path: str, seen: _Field, objects: int, names: set[str]) -> FieldFacts
         nulls=seen.nulls,
         types=dict(seen.types),
         conflict=conflict,
-        examples=[str(each)[:80] for each in seen.values[:_MOST_EXAMPLES]],
+        examples=[_shown(each) for each in seen.values[:_MOST_EXAMPLES]],
         column=column,
     )
 
@@ -224,7 +229,7 @@ def _name(path: str, taken: set[str]) -> str:
     plain = re.sub(r"[^A-Za-z0-9_]", "_", path.replace(".", "_"))[:120]
     plain = plain if re.match(r"[A-Za-z_]", plain) else f"f_{plain}"
     name, number = plain, 2
-    while name in taken:
+    while name.lower() in taken:  # filters do not tell apart what differs only by case
         name, number = f"{plain}_{number}", number + 1
-    taken.add(name)
+    taken.add(name.lower())
     return name

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from kalla.sinks.model import Column
-from kalla.sinks.rows.types import ColumnType, Unfit
+from kalla.sinks.rows.types import ColumnType, Unfit, moment_bounds
 from kalla.sinks.servers.message_ranges import MessageBatch
 
 _MOST_BYTES = 1 << 30
@@ -135,12 +135,7 @@ def _leaf(column: Column, known: ColumnType) -> Leaf | None:
     elif kind.startswith("DateTime") and column.unit is not None:
         read_as = pa.int64()
         scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[column.unit]
-        most, least = (
-            (4_294_967_296, 0)
-            if not kind.startswith("DateTime64")
-            else (10_413_792_000, -2_208_988_800)
-        )
-        low, high = least * 1_000_000 // scale, most * 1_000_000 // scale
+        low, high = (each * 1_000_000 // scale for each in moment_bounds(kind))
     elif kind == "UUID" or kind.startswith(("DateTime", "Date", "Decimal")):
         read_as, each = pa.string(), True
     elif kind == "Array(String)":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Integers, Message, 
 
 _FEW = 32  # so few documents are faster one by one
 _PATIENCE = 20  # batches
-_ABSENT = object()
+_ABSENT, _NO_OBJECT = object(), object()
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,9 @@ class Mapper:
                 columns[column.column] = next(read)
                 continue
             faults: dict[int, tuple[str, str]] = {}
-            values = _column(column, known, messages, (), faults)
+            columns[column.column] = _column(column, known, messages, (), faults)
             if faults:
                 raise Misfit
-            columns[column.column] = pa.array(values, known.arrow)
         return Mapped(columns, messages.offsets, [])
 
     def map_each(self, messages: MessageBatch) -> Mapped:
@@ -131,19 +130,16 @@ class Mapper:
             documents.append(document)
         if dead:
             messages = messages.take(np.array(kept, np.int64))
-        values: list[list[Any]] = []
         faults: dict[int, tuple[str, str]] = {}
-        for column, known in self.columns:
-            values.append(_column(column, known, messages, documents, faults))
+        columns = {
+            column.column: _column(column, known, messages, documents, faults)
+            for column, known in self.columns
+        }
         if faults:
             dead += [DeadLetter(messages[row], *faults[row]) for row in faults]
-            good = [row for row in range(len(messages)) if row not in faults]
-            values = [[column[row] for row in good] for column in values]
-            messages = messages.take(np.array(good, np.int64))
-        columns = {
-            column.column: pa.array(cells, known.arrow)
-            for (column, known), cells in zip(self.columns, values, strict=True)
-        }
+            good = np.array([row for row in range(len(messages)) if row not in faults], np.int64)
+            columns = {name: column.take(pa.array(good)) for name, column in columns.items()}
+            messages = messages.take(good)
         return Mapped(columns, messages.offsets, dead)
 
 
@@ -161,15 +157,22 @@ def _joined(parts: Sequence[Mapped], columns: Sequence[tuple[Column, ColumnType]
 
 
 def _cause(error: ValueError | RecursionError) -> str:
-    """Without the place: letters are grouped by their reason."""
+    """Without the place and the value: letters are grouped by their reason."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8"
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:200]
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error).split(":")[0]
 
 
 def parse_exactly(value: bytes) -> Any:
     """JSON with numbers as they are written; strict about UTF-8 and about NaN."""
-    return json.loads(value.decode("utf-8"), parse_float=Decimal, parse_constant=_refuse)
+    return json.loads(value.decode("utf-8"), parse_float=_decimal, parse_constant=_refuse)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError("a number has too many digits in its exponent") from None
 
 
 def _refuse(name: str) -> None:
@@ -182,35 +185,45 @@ def _column(
     messages: MessageBatch,
     documents: Sequence[Any],
     faults: dict[int, tuple[str, str]],
-) -> list[Any]:
+) -> pa.Array:
     """The column's values, converted; failures go to `faults`, the first one counts."""
     raw = _raw(column, messages, documents)
-    if known.plain and set(map(type, raw)) <= known.plain and _fits(raw, known):
-        return raw
+    if known.plain and set(map(type, raw)) <= known.plain:
+        values = _array(raw, known)
+        if values is not None:
+            return values
     converted: list[Any] = []
     where = column.path or column.header or column.kafka or column.column
     absent = _default(column, known)
     for row, value in enumerate(raw):
         try:
-            if value is _ABSENT:
-                if absent is _ABSENT:
-                    raise Unfit("is absent, and the mapping has no default for it")
+            if value is _NO_OBJECT:
+                raise Unfit("is inside a value that is not an object")
+            if value is not _ABSENT:
+                converted.append(known.convert(value))
+            elif absent is not _ABSENT:
                 converted.append(absent)
             else:
-                converted.append(known.convert(value))
+                raise Unfit("is absent, and the mapping has no default for it")
         except Unfit as error:
             faults.setdefault(row, (str(error), where))
             converted.append(None)
-    return converted
+    values = _array(converted, known)
+    if values is None:  # a value that its conversion should have refused
+        for row, value in enumerate(converted):
+            if _array([value], known) is None:
+                faults.setdefault(row, (f"does not fit {known.name}", where))
+                converted[row] = None
+        values = pa.array(converted, known.arrow)
+    return values
 
 
-def _fits(raw: list[Any], known: ColumnType) -> bool:
-    """Whether Arrow accepts all of them unchanged: bounds of integers, half surrogate pairs."""
+def _array(values: list[Any], known: ColumnType) -> pa.Array | None:
+    """None if Arrow does not accept all of them: too large integers, half surrogate pairs."""
     try:
-        pa.array(raw, known.arrow)
+        return pa.array(values, known.arrow)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-        return False
-    return True
+        return None
 
 
 def _raw(column: Column, messages: MessageBatch, documents: Sequence[Any]) -> list[Any]:
@@ -231,7 +244,9 @@ def _at(path: list[str], documents: Sequence[Any]) -> list[Any]:
     found = [document.get(first, _ABSENT) for document in documents]
     for name in rest:
         found = [
-            each.get(name, _ABSENT) if type(each) is dict else (None if each is None else _ABSENT)
+            each.get(name, _ABSENT)
+            if type(each) is dict
+            else (each if each is None or each is _ABSENT else _NO_OBJECT)
             for each in found
         ]
     return found

@@ -7,17 +7,19 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EXACT = Context(prec=100)  # the default one rounds to 28 digits
 _BEYOND = 10**20  # no integer or epoch in ClickHouse is this far from zero
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _NUMERIC = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d{1,3})?")
+_JSON_LIMIT = re.compile(r"max_dynamic_(paths|types)\s*=\s*\d+")
 _INTEGERS = {
     f"{sign}Int{bits}": (
         0 if sign else -(1 << (bits - 1)),
@@ -29,7 +31,10 @@ _INTEGERS = {
 
 
 class Unfit(ValueError):
-    """A value that its column cannot store; the message says why."""
+    """A value that its column cannot store.
+
+    The message says why without the value: dead letters are grouped by it.
+    """
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,9 @@ def column_type(name: str, unit: str | None = None) -> ColumnType:
         arrow = getattr(pa, head.lower())()
         return ColumnType(name, head, arrow, _integer(head, low, high), frozenset({int}))
     if head in ("Float32", "Float64") and not arguments:
-        arrow = pa.float32() if head == "Float32" else pa.float64()
-        return ColumnType(name, head, arrow, _float(head), frozenset({float}))
+        if head == "Float32":  # not plain: Arrow makes infinity of a number that is too large
+            return ColumnType(name, head, pa.float32(), _float(head))
+        return ColumnType(name, head, pa.float64(), _float(head), frozenset({float}))
     if head == "Decimal" and len(arguments) == 2 and all(each.isdigit() for each in arguments):
         return _decimal(name, int(arguments[0]), int(arguments[1]))
     if (head, arguments) in (("Bool", []), ("Boolean", [])):
@@ -86,12 +92,12 @@ def column_type(name: str, unit: str | None = None) -> ColumnType:
         return ColumnType(name, "String", pa.string(), _text, frozenset({str}))
     if (head, arguments) == ("UUID", []):
         return ColumnType(name, "String", pa.string(), _uuid)
-    if head == "JSON":
+    if head == "JSON" and all(map(_JSON_LIMIT.fullmatch, arguments)):
         return ColumnType(name, "String", pa.string(), _json)
     if head in ("Date", "Date32") and not arguments:
         return ColumnType(name, "Date32", pa.date32(), _date(head))
     if head in ("DateTime", "DateTime64"):
-        return _moment(name, head, unit)
+        return _moment(name, unit)
     raise Unfit(f"{name}: Kalla does not write this type")
 
 
@@ -114,15 +120,15 @@ def _split(name: str) -> tuple[str, list[str]]:
 def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if type(value) is not int:
-            if type(value) not in (float, Decimal) or not math.isfinite(value):
-                raise Unfit(f"{_shown(value)} is not a whole number")
-            if abs(value) >= _BEYOND:  # before int(): 1e999999 would be a million digits
-                raise Unfit(f"{_shown(value)} does not fit {name}")
+            if type(value) not in (float, Decimal):
+                raise Unfit(f"is {_kind(value)}, not a whole number")
+            if not -_BEYOND < value < _BEYOND:  # before int(): 1e999999 would be a million digits
+                raise Unfit(f"does not fit {name}")
             if value != int(value):
-                raise Unfit(f"{_shown(value)} is not a whole number")
+                raise Unfit("is not a whole number")
             value = int(value)
         if not low <= value <= high:
-            raise Unfit(f"{value} does not fit {name}")
+            raise Unfit(f"does not fit {name}")
         return int(value)
 
     return convert
@@ -131,13 +137,13 @@ def _integer(name: str, low: int, high: int) -> Callable[[Any], int]:
 def _float(name: str) -> Callable[[Any], float]:
     def convert(value: Any) -> float:
         if type(value) not in (int, float, Decimal):
-            raise Unfit(f"{_shown(value)} is not a number")
+            raise Unfit(f"is {_kind(value)}, not a number")
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if math.isinf(number) or (name == "Float32" and abs(number) > 3.4028235e38):
-            raise Unfit(f"{_shown(value)} does not fit {name}")
+            raise Unfit(f"does not fit {name}")
         return number
 
     return convert
@@ -146,42 +152,38 @@ def _float(name: str) -> Callable[[Any], float]:
 def _decimal(name: str, precision: int, scale: int) -> ColumnType:
     if not (1 <= precision <= 76 and scale <= precision):
         raise Unfit(f"{name}: ClickHouse has no such type")
-    limit = Decimal(10) ** (precision - scale)
+    limit, last = Decimal(10) ** (precision - scale), Decimal(1).scaleb(-scale)
     arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
     def convert(value: Any) -> Decimal:
-        if type(value) is str:
-            if not _NUMERIC.fullmatch(value):
-                raise Unfit(f"{_shown(value)} is not a number")
-        elif type(value) not in (int, Decimal):
-            raise Unfit(f"{_shown(value)} is not a number")
-        try:
-            number = Decimal(value)
-        except InvalidOperation:
-            raise Unfit(f"{_shown(value)} is not a number") from None
-        if not number.is_finite() or abs(number) >= limit:
-            raise Unfit(f"{_shown(value)} does not fit {name}")
-        _, digits, exponent = number.as_tuple()
-        if isinstance(exponent, int) and -exponent > scale and any(digits[scale + exponent :]):
-            raise Unfit(f"{_shown(value)} has more than {scale} decimals")
-        return number
+        if type(value) is str and not _NUMERIC.fullmatch(value):
+            raise Unfit("is text that is not a number")
+        if type(value) not in (str, int, Decimal):
+            raise Unfit(f"is {_kind(value)}, not a number")
+        number = Decimal(value)
+        if not -limit < number < limit:
+            raise Unfit(f"does not fit {name}")
+        scaled = number.quantize(last, context=_EXACT)  # Arrow does not cut zeros off
+        if scaled != number:
+            raise Unfit(f"has more than {scale} decimals")
+        return scaled
 
     return ColumnType(name, name, arrow, convert, exact_numbers=True)
 
 
 def _bool(value: Any) -> bool:
     if type(value) is not bool:
-        raise Unfit(f"{_shown(value)} is neither true nor false")
+        raise Unfit(f"is {_kind(value)}, not true or false")
     return value
 
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise Unfit(f"{_shown(value)} is not text")
+        raise Unfit(f"is {_kind(value)}, not text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unfit("the text contains half of a surrogate pair") from None
+        raise Unfit("contains half of a surrogate pair") from None
     return value
 
 
@@ -189,17 +191,46 @@ def _uuid(value: Any) -> str:
     try:
         return str(uuid.UUID(_text(value)))
     except ValueError:
-        raise Unfit(f"{_shown(value)} is not a UUID") from None
+        raise Unfit("is not a UUID") from None
 
 
 def _json(value: Any) -> str:
+    """Only what ClickHouse accepts: it would refuse the whole range for one value."""
     if type(value) is not dict:
-        raise Unfit(f"{_shown(value)} is not a JSON object")
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_number)
+        raise Unfit(f"is {_kind(value)}, not an object")
+    try:
+        _check_paths(value)
+        return _text(
+            json.dumps(
+                value, ensure_ascii=False, separators=(",", ":"), default=float, allow_nan=False
+            )
+        )
+    except RecursionError:
+        raise Unfit("is nested too deeply") from None
+    except Unfit:
+        raise
+    except ValueError:
+        raise Unfit("contains a number that does not fit Float64") from None
 
 
-def _number(value: Decimal) -> float:
-    return float(value)
+def _check_paths(value: Any) -> None:
+    """ClickHouse refuses an object with a path twice: {"a.b": 1, "a": {"b": 2}}."""
+    if type(value) is list:
+        for each in value:
+            _check_paths(each)
+    elif type(value) is dict:
+        paths = list(_paths(value, ""))
+        if len(set(paths)) < len(paths):
+            raise Unfit("contains a path twice: names with dots are paths, too")
+
+
+def _paths(value: dict[str, Any], prefix: str) -> Iterator[str]:
+    for name, each in value.items():
+        if type(each) is dict:
+            yield from _paths(each, f"{prefix}{name}.")
+        elif each is not None:  # ClickHouse does not store it
+            _check_paths(each)
+            yield prefix + name
 
 
 def _date(name: str) -> Callable[[Any], dt.date]:
@@ -213,39 +244,49 @@ def _date(name: str) -> Callable[[Any], dt.date]:
         try:
             day = dt.date.fromisoformat(_text(value))
         except ValueError:
-            raise Unfit(f"{_shown(value)} is not a date like 2026-01-31") from None
+            raise Unfit("is not a date like 2026-01-31") from None
         if not low <= day <= high:
-            raise Unfit(f"{value} does not fit {name}")
+            raise Unfit(f"does not fit {name}")
         return day
 
     return convert
 
 
-def _moment(name: str, head: str, unit: str | None) -> ColumnType:
-    high = 4_294_967_295 if head == "DateTime" else 10_413_791_999
-    low = 0 if head == "DateTime" else -2_208_988_800
+def _moment(name: str, unit: str | None) -> ColumnType:
+    low, high = moment_bounds(name)
     scale = _UNITS[unit] if unit else None
 
     def convert(value: Any) -> int:
         if scale is not None:
             if type(value) not in (int, float, Decimal) or not -_BEYOND < value < _BEYOND:
-                raise Unfit(f"{_shown(value)} is not a number of {unit} since 1970")
+                raise Unfit(f"is not a number of {unit} since 1970")
             micros: int = round(value * scale)
         else:
             micros = _micros(value)
-        if not low * 1_000_000 <= micros < (high + 1) * 1_000_000:
-            raise Unfit(f"{_shown(value)} does not fit {name}")
+        if not low * 1_000_000 <= micros < high * 1_000_000:
+            raise Unfit(f"does not fit {name}")
         return micros
 
     # Only microseconds are read; ClickHouse truncates what the column cannot store.
     return ColumnType(name, "DateTime64(6, 'UTC')", pa.timestamp("us", "UTC"), convert)
 
 
+def moment_bounds(name: str) -> tuple[int, int]:
+    """The first second of a DateTime type, and the first one that it cannot store."""
+    head, arguments = _split(name)
+    if head == "DateTime":
+        return 0, 1 << 32
+    precision = int(arguments[0]) if arguments and arguments[0].isdigit() else 3
+    if precision > 9:
+        raise Unfit(f"{name}: ClickHouse has no such type")
+    return -2_208_988_800, 9_223_372_036 if precision == 9 else 10_413_792_000
+
+
 def _micros(value: Any) -> int:
     try:
         moment = dt.datetime.fromisoformat(_text(value))
     except ValueError:
-        raise Unfit(f"{_shown(value)} is not a time like 2026-01-31T12:00:00Z") from None
+        raise Unfit("is not a time like 2026-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return (moment - _EPOCH) // dt.timedelta(microseconds=1)
@@ -254,7 +295,7 @@ def _micros(value: Any) -> int:
 def _array(name: str, inner: ColumnType) -> ColumnType:
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise Unfit(f"{_shown(value)} is not an array")
+            raise Unfit(f"is {_kind(value)}, not an array")
         return [inner.convert(each) for each in value]
 
     return ColumnType(
@@ -269,7 +310,7 @@ def _array(name: str, inner: ColumnType) -> ColumnType:
 def _map(name: str, key: ColumnType, inner: ColumnType) -> ColumnType:
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not dict:
-            raise Unfit(f"{_shown(value)} is not an object")
+            raise Unfit(f"is {_kind(value)}, not an object")
         return [(key.convert(each), inner.convert(value[each])) for each in value]
 
     return ColumnType(
@@ -281,8 +322,12 @@ def _map(name: str, key: ColumnType, inner: ColumnType) -> ColumnType:
     )
 
 
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _kind(value: Any) -> str:
+    kinds = {
+        type(None): "null",
+        bool: "a boolean",
+        str: "text",
+        list: "an array",
+        dict: "an object",
+    }
+    return kinds.get(type(value), "a number")
