@@ -21,13 +21,15 @@ _ENOUGH = 10**9  # further, nobody needs to count
 _TOKEN = re.compile(
     r"""
     \\Q.*?(?:\\E|\Z)
-    | (?P<open>\((?:\?(?:P?<[^>]*>|[a-zA-Z-]*:?))?)
+    | (?P<open>\((?:\?P?<[^>]*+>|(?!\?P?<)(?:\?[a-zA-Z-]*:?)?))
     | (?P<close>\))
-    | (?P<repeat>[*+?]|\{(?P<least>\d+)(?P<comma>,)?(?P<most>\d+)?\})\??
-    | (?P<class>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\])
-    | (?P<table>\\[pP](?:\{[^}]*\}|.))
+    | (?P<repeat>[*+?]|\{(?P<least>\d{1,9})(?P<comma>,)?(?P<most>\d{1,9})?\})\??
+    | (?P<class>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*+\])
+    | (?P<table>\\[pP](?:\{[^}]*+\}|[^{]))
     | (?P<any>\.)
-    | \\x\{[^}]*\} | \\.
+    | \\x\{[^}]*+\}
+    | (?P<broken>\[|\(\?P?<|\\[pP]\{|\\x\{)
+    | \\.
     | .
     """,
     re.VERBOSE | re.DOTALL,
@@ -40,6 +42,8 @@ def compiled_size(pattern: str) -> int:
     outer: list[int] = []  # of each open group: what came before it
     before = last = 0  # of this group: all but its last part, and that
     for token in _TOKEN.finditer(pattern):
+        if token["broken"] is not None:
+            break  # RE2 refuses what has no end before it compiles anything
         if token["open"] is not None:
             outer.append(before + last)
             before = last = 0
@@ -83,12 +87,12 @@ class ExpressionBudget:
         if pattern in self.known:
             return ""
         self.known.add(pattern)
+        if len(self.known) > MOST_EXPRESSIONS:
+            return f"more than {MOST_EXPRESSIONS} regular expressions"
         size = compiled_size(pattern)
         self.spent += size
         if size > MOST_OF_ONE:
             return "expression too large"
-        if len(self.known) > MOST_EXPRESSIONS:
-            return f"more than {MOST_EXPRESSIONS} regular expressions"
         if self.spent > MOST_OF_ALL:
             return "too many large regular expressions"
         return ""

@@ -82,3 +82,11 @@ def test_a_recipe_of_many_large_expressions_is_refused_before_they_are_compiled(
     with pytest.raises(InvalidInput) as caught:
         parsing.read(json.dumps(recipe))
     assert "would take too long to compile" in str(caught.value)
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize(
+    "opening", ["[", "[[:", "(?P<", "(?<", r"\x{", r"\p{", r"\Q", "[\\", "(?", "a{", "a{1"]
+)
+def test_what_is_opened_again_and_again_is_looked_at_once(opening: str) -> None:
+    compiled_size(opening * (100_000 // len(opening)))
