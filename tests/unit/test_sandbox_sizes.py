@@ -116,3 +116,12 @@ def test_a_column_is_counted_as_often_as_it_is_read_again() -> None:
 def test_so_many_joins_and_no_more() -> None:
     hold("SELECT 1 FROM left_src" + " CROSS JOIN right_src" * 32, UNKNOWN)
     assert "33 joins" in problems("SELECT 1 FROM left_src" + " CROSS JOIN right_src" * 33)[0]
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(10)
+def test_many_misspelled_names_are_told_without_comparing_each_with_all() -> None:
+    known = ", ".join(f"id AS some_quite_long_column_name_{number}" for number in range(900))
+    wrong = ", ".join(f"another_quite_long_wrong_name_{number}" for number in range(1_100))
+    found = problems(f"WITH t AS (SELECT {known} FROM left_src) SELECT {wrong} FROM t", KNOWN)
+    assert len(found) == 51

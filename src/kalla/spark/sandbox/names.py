@@ -16,7 +16,7 @@ from sqlglot import exp
 from kalla.spark.sandbox import columns
 from kalla.spark.sandbox.allowed_functions import WITHOUT_PARENTHESES
 from kalla.spark.sandbox.columns import Columns, lowered
-from kalla.spark.sandbox.sql_problems import Report, nearest, nearest_or_all, shown
+from kalla.spark.sandbox.sql_problems import Report, shown
 
 MOST_TABLES: Final = 64
 
@@ -219,7 +219,7 @@ class _Names:
                 f"there is no table {shown(node.name)}",
                 node,
                 value=node.name,
-                suggestion=nearest(name, [*self._tables, *ctes]) or f"read {allowed}",
+                suggestion=self._report.nearest(name, [*self._tables, *ctes]) or f"read {allowed}",
             )
         return unknown
 
@@ -241,7 +241,7 @@ class _Names:
                         f"{shown(parts[0])} has no column {shown(parts[1])}",
                         node,
                         value=".".join(parts[:2]),
-                        suggestion=nearest_or_all(names[1], known),
+                        suggestion=self._report.nearest_or_all(names[1], known),
                     )
                 return
         if folded(names[0]) in _OUTSIDE:
@@ -257,7 +257,7 @@ class _Names:
             f"there is no table or alias {shown(parts[0])}",
             node,
             value=".".join(parts),
-            suggestion=nearest_or_all(names[0], aliases),
+            suggestion=self._report.nearest_or_all(names[0], aliases),
         )
 
     def _unqualified(self, node: exp.Column, name: str, scopes: tuple[_Scope, ...]) -> None:
@@ -273,7 +273,7 @@ class _Names:
                 f"there is no column {shown(node.name)}",
                 node,
                 value=node.name,
-                suggestion=nearest_or_all(name, known),
+                suggestion=self._report.nearest_or_all(name, known),
             )
 
 

@@ -4,10 +4,10 @@ refused, and what to write instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Collection, Iterable
 from typing import NoReturn
 
+from rapidfuzz import fuzz, process
 from sqlglot import exp
 
 from kalla.errors import InvalidInput, Problem
@@ -41,6 +41,21 @@ class Report:
             piece = self._piece(start or 0, end) if value is None else value
             self._problems[said] = Problem(self._field, said, _shortened(piece), suggestion)
 
+    def nearest(self, name: str, known: Iterable[str]) -> str:
+        """`did you mean …?`, where a near name exists and the problem will be shown."""
+        if len(self._problems) >= _MOST_PROBLEMS:
+            return ""
+        names = sorted({each.lower() for each in known})
+        # Not difflib: for a thousand columns it takes a second per name.
+        near = process.extractOne(shown(name).lower(), names, scorer=fuzz.ratio, score_cutoff=60)
+        return f"did you mean {near[0]}?" if near else ""
+
+    def nearest_or_all(self, name: str, known: Collection[str]) -> str:
+        """The nearest name, or those there are, when they are few enough to read."""
+        if near := self.nearest(name, known):
+            return near
+        return f"known: {', '.join(sorted(known))}" if 0 < len(known) <= _MOST_KNOWN else ""
+
     def refuse(self, message: str, *, value: str | None = None, suggestion: str = "") -> NoReturn:
         """With what there is already, if anything."""
         self.add(message, value=value, suggestion=suggestion)
@@ -72,19 +87,6 @@ class Report:
         line = before.count("\n") + 1
         column = offset - before.rfind("\n")
         return f" (line {line}, column {column})"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean …?`, where a near name exists."""
-    near = get_close_matches(shown(name).lower(), sorted({each.lower() for each in known}), n=1)
-    return f"did you mean {near[0]}?" if near else ""
-
-
-def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """The nearest name, or those there are, when they are few enough to read."""
-    if near := nearest(name, names := sorted(known)):
-        return near
-    return f"known: {', '.join(names)}" if 0 < len(names) <= _MOST_KNOWN else ""
 
 
 def shown(name: str) -> str:

@@ -19,7 +19,7 @@ from kalla.spark.sandbox.allowed_functions import (
 )
 from kalla.spark.sandbox.clock import constant
 from kalla.spark.sandbox.grammar import UNITS
-from kalla.spark.sandbox.sql_problems import Report, nearest, shown
+from kalla.spark.sandbox.sql_problems import Report, shown
 
 _LONGEST_PADDING: Final = 1_000
 _LONGEST_PATTERN: Final = 1_000
@@ -78,7 +78,8 @@ def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None
             f"the function {shown(name)} is not allowed{why}",
             node,
             value=node.name,
-            suggestion=INSTEAD.get(name) or ("" if reason else nearest(name, allowed) or _KINDS),
+            suggestion=INSTEAD.get(name)
+            or ("" if reason else report.nearest(name, allowed) or _KINDS),
         )
         return
     if name in WITH_UNIT and len(arguments) == 3:
