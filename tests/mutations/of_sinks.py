@@ -177,8 +177,7 @@ SINKS = (
     mutant(
         "a row that the filter cannot judge is dropped",
         "sinks/rows/filters.py",
-        '                faults[start] = f"the filter cannot be evaluated: '
-        '{str(error).splitlines()[0]}"\n',
+        '                faults[start] = f"the filter cannot be evaluated: {why}"\n',
         "",
         f"{UNIT}test_a_row_that_the_filter_cannot_judge_is_a_dead_letter_and_the_others_go_on",
     ),

@@ -121,8 +121,29 @@ def test_a_row_that_the_filter_cannot_judge_is_a_dead_letter_and_the_others_go_o
     result = transform.apply(messages({"id": 1}, {"id": 4_000_000_000}, {"id": 0}))
     assert result.offsets.tolist() == [0]
     assert [each.message.offset for each in result.dead] == [1]
-    assert "cannot be evaluated" in result.dead[0].reason
+    assert result.dead[0].reason == (
+        "the filter cannot be evaluated: Out of Range Error: Overflow in multiplication of INT64!"
+    )
     assert result.filtered.tolist() == [2]
+
+
+@pytest.mark.parametrize("kind", ["Decimal(50, 2)", "Array(Decimal(50, 2))"])
+def test_a_column_that_filters_cannot_read_does_not_hinder_those_of_others(kind: str) -> None:
+    wide = Column(column="wide", type=kind, path="wide", default=[] if "Array" in kind else 0)
+    assert filter_problems(["id > 0"], (*MAPPING, wide)) == []
+    assert filter_problems(["wide > 0"], (*MAPPING, wide))
+    transform = Transform(RowRules(1, (*MAPPING, wide), ("id > 0",)))
+    result = transform.apply(messages({}, {}))
+    assert (result.offsets.tolist(), result.filtered.tolist(), result.dead) == ([1], [0], [])
+
+
+@pytest.mark.parametrize("name", ["Id", "_Offset"])
+def test_columns_that_differ_by_case_cannot_be_filtered(name: str) -> None:
+    """DuckDB would take the first one for both."""
+    twin = Column(column=name, type="Int64", path="other")
+    (problem,) = filter_problems(["id > 2"], (*MAPPING, twin))
+    assert name.lower() in problem.message
+    assert filter_problems([], (*MAPPING, twin)) == []
 
 
 @pytest.fixture(scope="module")

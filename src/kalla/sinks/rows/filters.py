@@ -6,6 +6,7 @@ The simple comparisons of the older, CEL-like form (`==`, `&&`, `||`, `!`) are t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -49,6 +50,7 @@ class Filter:
         import duckdb
 
         self._condition = " AND ".join(f"({each})" for each in held(filters, mapping))
+        self._names = _schema(mapping).keys() - _KAFKA.keys()
         self._connection = duckdb.connect(
             config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"}
         )
@@ -64,7 +66,7 @@ class Filter:
             "_partition": pa.repeat(pa.scalar(place.partition, pa.int32()), count),
             "_offset": pa.array(place.offsets),
         }
-        table = pa.table({name: _naive(each) for name, each in columns.items()} | kafka)
+        table = pa.table({name: _naive(columns[name]) for name in self._names} | kafka)
         faults: dict[int, str] = {}
         return Passing(self._bisect(table, 0, faults), faults)
 
@@ -74,7 +76,8 @@ class Filter:
             return self._evaluate(table)
         except _duckdb_error() as error:
             if table.num_rows == 1:
-                faults[start] = f"the filter cannot be evaluated: {str(error).splitlines()[0]}"
+                why = re.sub(r" ?\(.*\)", "", str(error).splitlines()[0])  # without the value
+                faults[start] = f"the filter cannot be evaluated: {why}"
                 return np.zeros(1, np.bool_)
         half = table.num_rows // 2
         return np.concatenate(
@@ -117,6 +120,10 @@ class Passing:
 def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[Problem]:
     """The problems of the filters: syntax, names, types."""
     problems: list[Problem] = []
+    names = Counter(each.column.lower() for each in mapping) + Counter(_KAFKA.keys())
+    if filters and (same := sorted(name for name, count in names.items() if count > 1)):
+        message = f"columns that differ only by case cannot be filtered: {', '.join(same)}"
+        return [Problem("mapping", message, suggestion="rename one of them")]
     for number, each in enumerate(filters):
         try:
             held([each], mapping, number)
@@ -215,7 +222,7 @@ def _schema(mapping: Sequence[Column]) -> dict[str, Any]:
             kind = column_type(each.type, each.unit).arrow
         except Unfit:
             continue  # reported with the mapping
-        if not pa.types.is_decimal256(kind):  # DuckDB has no such numbers
+        if "decimal256" not in str(kind):  # DuckDB has no such numbers, in arrays neither
             schema[each.column] = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
     return schema | _KAFKA
 
