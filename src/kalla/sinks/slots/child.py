@@ -13,11 +13,13 @@ import signal
 import struct
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-from kalla.errors import Unavailable
+from kalla.errors import KallaError, Unavailable
+from kalla.redaction import scrub
 from kalla.sinks.kernel import Delivery, Facts, Kernel, prepare
 from kalla.sinks.records.letters import (
     Chunk,
@@ -28,6 +30,7 @@ from kalla.sinks.records.letters import (
     replay_chunk,
 )
 from kalla.sinks.servers.clickhouse_client import ClickHouse, TableState, Target, describe
+from kalla.sinks.servers.message_ranges import OffsetsGone
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,7 +39,7 @@ _LENGTH = struct.Struct("<Q")
 class Connections:
     """The connections of a kernel, with passwords in the clear: sent only through the pipe."""
 
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)
     target: Target
     dead_letters: str
 
@@ -145,13 +148,18 @@ def main() -> None:
             else:
                 answer = kernel.deliver(*request[1:])
         except Exception as error:  # whatever the error, the slot must receive it
-            answer = error
-        try:
-            body = pickle.dumps(answer)
-        except Exception:  # an error of a library that does not pickle
-            body = pickle.dumps(Unavailable(f"{type(answer).__name__}: {answer}"))
+            answer = reported(error)
+        body = pickle.dumps(answer)
         answers.write(_LENGTH.pack(len(body)) + body)
         answers.flush()
+
+
+def reported(error: Exception) -> KallaError | OffsetsGone:
+    """The error for the slot: an unknown one costs a range another try, never the whole slot."""
+    if isinstance(error, KallaError | OffsetsGone):
+        return error
+    print(scrub("".join(traceback.format_exception(error))), file=sys.stderr)
+    return KallaError(f"{type(error).__name__}: {error}")
 
 
 class _Requests(threading.Thread):

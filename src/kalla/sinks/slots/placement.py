@@ -15,7 +15,7 @@ from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.sinks.kernel import Delivery, Facts, Kernel, prepare
 from kalla.sinks.servers.message_ranges import OffsetsGone
-from kalla.sinks.slots.child import Child, Connections
+from kalla.sinks.slots.child import Child, Connections, reported
 from kalla.spark.placing import place
 from kalla.spark.session import connect
 
@@ -118,8 +118,8 @@ def deliver_in_task(connections: Connections, delivery: Delivery, deadline: floa
         _opened = (connections, kernel)
     try:
         return Outcome(_opened[1].deliver(delivery, deadline))
-    except (KallaError, OffsetsGone) as error:
-        return Outcome(error)
+    except Exception as error:
+        return Outcome(reported(error))
 
 
 def _nothing(number: int) -> int:
