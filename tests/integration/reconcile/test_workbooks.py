@@ -14,10 +14,12 @@ import pytest
 import xlsxwriter
 
 from kalla.errors import InvalidInput
+from kalla.reconcile.propose.side_tables import sniffed
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import native_files
-from kalla.reconcile.sources.formats import workbooks
+from kalla.reconcile.sources.formats import workbook_process
 from kalla.reconcile.sources.scanning.scan_sql import scan
+from kalla.storage import LOCAL
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "bank"
 
@@ -95,6 +97,25 @@ def test_options_say_another_sheet_header_and_footer(tmp_path: Path) -> None:
         rows_of(source(path, xlsx={"sheet": "Third"}))
 
 
+def test_sums_below_the_rows_are_left_out_and_reported(tmp_path: Path) -> None:
+    records = 300
+
+    def fill(_: Any, sheet: Any) -> None:
+        sheet.write_row(0, 0, ["id", "payee", "amount"])
+        for number in range(1, records + 1):
+            sheet.write_row(number, 0, [f"R-{number}", "Total Energies SE", number / 4])
+        sheet.write(records + 1, 0, "Summe")
+        sheet.write(records + 1, 2, 480.5)
+
+    path = book(tmp_path / "rows.xlsx", fill)
+    seen = native_files.inspect_files(source(path))
+    assert seen.rows == records
+    assert "left out: 1 row of rows.xlsx below the rows: Summe 480.5" in seen.notes
+    assert native_files.inspect_files(source(path, xlsx={"footer": 0})).rows == records + 1
+    decisions = sniffed(source(path), LOCAL)[1]
+    assert {each.option: each.value for each in decisions} == {"sheet": "Rows", "footer": 1}
+
+
 def bomb(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("[Content_Types].xml", b"0" * (1 << 20))
@@ -108,9 +129,14 @@ def wide(path: Path) -> None:
     book(path, lambda _, sheet: sheet.write_row(0, 0, [f"c{n}" for n in range(3000)]))
 
 
+def far_apart(path: Path) -> None:
+    book(path, lambda _, sheet: [sheet.write(0, 0, "id"), sheet.write(1_048_575, 16_383, "stray")])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (far_apart, "cells so far apart that it would need too much memory: delete the empty"),
         (bomb, "would unpack to 1,048,576 bytes"),
         (locked, "is protected by a password: save a copy without one"),
         (wide, "has 3,000 columns"),
@@ -126,7 +152,7 @@ def test_files_that_are_no_workbook_are_refused_in_a_sentence(
     make: Callable[[Path], None],
     message: str,
 ) -> None:
-    monkeypatch.setattr(workbooks, "LARGEST_UNPACKED", 1 << 19)
+    monkeypatch.setattr(workbook_process, "LARGEST_UNPACKED", 1 << 19)
     make(tmp_path / "rows.xlsx")
     with pytest.raises(InvalidInput, match=message):
         native_files.inspect_files(source(tmp_path / "rows.xlsx"))

@@ -209,7 +209,9 @@ class Workbook(Part):
 
     sheet: str | None = Field(None, min_length=1, max_length=200, description="its name")
     header_row: int | None = Field(None, ge=1, le=1_048_576, description="as Excel numbers it")
-    footer: int = Field(0, ge=0, le=1000, description="rows at the end that are sums or notes")
+    footer: int | None = Field(
+        None, ge=0, le=1000, description="rows at the end that are sums or notes"
+    )
 
 
 class Source(Part):

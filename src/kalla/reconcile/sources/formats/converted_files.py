@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,13 +23,16 @@ from kalla.errors import InvalidInput, Problem
 from kalla.plurals import counted
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv, Workbook
-from kalla.reconcile.sources.formats import workbooks
+from kalla.reconcile.sources.formats import workbook_process
 from kalla.reconcile.sources.formats.compressed_files import plain
+from kalla.reconcile.sources.formats.csv_sniffing import Decided, not_in_encoding
+from kalla.reconcile.sources.formats.workbook_process import demand_size
+from kalla.reconcile.sources.formats.workbooks import ConvertedSheet
 from kalla.storage import Storage, join
 from kalla.storage.files import File
 
 _KEPT_SECONDS = 24 * 3600
-_FORM = 1  # of the copies; another version creates them again
+_FORM = 2  # of the copies; another version creates them again
 _PYTHON = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "windows-1252": "cp1252", "latin-1": "latin-1"}
 _SHOWN = 60
 
@@ -40,6 +43,7 @@ class Converted:
 
     path: str
     notes: tuple[str, ...]
+    decisions: tuple[Decided, ...]  # of a workbook: which sheet and rows
 
 
 def is_needed(csv: Csv) -> bool:
@@ -48,27 +52,27 @@ def is_needed(csv: Csv) -> bool:
 
 
 def plain_dialect(csv: Csv) -> Csv:
-    """How the copy is written."""
-    return csv.model_copy(update={"skip": 0, "footer": 0, "encoding": "utf-8"})
+    """How the copy is written. It keeps `skip`: errors name lines of the file itself."""
+    return csv.model_copy(update={"footer": 0, "encoding": "utf-8"})
 
 
 def of_csv(file: File, csv: Csv, storage: Storage) -> Converted:
-    def convert(target: Path) -> list[str]:
-        return _rows_alone(file.url, csv, storage, target)
+    def convert(target: Path) -> ConvertedSheet:
+        return ConvertedSheet((), tuple(_rows_alone(file.url, csv, storage, target)))
 
     return _cached(file, ".csv", csv.model_dump_json(), convert)
 
 
 def of_workbook(file: File, options: Workbook, storage: Storage) -> Converted:
-    def convert(target: Path) -> list[str]:
-        with storage.open(file.url) as opened:
-            content = opened.read()
-        sheet, _ = workbooks.to_parquet(content, file.url, options, target)
-        name = file.url.rpartition("/")[2]
-        notes = [f"{name}: sheet {sheet.name!r}, {sheet.reason}; header in row {sheet.header_row}"]
-        if options.footer:
-            notes.append(f"left out: the last {options.footer} rows of {name}")
-        return notes
+    def convert(target: Path) -> ConvertedSheet:
+        demand_size(file.size, file.url)
+        book = target.with_name("source.xlsx")
+        try:
+            with storage.open(file.url) as opened, book.open("wb") as copy:
+                shutil.copyfileobj(opened, copy, 1 << 20)
+            return workbook_process.to_parquet(book, file.url, options, target)
+        finally:
+            book.unlink(missing_ok=True)
 
     return _cached(file, ".parquet", options.model_dump_json(), convert)
 
@@ -114,8 +118,8 @@ def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]
                     first = below.popleft()
                     given -= bool(first.strip())
                     written.write(first)
-        except UnicodeError as error:
-            wrong = f"{url} is not {csv.encoding} ({error}). Set csv.encoding"
+        except UnicodeError:
+            wrong = not_in_encoding(url, csv, storage)
             raise InvalidInput(Problem("", wrong)) from None
     name = url.rpartition("/")[2]
     notes = []
@@ -133,29 +137,31 @@ def _shown(lines: Sequence[str]) -> str:
 
 
 def _cached(
-    file: File, ending: str, options: str, convert: Callable[[Path], list[str]]
+    file: File, ending: str, options: str, convert: Callable[[Path], ConvertedSheet]
 ) -> Converted:
     folder = _folder()
     described = json.dumps([_FORM, file.mark, options], sort_keys=True)
     own = folder / hashlib.sha256(described.encode()).hexdigest()
     name = file.url.rpartition("/")[2]
     stem = name if name.lower().endswith(ending) else f"{name}{ending}"
-    target, told = own / stem, own / "notes.json"
-    if not told.exists():
+    target, described_in = own / stem, own / "decisions.json"
+    if not described_in.exists():
         _sweep(folder)
         fresh = folder / f".{uuid4().hex}"
         fresh.mkdir(mode=0o700)
         try:
-            notes = convert(fresh / stem)
-            (fresh / "notes.json").write_text(json.dumps(notes), "utf-8")
+            converted = json.dumps(asdict(convert(fresh / stem)))
+            (fresh / described_in.name).write_text(converted, "utf-8")
             fresh.rename(own)
         except OSError:
-            if not told.exists():  # unless another process was faster
+            if not described_in.exists():  # unless another process was faster
                 raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     os.utime(own)
-    return Converted(str(target), tuple(json.loads(told.read_text("utf-8"))))
+    facts = json.loads(described_in.read_text("utf-8"))
+    decisions = tuple(Decided(**each) for each in facts["decisions"])
+    return Converted(str(target), tuple(facts["notes"]), decisions)
 
 
 def _folder() -> Path:

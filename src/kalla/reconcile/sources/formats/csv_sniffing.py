@@ -6,19 +6,19 @@ The results are the `csv` options of a source, so that a person can correct each
 from __future__ import annotations
 
 import csv as csv_lines
-import io
 import re
-from codecs import BOM_UTF8, BOM_UTF16_LE
+from codecs import BOM_UTF8, BOM_UTF16_LE, getincrementaldecoder
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from kalla.errors import InvalidInput, Problem
 from kalla.reconcile.recipe.model import COMPRESSIONS, Csv
-from kalla.reconcile.sources.formats.compressed_files import plain
+from kalla.reconcile.sources.formats.compressed_files import pieces, plain
 from kalla.reconcile.sources.formats.table_shape import find_shape
 from kalla.storage import Storage
 
@@ -27,6 +27,9 @@ _HEAD_BYTES = 256 * 1024
 _TAIL_BYTES = 16 * 1024
 _DELIMITERS = ((";", "semicolon"), (",", "comma"), ("\t", "tab"), ("|", "bar"))
 _READ_ROWS = 2_000
+_IN_DOUBT = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
+_LEAST_IN_DOUBT = 2
+_LINE_END = re.compile(r"\r\n|\n|\r")  # a form feed or U+2028 is part of a value
 _MOSTLY = 0.9  # of a column's values
 
 _PLAIN_DATE = (
@@ -69,28 +72,46 @@ def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B
             decided.append(Decided(option, value, reason, is_sure))
         return value
 
-    encoding = decide("encoding", *_encoding(head, url))
+    encoding = decide("encoding", *_encoding(head, url, storage))
     lines = _lines(head, encoding, is_whole)
     quote = decide("quote", '"', "")
     delimiter = decide("delimiter", *_delimiter(lines, quote))
     rows = _parsed(lines, delimiter, quote)
-    last = None if is_whole else _parsed(_lines(tail, encoding, True)[1:], delimiter, quote)
-    shape = find_shape(rows, last)
+    shape = find_shape(rows)
     if shape.width > MOST_COLUMNS:
         raise _wrong(f"{url} has {shape.width:,} columns: at most {MOST_COLUMNS:,} can be read")
     skip = decide("skip", shape.header, shape.header_reason if shape.header else "")
-    footer = decide("footer", shape.footer, shape.footer_reason if shape.footer else "")
     records = rows[skip + 1 :]
-    if footer and last is None:
+    last = records if is_whole else _parsed(_lines(tail, encoding, True)[1:], delimiter, quote)
+    below = shape.footer_of(last)
+    footer = decide("footer", below.rows, below.reason, below.is_sure)
+    if footer and is_whole:
         records = [row for row in records if any(row)][:-footer]
     columns = list(zip(*(_padded(row, shape.width) for row in records[:_READ_ROWS]), strict=True))
-    decimal, thousands, reason, sure = _number_signs(columns)
+    decimal, thousands, reason, sure = _number_signs(columns, delimiter)
     decide("decimal", decimal, reason, sure)
     decide("thousands", thousands, reason if thousands else "", sure)
     written, reason, sure = _date_format(columns)
     decide("date_format", written, reason if written else "", sure)
     options = {each.option: each.value for each in decided if each.value is not None}
     return Sniffed(Csv.model_validate(said | options), tuple(decided))
+
+
+def not_in_encoding(file: str, csv: Csv, storage: Storage) -> str:
+    """The message that a file is not written in the encoding that its source says."""
+    likely = _likely_encoding(file, storage)
+    return f"{file} is not {csv.encoding.upper()};{likely} set csv.encoding"
+
+
+def _likely_encoding(file: str, storage: Storage) -> str:
+    """What a file may be written in that is not what the recipe says."""
+    with storage.open(file) as raw:
+        head = raw.read(4096)
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return " it looks like UTF-16:"
+    if head[:2] == b"\x1f\x8b" or b"\0" in head:
+        return " it does not look like text:"
+    return " it looks like Windows-1252:"
 
 
 def _ends(url: str, storage: Storage) -> tuple[bytes, bytes, bool]:
@@ -109,33 +130,44 @@ def _ends(url: str, storage: Storage) -> tuple[bytes, bytes, bool]:
     return head, tail, is_whole
 
 
-def _encoding(head: bytes, url: str) -> tuple[str, str]:
+def _encoding(head: bytes, url: str, storage: Storage) -> tuple[str, str]:
     if head.startswith(BOM_UTF16_LE) or (head[1:200:2].count(0) > 80 and not head[:200:2].count(0)):
         return "utf-16", "every second byte is zero, or the file begins with its mark"
     if b"\0" in head:
         raise _wrong(f"{url} is binary, not text, whatever its name says")
     if head.startswith(BOM_UTF8):
         return "utf-8", "the file begins with its mark"
-    try:
-        head[: head.rfind(b"\n") + 1 or len(head)].decode("utf-8")
-    except UnicodeDecodeError as error:
-        odd = head[error.start : error.start + 1]
-        line = head.count(b"\n", 0, error.start) + 1
-        with suppress(UnicodeDecodeError):
-            head.decode("cp1252")
-            sign = odd.decode("cp1252")
-            return (
-                "windows-1252",
-                f"not UTF-8: byte {odd.hex()} in line {line} is {sign!r} in Windows-1252",
+    decoder = getincrementaldecoder("utf-8")()
+    lines, is_ascii = 1, True
+    for piece in chain(pieces(url, storage), [b""]):  # the first umlaut may be in the last line
+        try:
+            decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            line = lines + piece.count(
+                b"\n", 0, max(0, len(piece) - len(error.object) + error.start)
             )
-        return "latin-1", f"neither UTF-8 nor Windows-1252: byte {odd.hex()} in line {line}"
-    return "utf-8", "" if head.isascii() else "all of the beginning is valid UTF-8"
+            return _one_byte(error.object, error.start, line)
+        lines += piece.count(b"\n")
+        is_ascii = is_ascii and piece.isascii()
+    return "utf-8", "" if is_ascii else "all of it is valid UTF-8"
+
+
+def _one_byte(content: bytes, place: int, line: int) -> tuple[str, str]:
+    odd = content[place : place + 1]
+    with suppress(UnicodeDecodeError):
+        content.decode("cp1252")
+        sign = odd.decode("cp1252")
+        return (
+            "windows-1252",
+            f"not UTF-8: byte {odd.hex()} in line {line} is {sign!r} in Windows-1252",
+        )
+    return "latin-1", f"neither UTF-8 nor Windows-1252: byte {odd.hex()} in line {line}"
 
 
 def _lines(content: bytes, encoding: str, is_whole: bool) -> list[str]:
     codec = {"windows-1252": "cp1252", "utf-8": "utf-8-sig"}.get(encoding, encoding)
     text = content.decode(codec, "replace")
-    lines = io.StringIO(text, newline="").read().splitlines()
+    lines = _LINE_END.split(text.removesuffix("\n").removesuffix("\r"))
     return lines if is_whole else lines[:-1]
 
 
@@ -164,10 +196,13 @@ def _padded(row: Sequence[str], width: int) -> list[str]:
     return [*row[:width], *[""] * (width - len(row))]
 
 
-def _number_signs(columns: Sequence[Sequence[str]]) -> tuple[str, str | None, str, bool]:
+def _number_signs(
+    columns: Sequence[Sequence[str]], delimiter: str
+) -> tuple[str, str | None, str, bool]:
     """The decimal and thousands signs that all amounts can be read by."""
     votes: Counter[tuple[str, str | None]] = Counter()
     example: dict[tuple[str, str | None], str] = {}
+    in_doubt: Counter[str] = Counter()  # signs before exactly three digits
     for column in columns:
         values = [value.strip() for value in column if value.strip()]
         found = [_AMOUNT.fullmatch(value) for value in values]
@@ -176,12 +211,16 @@ def _number_signs(columns: Sequence[Sequence[str]]) -> tuple[str, str | None, st
         if _formats_of(values):
             continue
         for value, match in zip(values, found, strict=True):
-            signs = _signs_of(match["digits"].strip()) if match else None
-            if signs:
+            digits = match["digits"].strip() if match else ""
+            if signs := _signs_of(digits):
                 votes[signs] += 1
                 example.setdefault(signs, value)
+            elif _IN_DOUBT.fullmatch(digits):
+                sign = digits[-4]
+                in_doubt[sign] += 1
+                example.setdefault((sign, sign), value)
     if not votes:
-        return ".", None, "", True
+        return _signs_in_doubt(in_doubt, example, delimiter)
     decimals = Counter[str]()
     for (decimal, _), count in votes.items():
         decimals[decimal] += count
@@ -190,12 +229,31 @@ def _number_signs(columns: Sequence[Sequence[str]]) -> tuple[str, str | None, st
         {sign: count for (own, sign), count in votes.items() if own == decimal and sign}
     )
     grouped = max(thousands, key=lambda sign: (thousands[sign], sign)) if thousands else None
+    if grouped is None and (others := set(in_doubt) - {decimal}):
+        grouped = min(others)
+        example.setdefault((decimal, grouped), example[grouped, grouped])
     shown = example.get((decimal, grouped)) or next(iter(example.values()))
     against = sum(count for (own, _), count in votes.items() if own != decimal)
     reason = f"as in {shown}"
     if against:
         reason += f"; {against} of {sum(votes.values())} amounts look otherwise"
     return decimal, grouped, reason if decimal == "," or grouped else "", not against
+
+
+def _signs_in_doubt(
+    in_doubt: Counter[str], example: dict[tuple[str, str | None], str], delimiter: str
+) -> tuple[str, str | None, str, bool]:
+    """The signs where amounts have thousands or three decimals, as 1.234: hardly any money has
+    three, but a point among commas is a decimal one."""
+    if sum(in_doubt.values()) < _LEAST_IN_DOUBT or len(in_doubt) > 1:
+        return ".", None, "", True
+    (sign,) = in_doubt
+    shown = example[sign, sign]
+    if sign == "." and delimiter == ",":
+        reason = f"{shown} is read with three decimals: set csv.thousands if it is over a thousand"
+        return ".", None, reason, False
+    reason = f"{shown} is read as over a thousand: set csv.decimal if it has three decimals"
+    return "," if sign == "." else ".", sign, reason, False
 
 
 def _signs_of(digits: str) -> tuple[str, str | None] | None:
@@ -209,9 +267,9 @@ def _signs_of(digits: str) -> tuple[str, str | None] | None:
                 return point, names.get(sign, sign)
             if re.fullmatch(rf"\d{{1,3}}({between}\d{{3}}){{2,}}", digits):
                 return decimal, names.get(sign, sign)
-    if re.fullmatch(r"\d+,(\d{1,2}|\d{4,})", digits):
+    if re.fullmatch(r"\d+,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+", digits):
         return ",", None
-    if re.fullmatch(r"\d+\.(\d{1,2}|\d{4,})", digits):
+    if re.fullmatch(r"\d+\.(\d{1,2}|\d{4,})|0\d*\.\d+|\d{4,}\.\d+", digits):
         return ".", None
     return None
 

@@ -15,26 +15,65 @@ from typing import Any
 _NUMBER = re.compile(r"[-+(]?[€$£¥]?\s?[0-9][0-9.,'\u00a0\u202f ]*[-)%]?\s?[€$£¥]?")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?")
 _SUM_WORD = re.compile(
-    r"\W*(sum(me|s)?|total(s|e)?|gesamt\w*|saldo|endsaldo|anfangssaldo|balance|closing\b.*|somme"
-    r"|totaal|suma|importe total|end of .*|\*+.*)\b.*",
+    r"\W*(?P<word>sum(me|s)?|total(s|e)?|gesamt\w*|saldo|endsaldo|anfangssaldo|balance|closing\b"
+    r"|somme|totaal|suma|importe total|end of\b|\*+)(?P<more>.*)",
     re.IGNORECASE,
 )
+_SHORT = 0.75  # of the values that records have
+
+
+@dataclass(frozen=True)
+class Footer:
+    """How many rows at the end are no records."""
+
+    rows: int
+    reason: str = ""
+    is_sure: bool = True
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`header` is the place of the header among the rows, and `footer` how many rows at the end are
-    no records; each with the reason."""
+    """`header` is the place of the header among the rows, `filled` how many values a record usually
+    has."""
 
     header: int
     header_reason: str
     width: int
-    footer: int = 0
-    footer_reason: str = ""
+    filled: int = 0
+
+    def footer_of(self, rows: Sequence[Sequence[Any]]) -> Footer:
+        """Counts rows at the end that are totals by their first value, or are much shorter."""
+        count, reasons, is_sure = 0, [], True
+        for row in reversed(rows):
+            values = [str(value).strip() for value in row if _is_given(value)]
+            if not values:
+                continue
+            if (is_sum := self._is_sum(values)) is not None:
+                reasons.append(f"{values[0]!r} begins a line of sums")
+                is_sure = is_sure and is_sum
+            elif len(values) == 1 and self.width > 2:
+                reasons.append(f"{values[0]!r} stands alone in its line")
+            else:
+                break
+            count += 1
+        if count == sum(1 for row in rows if any(_is_given(value) for value in row)):
+            return Footer(0)  # all of it: then these are records
+        return Footer(count, "; ".join(reversed(reasons)), is_sure)
+
+    def _is_sum(self, values: Sequence[str]) -> bool | None:
+        """Whether this is surely a line of sums; None if it is none: a payee may be called Total
+        Energies."""
+        if not (found := _SUM_WORD.fullmatch(values[0])) or re.match(r"\w", found["more"]):
+            return None
+        is_short = len(values) < _SHORT * self.filled
+        is_alone = not re.search(r"\w", found["more"])
+        if is_short or (is_alone and not any(_DATE.fullmatch(value) for value in values)):
+            return is_short and is_alone
+        return None
 
 
-def find_shape(rows: Sequence[Sequence[Any]], last: Sequence[Sequence[Any]] | None = None) -> Shape:
-    """By the first rows, and the last ones if these are others."""
+def find_shape(rows: Sequence[Sequence[Any]]) -> Shape:
+    """The shape of a table, by its first rows."""
     widths = Counter(_width(row) for row in rows if _width(row))
     if not widths:
         return Shape(0, "there are no values", 0)
@@ -49,8 +88,8 @@ def find_shape(rows: Sequence[Sequence[Any]], last: Sequence[Sequence[Any]] | No
         reason = f"the first line has {_width(rows[0])} names"
     else:
         reason = f"the first line with {_width(rows[header])} names; those above it are shorter"
-    footer, why = _footer(rows[header + 1 :] if last is None else last, width)
-    return Shape(header, reason, width, footer, why)
+    filled = Counter(sum(map(_is_given, row)) for row in rows[header + 1 :] if _width(row))
+    return Shape(header, reason, width, max(filled, key=filled.__getitem__, default=0))
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -68,25 +107,6 @@ def numbered(names: Sequence[str]) -> list[str]:
                 unique = name
         found.append(unique)
     return found
-
-
-def _footer(rows: Sequence[Sequence[Any]], width: int) -> tuple[int, str]:
-    """Counts rows at the end that are totals by their first value, or are much shorter."""
-    count, reasons = 0, []
-    for row in reversed(rows):
-        values = [str(value).strip() for value in row if _is_given(value)]
-        if not values:
-            continue
-        if _SUM_WORD.fullmatch(values[0]):
-            reasons.append(f"{values[0]!r} begins a line of sums")
-        elif len(values) == 1 and width > 2:
-            reasons.append(f"{values[0]!r} stands alone in its line")
-        else:
-            break
-        count += 1
-    if count == sum(1 for row in rows if any(_is_given(value) for value in row)):
-        return 0, ""  # all of it: then these are records
-    return count, "; ".join(reversed(reasons))
 
 
 def _is_header(row: Sequence[Any], width: int) -> bool:

@@ -1,17 +1,15 @@
 """XLSX files: the sheet and row that the rows begin at, and a sheet as Parquet with the cells'
-types.
-
-A workbook is a zip of XML: one that would unpack to too much is refused before it is unpacked.
+types. `workbook_process` runs it in a process of its own.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,20 @@ import python_calamine
 from python_calamine import CalamineSheet, CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
 
 from kalla.errors import InvalidInput, Problem
+from kalla.plurals import counted
 from kalla.reconcile.recipe.model import Workbook
-from kalla.reconcile.sources.formats.table_shape import Shape, find_shape, numbered
+from kalla.reconcile.sources.formats.csv_sniffing import Decided
+from kalla.reconcile.sources.formats.table_shape import Footer, Shape, find_shape, numbered
 from kalla.reconcile.sources.scanning.column_names import demand_names
 
-LARGEST_UNPACKED = 1 << 30  # bytes of XML
 MOST_COLUMNS = 2_000
-_LARGEST_FILE = 512 << 20
 _HEAD_ROWS = 200
+_TAIL_ROWS = 20  # among which sums are looked for
 _BATCH_ROWS = 20_000
 _DIGITS = 38
 _LARGEST_WHOLE = 2**63 - 1
-_OLE = b"\xd0\xcf\x11\xe0"  # an older Excel file, or an encrypted newer one
-_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+_SHOWN = 60
+_CLEARLY = 2  # times the rows of the next sheet
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,9 @@ class Sheet:
 
     name: str
     reason: str
+    is_sure: bool
     shape: Shape
     columns: tuple[str, ...]
-    others: tuple[str, ...]  # visible sheets that hold something too
 
     @property
     def header_row(self) -> int:
@@ -52,25 +51,41 @@ class Sheet:
         return self.shape.header + 1
 
 
-def find_sheet(content: bytes, file: str, options: Workbook) -> Sheet:
-    """The sheet and header of a workbook, given or detected."""
-    return _opened(content, file, options)[1]
+@dataclass(frozen=True)
+class ConvertedSheet:
+    """The chosen options of a written sheet, and what a report says of them."""
+
+    decisions: tuple[Decided, ...]
+    notes: tuple[str, ...]
 
 
-def to_parquet(content: bytes, file: str, options: Workbook, target: Path) -> tuple[Sheet, int]:
-    """Writes the rows of a workbook's sheet; returns which sheet it was and its number of rows."""
-    calamine, sheet = _opened(content, file, options)
-    width = sheet.shape.width
-    kinds = [_Kind() for _ in range(width)]
-    rows = 0
-    for row in _records(calamine, sheet, options.footer):
-        rows += 1
+def to_parquet(book: Path, file: str, options: Workbook, target: Path) -> ConvertedSheet:
+    """Writes the rows of a workbook's sheet; `file` is its name in messages."""
+    calamine, sheet = _opened(book, file, options)
+    kinds = [_Kind() for _ in range(sheet.shape.width)]
+
+    def take(row: list[Any]) -> None:
         for kind, value in zip(kinds, row, strict=False):
             kind.take(value)
+
+    rows = 0
+    last: deque[list[Any]] = deque()
+    for row in _records(calamine, sheet):
+        rows += 1
+        last.append(row)
+        if len(last) > max(_TAIL_ROWS, options.footer or 0):
+            take(last.popleft())
+    footer = sheet.shape.footer_of(last)
+    if options.footer is not None:
+        footer = Footer(min(options.footer, len(last)), "as said")
+    left_out = [last.pop() for _ in range(footer.rows)][::-1]
+    rows -= len(left_out)
+    for row in last:
+        take(row)
     kept = [place for place, name in enumerate(sheet.columns) if name]
     schema = pa.schema([(sheet.columns[place], kinds[place].type) for place in kept])
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for batch in _batches(_records(calamine, sheet, options.footer)):
+        for batch in _batches(islice(_records(calamine, sheet), rows)):
             columns = [
                 pa.array(
                     [kinds[place].cast(row[place]) if place < len(row) else None for row in batch],
@@ -79,16 +94,31 @@ def to_parquet(content: bytes, file: str, options: Workbook, target: Path) -> tu
                 for place in kept
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-    return sheet, rows
+    return _described(sheet, footer, left_out, file.rpartition("/")[2])
 
 
-def _opened(content: bytes, file: str, options: Workbook) -> tuple[CalamineSheet, Sheet]:
-    _demand_harmless(content, file)
+def _described(
+    sheet: Sheet, footer: Footer, left_out: Sequence[Sequence[Any]], name: str
+) -> ConvertedSheet:
+    decisions = [Decided("sheet", sheet.name, sheet.reason, sheet.is_sure)]
+    notes = [f"{name}: sheet {sheet.name!r}, {sheet.reason}; header in row {sheet.header_row}"]
+    if sheet.shape.header:
+        decisions.append(Decided("header_row", sheet.header_row, sheet.shape.header_reason))
+    if left_out:
+        decisions.append(Decided("footer", footer.rows, footer.reason, footer.is_sure))
+        words = " / ".join(
+            " ".join(_text(value) for value in row if value != "") for row in left_out
+        )
+        shown = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
+        notes.append(f"left out: {counted(len(left_out), 'row')} of {name} below the rows: {shown}")
+    return ConvertedSheet(tuple(decisions), tuple(notes))
+
+
+def _opened(book: Path, file: str, options: Workbook) -> tuple[CalamineSheet, Sheet]:
     try:
-        book = CalamineWorkbook.from_filelike(io.BytesIO(content))
-        return _chosen(book, file, options)
+        return _chosen(CalamineWorkbook.from_path(str(book)), file, options)
     except python_calamine.PasswordError:
-        raise _encrypted(file) from None
+        raise _wrong(f"{file} is protected by a password: save a copy without one") from None
     except (python_calamine.CalamineError, OSError, ValueError) as error:
         raise _wrong(f"{file} cannot be read as XLSX: {error}") from None
 
@@ -105,26 +135,27 @@ def _chosen(book: CalamineWorkbook, file: str, options: Workbook) -> tuple[Calam
                 f"{file} has no sheet {options.sheet!r}; there are {', '.join(book.sheet_names)}"
             )
         names = [options.sheet]
-    sheets = {name: book.get_sheet_by_name(name) for name in names}
-    filled = {name: each for name, each in sheets.items() if each.height}
-    if not filled:
+    heights = {name: book.get_sheet_by_name(name).height for name in names}
+    if not any(heights.values()):
         raise _wrong(f"{file} is empty: no sheet holds a value")
-    name = max(filled, key=lambda each: (filled[each].height, -names.index(each)))
-    calamine = filled[name]
+    name = max(heights, key=lambda each: (heights[each], -names.index(each)))
+    calamine = book.get_sheet_by_name(name)
     if calamine.width > MOST_COLUMNS:
         raise _wrong(
             f"{file} has {calamine.width:,} columns in {name!r}: at most {MOST_COLUMNS:,}"
             " can be read"
         )
     head = [_plain(row) for row in calamine.to_python(skip_empty_area=False, nrows=_HEAD_ROWS)]
-    shape = find_shape(head, None if calamine.total_height < _HEAD_ROWS else [])
+    shape = find_shape(head)
     if options.header_row is not None:
         if options.header_row > len(head):
             raise _wrong(f"{file}: row {options.header_row} of {name!r} is not a header")
-        shape = Shape(options.header_row - 1, "as said", shape.width, shape.footer)
+        shape = replace(shape, header=options.header_row - 1, header_reason="as said")
     reason = "as said" if options.sheet else "the only sheet with values"
-    if len(filled) > 1:
+    others = [height for each, height in heights.items() if each != name and height]
+    if others:
         reason = f"the sheet with the most rows ({calamine.height:,})"
+    is_sure = all(height * _CLEARLY <= calamine.height for height in others)
     width = max((len(row) for row in head), default=0)
     titles = [str(value).strip() for value in head[shape.header]] if head else []
     titles += [""] * (width - len(titles))
@@ -134,9 +165,7 @@ def _chosen(book: CalamineWorkbook, file: str, options: Workbook) -> tuple[Calam
     demand_names([each for each in columns if each], file)
     if not any(columns):
         raise _wrong(f"{file} has no header in {name!r}")
-    shape = Shape(shape.header, shape.header_reason, width, shape.footer, shape.footer_reason)
-    others = tuple(each for each in filled if each != name)
-    return calamine, Sheet(name, reason, shape, tuple(columns), others)
+    return calamine, Sheet(name, reason, is_sure, replace(shape, width=width), tuple(columns))
 
 
 def _named(titles: Sequence[str], used: Sequence[bool]) -> list[str]:
@@ -148,22 +177,18 @@ def _named(titles: Sequence[str], used: Sequence[bool]) -> list[str]:
     ]
 
 
-def _records(calamine: CalamineSheet, sheet: Sheet, footer: int) -> Iterator[list[Any]]:
-    """The rows below the header that hold a value, without so many at the end."""
+def _records(calamine: CalamineSheet, sheet: Sheet) -> Iterator[list[Any]]:
+    """The rows below the header that hold a value."""
     beside = [""] * (calamine.start[1] if calamine.start else 0)  # columns left of all values
-    held: list[list[Any]] = []
     for number, row in enumerate(calamine.iter_rows()):
         if number <= sheet.shape.header:
             continue
         values = [*beside, *_plain(row)]
-        if all(value == "" for value in values):
-            continue
-        held.append(values)
-        if len(held) > footer:
-            yield held.pop(0)
+        if any(value != "" for value in values):
+            yield values
 
 
-def _batches(rows: Iterator[list[Any]]) -> Iterator[list[list[Any]]]:
+def _batches(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
     batch: list[list[Any]] = []
     for row in rows:
         batch.append(row)
@@ -256,35 +281,6 @@ def _text(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return str(value)
-
-
-def _demand_harmless(content: bytes, file: str) -> None:
-    """Refuse an encrypted or older file, and one that unpacks to more than memory should hold."""
-    if not content:
-        raise _wrong(f"{file} is empty")
-    if content.startswith(_OLE):
-        if _ENCRYPTED in content:
-            raise _encrypted(file)
-        raise _wrong(f"{file} is an Excel file of before 2007: save it as .xlsx")
-    if len(content) > _LARGEST_FILE:
-        raise _wrong(f"{file} has {len(content):,} bytes: save it as CSV or Parquet")
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            unpacked = sum(each.file_size for each in packed.infolist())
-            names = set(packed.namelist())
-    except (zipfile.BadZipFile, ValueError):
-        raise _wrong(f"{file} is not an XLSX file, whatever its name says") from None
-    if unpacked > LARGEST_UNPACKED:
-        raise _wrong(
-            f"{file} would unpack to {unpacked:,} bytes, more than {LARGEST_UNPACKED:,}: save it as"
-            " CSV or Parquet"
-        )
-    if "[Content_Types].xml" not in names:
-        raise _wrong(f"{file} is a zip archive, not an XLSX file")
-
-
-def _encrypted(file: str) -> InvalidInput:
-    return _wrong(f"{file} is protected by a password: save a copy without one")
 
 
 def _wrong(message: str) -> InvalidInput:
