@@ -39,6 +39,18 @@ def test_the_command_sums_up_a_good_recipe() -> None:
     [
         ("rows.xlsx", b"id,amount\n1,2.00\n", "rows.xlsx is not an XLSX file"),
         ("rows.csv", "id,Währung\n1,2\n".encode("cp1252"), "it looks like Windows-1252"),
+        (
+            "rows.csv",
+            b"id,name\n1,a\n2\n",
+            "rows.csv cannot be read: line 3 has 1 value, the header",
+        ),
+        ("rows.csv", b'id,name\n1,"a\n2,b\n', 'a quote in line 2 is not closed (1,"a)'),
+        ("rows.csv", b"id;amount\n1;2,50\n", 'set csv.delimiter to ";" (1;2,50)'),
+        (
+            "rows.csv",
+            b"id,name\n" + b"1,a\n" * 3000 + "2,ä\n".encode("cp1252"),
+            "line 3002 is not in the encoding that csv.encoding says",
+        ),
     ],
 )
 def test_a_source_that_a_run_could_not_read_is_a_problem(

@@ -326,10 +326,9 @@ def test_a_column_that_comes_late_in_json_lines_is_there(tmp_path: Path) -> None
     assert seen.types == {"id": "VARCHAR", "note": "VARCHAR", "amount": "VARCHAR"}
 
 
-@pytest.mark.parametrize("header", ["id,ref,amount,", "id,Ref,ref"], ids=["no name", "twice"])
-def test_a_header_that_does_not_name_its_columns_is_an_error(tmp_path: Path, header: str) -> None:
+def test_a_header_with_names_that_differ_by_case_alone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="column"):
-        match(tmp_path, f"{header}\n")
+        match(tmp_path, "id,Ref,ref\n")
 
 
 def test_a_filter_that_is_no_number_is_an_error(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from kalla.storage import LOCAL
         (b"id,usd,on\n1,\"1,234.50\",12/31/2026\n", {"thousands": ",", "date_format": "%m/%d/%Y"}),
         ("Konto: Müller\n\nid;wert\n1;2,5\n2;3,5\nSumme;6,0\n".encode("cp1252"),
          {"delimiter": ";", "decimal": ",", "skip": 2, "footer": 1, "encoding": "windows-1252"}),
+        (b"payee;ref;paid\nMeier;R-1;2026-05-08\nTotal Energies SE;R-2;2026-05-09\n",
+         {"delimiter": ";"}),
         ("id,straße\n1,ä\n".encode("utf-8-sig"), {}),
         ("id,ort\n1,ä\n".encode("utf-16"), {"encoding": "utf-16"}),
     ],
@@ -49,6 +51,40 @@ def test_what_is_said_is_taken_and_a_date_of_two_meanings_is_not_sure(tmp_path: 
     said = sniff(str(file), LOCAL, Csv(date_format="%m/%d/%Y"))
     assert said.csv.date_format == "%m/%d/%Y"
     assert all(each.is_sure for each in said.decisions)
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (b"id;Betrag\n1;1.234\n2;2.500\n", {"decimal": ",", "thousands": "."}),
+        (b'id,amount\n1,"1,234"\n2,"12,500"\n', {"decimal": ".", "thousands": ","}),
+        (b"payee,ref,amount\nA,R-1,1.5\nTotal of May,,1.5\n", {"footer": 1}),
+        (b"payee,amount\nA,1.5\nB,1.5\nTotal,3.0\n", {"footer": 1}),
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_not_sure(
+    tmp_path: Path, content: bytes, options: dict[str, Any]
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    unsure = {
+        each.option: each.value
+        for each in sniff(str(tmp_path / "rows.csv"), LOCAL).decisions
+        if not each.is_sure
+    }
+    assert unsure == options
+
+
+def test_an_umlaut_late_in_a_file_tells_its_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    rows = b"".join(b"%06d;1,5;Meyer\n" % number for number in range(30_000))
+    file.write_bytes(b"id;betrag;name\n" + rows + "X;1,5;Müller\n".encode("cp1252"))
+    assert profile(source(file)).rows == 30_001
+    (reason,) = [
+        each.reason for each in sniff(str(file), LOCAL).decisions if each.option == "encoding"
+    ]
+    assert reason == "not UTF-8: byte fc in line 30002 is 'ü' in Windows-1252"
+    with pytest.raises(InvalidInput, match=r"csv\.encoding: windows-1252"):
+        profile(Source(uri=str(file), primary_key=("?",), csv=Csv(encoding="utf-8")))
 
 
 def source(path: Path) -> Source:

@@ -297,7 +297,7 @@ def test_places_that_cannot_be_read_are_refused_with_their_field() -> None:
     ("content", "why"),
     [
         (b"id,ref\n1,a\r\n2,b\n", "do not all end alike"),
-        (b"id,ref\n" + b"1,a\n" * 50_000 + b"2,caf\xe9\n", "not utf-8 encoded"),
+        (b"id,ref\n" + b"1,a\n" * 50_000 + b"2,caf\xe9\n", "line 50002 is not in the encoding"),
     ],
     ids=["line ends", "encoding"],
 )

@@ -133,9 +133,32 @@ def test_files_on_s3_are_inspected(s3_server: S3Server, bucket: str) -> None:
     assert not inspection.reach(given).reachable
 
 
-def test_a_line_of_too_many_values_is_told_with_what_is_wrong_with_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"Line: 2 .*1;2,5.* Expected Number of Columns: 1"):
-        inspection.preview(csv(tmp_path, "a;b", "1;2,5"))
+def test_a_line_that_a_run_cannot_read_is_reported_with_what_to_set(tmp_path: Path) -> None:
+    file = tmp_path / "bank.csv"
+    for content, options, message in (
+        ("a;b\n1;2,5\n", {}, "separated by ';': set csv.delimiter to \";\" (1;2,5)"),
+        ('a,b\n1,"2\n', {}, 'a quote in line 2 is not closed (1,"2)'),
+        (
+            "IBAN: 1;\n\nId;Name;Amount\n1;A;2,5\n",
+            {"delimiter": ";", "encoding": "windows-1252"},
+            "has 2 (Id;Name;Amount); the header seems to be in line 3: set csv.skip to 2",
+        ),
+        ("x\ny\na,b\n1,2\n3\n", {"skip": 2}, f"{file} cannot be read: line 5 has 1 value"),
+    ):
+        file.write_text(content)
+        given = draft(file, csv=options)
+        with pytest.raises(InvalidInput) as raised:
+            inspection.preview(given)
+        assert message in str(raised.value)
+        assert message in inspection.reach(given).message
+
+
+def test_a_copy_in_the_wrong_encoding_is_reported_as_the_file_itself(tmp_path: Path) -> None:
+    file = tmp_path / "bank.csv"
+    file.write_bytes("x\na,b\n1,ä\n".encode("cp1252"))
+    reach = inspection.reach(draft(file, csv={"skip": 1}))
+    wrong = f"uri: {file} is not UTF-8; it looks like Windows-1252: set csv.encoding"
+    assert reach.message == wrong
 
 
 def test_a_relative_file_that_is_missing_is_told_with_its_whole_path(

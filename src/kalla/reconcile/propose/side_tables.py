@@ -17,9 +17,10 @@ from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.recipe.validation import word_of
 from kalla.reconcile.sources import native_files
-from kalla.reconcile.sources.formats import csv_sniffing
+from kalla.reconcile.sources.formats import converted_files, csv_sniffing
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.scanning.scan_sql import reader
+from kalla.reconcile.sources.source_columns import readable_rows
 from kalla.reconcile.sources.source_planning import (
     Resolve,
     from_environment,
@@ -28,6 +29,7 @@ from kalla.reconcile.sources.source_planning import (
 )
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns, held
+from kalla.reconcile.sql.duckdb_errors import LINES, said
 from kalla.reconcile.sql.duckdb_limits import Bounds, bounded
 from kalla.spark.connectors.connector import Slice
 from kalla.spark.connectors.postgres_connector import PostgresConnector
@@ -90,8 +92,7 @@ def opened(storage: Storage, bounds: Bounds) -> Iterator[duckdb.DuckDBPyConnecti
         except duckdb.OutOfMemoryException:
             raise Unavailable("the sources need more memory than an inspection may use") from None
         except duckdb.Error as error:
-            first = str(error).partition("\n")[0]
-            raise InvalidInput(Problem("uri", f"cannot be read: {first}")) from None
+            raise InvalidInput(Problem("uri", f"cannot be read: {said(error, LINES)}")) from None
 
 
 def load(
@@ -114,9 +115,10 @@ def load(
     given = native_files.inspect_files(
         source, storage=storage, bounds=Bounds(seconds=PROFILED.seconds)
     )
-    connection.execute(
-        f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, * FROM {reader(given)}"
-    )
+    with native_files.problems_at("", "uri"), readable_rows(source, given, storage):
+        connection.execute(
+            f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, * FROM {reader(given)}"
+        )
     (rows,) = _row(connection, f"SELECT count(*) FROM {name}")
     columns = Columns(given.types, source.csv)
     notes = (*given.notes, *_unread(given))
@@ -124,15 +126,18 @@ def load(
 
 
 def sniffed(source: Source, storage: Storage) -> tuple[Source, tuple[Decided, ...]]:
-    """The source with the options of its CSV files, given or detected in the first of them."""
-    if source.format not in (None, "csv"):
+    """The source with the options of its CSV files, given or detected in the first of them. Those
+    of a workbook are decided again in each file that is read."""
+    if source.format not in (None, "csv", "xlsx"):
         return source, ()
     with native_files.problems_at("", "uri"):
         files = storage.files(source.uri)
         kinds = {native_files.kind_of(each.url) for each in files}
-        if source.format is None and kinds != {"csv"}:
+        if source.format is None and kinds not in ({"csv"}, {"xlsx"}):
             return source, ()
         first = next(each for each in files if source.format or native_files.kind_of(each.url))
+        if "xlsx" in (source.format, *kinds):
+            return source, converted_files.of_workbook(first, source.xlsx, storage).decisions
         given = source.csv
         if first.url.lower().partition(".tsv")[1] and "delimiter" not in given.model_fields_set:
             given = given.model_copy(update={"delimiter": "\t"})

@@ -11,6 +11,7 @@ import duckdb
 from kalla.reconcile.recipe.model import Side
 from kalla.reconcile.session import currency_sums, duplicate_keys
 from kalla.reconcile.session.match_session import MatchSession, key_names
+from kalla.reconcile.sources.formats import converted_files
 from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.sql.column_values import held, quote
@@ -43,7 +44,8 @@ def load(session: MatchSession, side: Side, *, whole: bool = True) -> Loaded:
     try:
         session.read(side, f"SELECT {', '.join(keys + columns)} FROM {source}")
     except duckdb.Error as error:
-        raise duckdb_errors.of_reading(error, f"the {side} source", plan.input.files) from None
+        files, skipped = converted_files.originals(plan.input), plan.input.csv.skip
+        raise duckdb_errors.of_reading(error, f"the {side} source", files, skipped) from None
     loaded = count(session, side)
     if whole:
         loaded = replace(loaded, doubled_keys=duplicate_keys.number(session, plan, source))

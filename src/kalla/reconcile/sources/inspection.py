@@ -5,8 +5,7 @@ first rows, and whether it can be reached.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -23,9 +22,14 @@ from kalla.reconcile.recipe.model import COMPRESSIONS, Source
 from kalla.reconcile.recipe.validation import word_of
 from kalla.reconcile.sources import native_files
 from kalla.reconcile.sources.scanning.column_names import demand_names
-from kalla.reconcile.sources.scanning.duckdb_files import opened, readable
+from kalla.reconcile.sources.scanning.duckdb_files import opened
 from kalla.reconcile.sources.scanning.scan_sql import scan
-from kalla.reconcile.sources.source_columns import columns_of
+from kalla.reconcile.sources.source_columns import (
+    SAMPLE_ROWS,
+    columns_of,
+    readable_rows,
+    sampled,
+)
 from kalla.reconcile.sources.source_planning import (
     Resolve,
     from_environment,
@@ -39,7 +43,6 @@ from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.storage import LOCAL, Storage
 
 LOOK = Bounds(seconds=20)
-SAMPLE_ROWS = 100_000
 PREVIEW_ROWS = 50
 _KEY_COLUMNS = 8  # of which combinations are tried
 _COMPARED_COLUMNS = 50
@@ -97,7 +100,8 @@ def inspect(
         return _inspect_table(_table(source, resolve, bounds))
     seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     rows, exact = estimate(seen, storage), seen.rows is not None
-    with _sampled(seen, storage, bounds) as connection:
+    names = ", ".join(quote(name) for name in _comparable(seen)) or "1 AS nothing"
+    with sampled(source, seen, names, storage, bounds, SAMPLE_ROWS) as connection:
         key, note = _guess(connection, seen)
     columns = tuple(Column(name, word_of(type_), type_) for name, type_ in seen.types.items())
     notes = seen.notes
@@ -134,7 +138,7 @@ def preview(
         return _first_of_table(_table(source, resolve, bounds), rows)
     seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
     columns = ", ".join(f"CAST({quote(name)} AS {kind})" for name, kind in seen.types.items())
-    with opened(storage, bounds) as connection, readable(seen.files):
+    with opened(storage, bounds) as connection, readable_rows(source, seen, storage):
         found = connection.execute(f"SELECT {columns} FROM {scan(seen)} LIMIT {int(rows)}")
         return Preview(tuple(seen.types), tuple(_plain_row(row) for row in found.fetchall()))
 
@@ -146,7 +150,7 @@ def reach(
     resolve: Resolve = from_environment,
     bounds: Bounds = LOOK,
 ) -> Reach:
-    """Whether the source can be reached, or the reason why not."""
+    """Whether the source can be reached and its first rows be read, or the reason why not."""
     try:
         if is_staged(source):
             columns = _schema(_table(source, resolve, bounds))
@@ -155,7 +159,8 @@ def reach(
             )
         seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
         files = counted(len(seen.files), "file") if len(seen.files) != 1 else "one file"
-        return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
+        with sampled(source, seen, "*", storage, bounds):
+            return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:
         return Reach(False, str(error))
 
@@ -242,17 +247,6 @@ def _word_of_arrow(column: ColumnType) -> str:
 
 
 # Files
-
-
-@contextmanager
-def _sampled(seen: Input, storage: Storage, bounds: Bounds) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The first rows as a table `sample`."""
-    columns = ", ".join(quote(name) for name in _comparable(seen)) or "1 AS nothing"
-    with opened(storage, bounds) as connection, readable(seen.files):
-        connection.execute(
-            f"CREATE TEMP TABLE sample AS SELECT {columns} FROM {scan(seen)} LIMIT {SAMPLE_ROWS}"
-        )
-        yield connection
 
 
 def _comparable(seen: Input) -> list[str]:

@@ -16,7 +16,7 @@ from itertools import chain
 from kalla.errors import InvalidInput, MissingSource, NotFound, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS, Csv, Native, Source
-from kalla.reconcile.sources.formats import converted_files, csv_quotes, delta_source
+from kalla.reconcile.sources.formats import converted_files, csv_quotes, csv_sniffing, delta_source
 from kalla.reconcile.sources.formats.compressed_files import demand_whole, plain
 from kalla.reconcile.sources.formats.parquet_schemas import common_schema
 from kalla.reconcile.sources.formats.table_shape import numbered
@@ -159,7 +159,7 @@ def _chosen(source: Source, found: Sequence[File]) -> tuple[Native, list[File], 
         if not known:
             raise _wrong(
                 f"Cannot tell the format of {names([each.url for each in found])}."
-                " Supported: CSV, Parquet, JSON, Delta. Set format"
+                " Supported: CSV, Parquet, JSON, XLSX, Delta. Set format"
             )
         if len(known) > 1:
             examples = [next(each.url for each in found if kinds[each] == kind) for kind in known]
@@ -308,10 +308,7 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             )
             line = next(lines)
         except UnicodeError:
-            raise _wrong(
-                f"{file} is not {csv.encoding.upper()};{_likely_encoding(file, storage)}"
-                " set csv.encoding"
-            ) from None
+            raise _wrong(csv_sniffing.not_in_encoding(file, csv, storage)) from None
         except (csv_lines.Error, OSError) as error:
             raise _wrong(f"{file} cannot be read as CSV: {error}") from None
     if not head:
@@ -325,17 +322,6 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
         )
     return numbered(line) if csv.header else [f"column{number}" for number in range(len(line))]
-
-
-def _likely_encoding(file: str, storage: Storage) -> str:
-    """What a file may be written in that is not what the recipe says."""
-    with storage.open(file) as raw:
-        head = raw.read(4096)
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return " it looks like UTF-16:"
-    if head[:2] == b"\x1f\x8b" or b"\0" in head:
-        return " it does not look like text:"
-    return " it looks like Windows-1252:"
 
 
 def _beyond() -> Iterator[str]:

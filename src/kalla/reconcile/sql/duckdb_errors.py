@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import duckdb
 
 from kalla.errors import KallaError, Permanent, Unavailable
+from kalla.plurals import counted
 from kalla.redaction import scrub
 from kalla.storage.storage_failures import NO_ROOM
 
@@ -16,8 +17,12 @@ LINES = 3  # of an error in a CSV: where, the line itself, and what is wrong wit
 _SHOWN = 3
 _READING = (duckdb.ConversionException, duckdb.InvalidInputException, duckdb.IOException)
 _CSV_FAULT = re.compile(
-    r"Expected Number|Value with|Invalid unicode|Maximum line|Unterminated|Error"
+    r"CSV Error on Line: (?P<number>\d+)\nOriginal Line: ?(?P<line>.*?)\s*\n(?P<fault>"
+    r"Expected Number of Columns: (?P<expected>\d+) Found: (?P<found>\d+)"
+    r"|Value with unterminated quote|Invalid unicode|(?:Maximum line|Error)[^\n]*)",
+    re.DOTALL,
 )
+_DELIMITERS = (";", "\t", "|", ",")
 _SQL = re.compile(r"^LINE \d+:", re.MULTILINE)
 _TOO_LARGE = "Out of Range Error: "
 _RAISED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
@@ -25,8 +30,10 @@ _RAISED = re.compile(r"^(\w+): (.+)$", re.MULTILINE)
 _WRAPPED = re.compile(r'"exception_message":"((?:[^"\\]|\\.)*)"')
 
 
-def said(error: duckdb.Error, lines: int = 1) -> str:
-    """The useful lines of an error, or the Python error while it read from S3."""
+def said(error: duckdb.Error, lines: int = 1, skipped: int = 0) -> str:
+    """The useful lines of an error, or the Python error while it read from S3. `skipped` is how
+    many lines of the file are above those that DuckDB counts.
+    """
     if raised := _raised(error):
         return scrub(raised[1])
     if wrapped := _WRAPPED.search(str(error)):
@@ -45,19 +52,46 @@ def said(error: duckdb.Error, lines: int = 1) -> str:
             " read from UTF-16: convert it to UTF-8"
         )
     told[0] = told[0].removeprefix("Invalid Input Error: ").removeprefix("IO Error: ")
-    if told[0].startswith("CSV Error") and len(told) > lines:  # the line itself may be several
-        told[2] = next((line for line in told[2:] if _CSV_FAULT.match(line)), told[2])
+    if found := _CSV_FAULT.search(text):
+        return _csv_fault(found, skipped)
     return " ".join(line[:_LONGEST_LINE] for line in told[:lines])
 
 
-def of_reading(error: duckdb.Error, whose: str, files: Sequence[str]) -> Exception:
+def _csv_fault(found: re.Match[str], skipped: int) -> str:
+    """What is wrong with a line of a CSV, and what to do, with the line itself at the end."""
+    line, where = found["line"].strip(), f"line {int(found['number']) + skipped}"
+    if found["expected"]:
+        expected, number = int(found["expected"]), int(found["found"])
+        reason = f"{where} has {counted(number, 'value')}, the header has {expected}"
+        other = next((sign for sign in _DELIMITERS if sign in line), None)
+        if expected == 1 and other:
+            reason = f'its lines are separated by {other!r}: set csv.delimiter to "{other}"'
+            reason = reason.replace("\t", "\\t")
+    elif found["fault"].startswith("Value"):
+        reason = f"a quote in {where} is not closed"
+    elif found["fault"].startswith("Invalid"):
+        reason = (
+            f"{where} is not in the encoding that csv.encoding says: most files that are not UTF-8"
+            " need csv.encoding: windows-1252"
+        )
+    else:
+        reason = f"{where}: {found['fault']}"
+    shown = line.partition("\n")[0]
+    return f"{reason} ({shown[:_LONGEST_LINE]})" if shown else reason
+
+
+def of_reading(
+    error: duckdb.Error, whose: str, files: Sequence[str], skipped: int = 0
+) -> Exception:
     """The error for files that cannot be read: permanent, unless their server was unreachable.
 
     Errors of another kind, such as too little memory, are unchanged.
     """
     if _raised(error) is None and not isinstance(error, _READING):
         return error
-    return _lasting(error)(f"{whose} ({names(files)}) cannot be read: {said(error, LINES)}")
+    return _lasting(error)(
+        f"{whose} ({names(files)}) cannot be read: {said(error, LINES, skipped)}"
+    )
 
 
 def of_matching(error: duckdb.Error) -> KallaError:

@@ -28,8 +28,8 @@ def opened(storage: Storage, bounds: Bounds | None = None) -> Iterator[duckdb.Du
 
 
 @contextmanager
-def readable(files: Sequence[str]) -> Iterator[None]:
-    """Turns DuckDB's errors into messages that name the files."""
+def readable(files: Sequence[str], skipped: int = 0) -> Iterator[None]:
+    """Turns DuckDB's errors into messages that name the files, and lines as they count them."""
     try:
         yield
     except duckdb.InterruptException:
@@ -41,5 +41,5 @@ def readable(files: Sequence[str]) -> Iterator[None]:
             f"{names(files)} needs more memory than an inspection may use: name a part of it"
         ) from None
     except duckdb.Error as error:
-        reason = said(error, LINES)
+        reason = said(error, LINES, skipped)
         raise InvalidInput(Problem("", f"{names(files)} cannot be read: {reason}")) from None
