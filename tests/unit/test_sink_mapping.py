@@ -259,6 +259,25 @@ def test_decimals_keep_every_digit() -> None:
     assert mapped.columns["a"].to_pylist() == [Decimal("12345678901234567890.123456789012345678")]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.principal",
+        "max.poll.interval.ms",
+        "heartbeat.interval.ms",
+        "plugin.library.paths",
+        "sasl.password",
+        "ssl.key.pem",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
+)
+def test_settings_that_run_programs_break_promises_or_hold_secrets_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        model.KafkaConfig(bootstrap_servers="b", topic="t", settings={name: "x; id"})
+
+
 def test_a_pipeline_names_everything_that_is_wrong_with_it() -> None:
     with pytest.raises(InvalidInput) as refused:
         model.validate(

@@ -25,12 +25,17 @@ EXACTLY_ONCE = "exactly once"
 WITHIN_WINDOW = "exactly once within the deduplication window"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
-# Settings of librdkafka that Kalla sets: another value would break a guarantee.
+# Settings of librdkafka that Kalla sets (another value would break a guarantee), or that would run
+# programs on the machines of workers and API.
 _OURS = re.compile(
     r"(group\..*|auto\.offset\.reset|enable\.(auto\..*|partition\.eof)|isolation\.level"
-    r"|partition\.assignment\.strategy|session\.timeout\.ms|bootstrap\.servers|plugin\..*|.*_cb)"
+    r"|partition\.assignment\.strategy|session\.timeout\.ms|heartbeat\.interval\.ms"
+    r"|max\.poll\.interval\.ms|bootstrap\.servers|plugin\..*|.*_cb|sasl\.kerberos\..*cmd)"
 )
-_SECRET = re.compile(r"(.*password|.*secret|ssl\.key\.pem|.*oauthbearer.*config)")
+_SECRET = re.compile(
+    r"(.*password|.*passphrase|.*secret|ssl\.key\.pem|.*private\.key\.pem|.*oauthbearer.*config)"
+)
+_PLAIN = re.compile(r"[A-Za-z0-9._/@:-]*")  # librdkafka puts these values into a shell command
 
 Tombstones = Literal["skip", "dead_letter"]
 KafkaField = Literal["key", "timestamp", "partition", "offset", "topic", "headers"]
@@ -53,6 +58,8 @@ class KafkaConfig(Model):
                 raise ValueError(f"{name} is set by Kalla: leave it out")
             if _SECRET.fullmatch(name) and not value.startswith("secret://"):
                 raise ValueError(f"{name} must name a secret: secret://NAME")
+            if name.startswith("sasl.kerberos.") and not _PLAIN.fullmatch(value):
+                raise ValueError(f"{name} may hold letters, digits and the characters . _ / @ : -")
         return settings
 
 
