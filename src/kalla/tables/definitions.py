@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import unified_diff
 from typing import Literal
 
 from kalla.errors import InvalidInput, Problem
@@ -17,6 +16,7 @@ from kalla.tables.model import (
 )
 from kalla.tables.schedule.plan import ordered
 from kalla.tables.store import Source, Table
+from kalla.text_diff import changed_lines
 
 Action = Literal["created", "changed", "rebuilt", "recomputed", "dropped", "unchanged"]
 ColumnsOf = Callable[[SourceDefinition], Sequence[str]]
@@ -233,10 +233,10 @@ def _table_step(given: TableDefinition, known: Table | None) -> Step:
         when = "now" if given.initialize == "ON_CREATE" else "by its schedule"
         return Step("table", given.name, "created", f"all rows are computed {when}")
     if known.hash != given.hash:
-        old = known.definition["query"].splitlines()
-        lines = list(unified_diff(old, given.query.splitlines(), lineterm="", n=1))[2:]
+        old, new = known.definition["query"].splitlines(), given.query.splitlines()
+        lines = changed_lines(tuple(old), tuple(new), context=1)[2:]
         reason = "the query changed: all rows are recomputed"
-        return Step("table", given.name, "rebuilt", reason, tuple(lines))
+        return Step("table", given.name, "rebuilt", reason, lines)
     fields = given.fields()
     differs = sorted(key for key in fields if fields[key] != known.definition.get(key))
     if differs:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS
-from kalla.reconcile.registry import entries
+from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS, Side
+from kalla.reconcile.recipe.source_names import source_names
+from kalla.reconcile.registry import drafts, entries
+from kalla.reconcile.registry.admission import Known
 from kalla.reconcile.registry.routes import Name, ShownSource
 from kalla.reconcile.runs import store
+from kalla.text_diff import changed_lines
 from kalla.web.access import Asking, GuardedRoute, needs
 from kalla.web.app_state import AppState, State
 from kalla.web.tokens import tokens
@@ -42,7 +45,14 @@ async def start(request: Request, state: State, caller: Asking) -> HTMLResponse:
 async def sources(request: Request, state: State, caller: Asking) -> HTMLResponse:
     async with state.database.transaction() as connection:
         found = [ShownSource.of(each) for each in await entries.sources(connection)]
-    return _page(state, request, "sources.html", sources=found, is_admin=caller.may("admin"))
+    return _page(
+        state,
+        request,
+        "sources.html",
+        sources=found,
+        may_change=caller.may("operator"),
+        is_admin=caller.may("admin"),
+    )
 
 
 @router.get("/sources/{name}")
@@ -74,21 +84,24 @@ async def recipe(
         versions = await entries.recipe_versions(connection, recipe_id)
         other = await entries.recipe_version(connection, recipe_id, against) if against else None
         runs = await store.listing(connection, None, recipe_id, None, _RUNS)
+        known = await entries.known_sources(connection)
         sources = [each.name for each in await entries.sources(connection)]
         destinations = await entries.all_destinations(connection)
     rates = [each.match_rate for each in reversed(runs.runs) if each.match_rate is not None]
     changes: list[tuple[str, str]] = []
     if other:
-        compared = difflib.unified_diff(
-            other.text.splitlines(), shown.text.splitlines(),
-            f"version {other.version}", f"version {shown.version}", lineterm="",
-        )  # fmt: skip
+        compared = changed_lines(
+            tuple(other.text.splitlines()),
+            tuple(shown.text.splitlines()),
+            (f"version {other.version}", f"version {shown.version}"),
+        )
         changes = [(_KINDS.get(line[:1], ""), line) for line in compared]
     return _page(
         state,
         request,
         "recipe.html",
         recipe=shown,
+        names=_side_names(shown.text, known),
         versions=versions,
         against=other,
         changes=changes,
@@ -116,6 +129,12 @@ async def settings(request: Request, state: State) -> HTMLResponse:
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def _side_names(text: str, known: Known) -> Mapping[Side, str]:
+    """The names of a recipe's sources; a recipe that cannot be read any more has sides alone."""
+    recipe = drafts.judge_with_sources(text, known).recipe
+    return source_names(recipe.sources) if recipe else {"left": "Left", "right": "Right"}
 
 
 def _trend(rates: list[float]) -> list[tuple[float, float]]:

@@ -98,7 +98,10 @@ class ShownVersion(BaseModel):
     version: int
     applied_at: datetime
     applied_by: str
-    diff: list[str] = Field(description="difference to the version before; empty for the first one")
+    diff: list[str] = Field(
+        description="difference to the version before; empty for the first one, and for all but the"
+        " newest 20"
+    )
 
 
 class Select(BaseModel):

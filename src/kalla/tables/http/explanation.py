@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import unified_diff
 from typing import Any
 
 from kalla.tables.definitions import ApplyPlan
@@ -12,6 +11,9 @@ from kalla.tables.incremental.delta import delta_shape
 from kalla.tables.incremental.structure import NotIncremental, structure
 from kalla.tables.schedule.plan import effective_lags, path_seconds, period_seconds
 from kalla.tables.store import Table
+from kalla.text_diff import changed_lines
+
+_COMPARED = 20
 
 
 def shown_steps(
@@ -92,10 +94,12 @@ def strategy_notes(
 
 
 def shown_versions(rows: Sequence[Mapping[str, Any]]) -> list[ShownVersion]:
-    """The newest first, each with its difference to the one before."""
+    """The newest first, each of the newest with its difference to the one before."""
     found = []
     for place, row in enumerate(rows):
-        older = rows[place + 1]["definition"] if place + 1 < len(rows) else None
+        older = (
+            rows[place + 1]["definition"] if place + 1 < len(rows) and place < _COMPARED else None
+        )
         found.append(
             ShownVersion(
                 version=row["version"],
@@ -108,10 +112,10 @@ def shown_versions(rows: Sequence[Mapping[str, Any]]) -> list[ShownVersion]:
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    def lines(definition: Mapping[str, Any]) -> list[str]:
+    def lines(definition: Mapping[str, Any]) -> tuple[str, ...]:
         options = [
             f"{key} = {value}" for key, value in sorted(definition.items()) if key != "query"
         ]
-        return [*options, *str(definition["query"]).splitlines()]
+        return (*options, *str(definition["query"]).splitlines())
 
-    return list(unified_diff(lines(old), lines(new), lineterm="", n=1))[2:]
+    return list(changed_lines(lines(old), lines(new), context=1)[2:])

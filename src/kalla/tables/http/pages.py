@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -63,12 +64,15 @@ class TableView:
         found = await shown_tables(connection, self.state)
         table = next(each for each in found if each.name == known.name)
         refreshes = await store.history(connection, known.name, _REFRESHES)
+        versions = await asyncio.to_thread(
+            shown_versions, await store.versions(connection, known.name)
+        )
         html = self.state.layout.fragment(
             "table_facts.html",
             now=now,
             table=table,
             refreshes=refreshes,
             chart=chart_drawing(refreshes, table.effective_lag_seconds),
-            versions=shown_versions(await store.versions(connection, known.name)),
+            versions=versions,
         )
         return {"table": html}

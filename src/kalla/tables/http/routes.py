@@ -207,7 +207,7 @@ async def versions(state: State, name: Name) -> list[ShownVersion]:
     async with state.database.transaction() as connection:
         table = await store.table(connection, name)
         found = await store.versions(connection, table.name)
-    return shown_versions(found)
+    return await asyncio.to_thread(shown_versions, found)
 
 
 @router.post("/query", status_code=202)
