@@ -92,11 +92,18 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         await expect(trial).to_contain_text("before: 93.1 %", timeout=PATIENCE)
         await expect(trial).to_contain_text("What the last edit changed: 6 rows")
         await expect(trial).to_contain_text("matched by same reference and amount")
+        await expect(trial).to_contain_text("bank-export rows")
+        # What was typed survives a reload, with the files.
+        await page.reload()
+        await expect(page.locator("#earlier")).to_contain_text("ledger.xlsx and bank-export.csv")
+        await page.get_by_role("button", name="Go on").click()
+        await expect(rule.get_by_label("up to", exact=True)).to_have_value("10")
+        await expect(left).to_contain_text("120 rows, 5 columns", timeout=PATIENCE)
         shown = await written(page)
         assert 'absolute: "10"' in shown
         assert "# not UTF-8: byte e4 in line 4" in shown
         # A problem is marked at its field and in the text.
-        await rule.get_by_label("Left column").first.fill("Invoice")
+        await rule.get_by_label("Column of ledger").first.fill("Invoice")
         wrong = rule.locator('[aria-invalid="true"]')
         await expect(wrong).to_have_value("Invoice", timeout=PATIENCE)
         await expect(rule.locator(".field-problem")).to_contain_text("Invoice no")
@@ -104,7 +111,22 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         # The text edits the form.
         await page.locator("#recipe-text .cm-content").focus()
         await page.keyboard.press("Control+z")
-        await expect(rule.get_by_label("Left column").first).to_have_value("Invoice no")
+        await expect(rule.get_by_label("Column of ledger").first).to_have_value("Invoice no")
+        # What is mended is no problem any more, and a key like that of a list is a problem too.
+        problems, state = page.locator("#recipe-problems li"), page.locator("#editor-state")
+        await expect(wrong).to_have_count(0)
+        await page.keyboard.press("Control+Home")
+        await page.keyboard.insert_text("foo[bar: 1\n")
+        await expect(problems).to_contain_text("foo[bar", timeout=PATIENCE)
+        await page.keyboard.press("Control+z")
+        await expect(problems).to_have_count(0)
+        await expect(state).to_have_text("95.5 % matched")
+        # Another file leaves the edited recipe alone until the new proposal is asked for.
+        await page.set_input_files("#right-file", EXAMPLES / "ledger.csv")
+        await expect(page.locator("#proposal-state")).to_contain_text(
+            "Your own recipe still reads ledger.xlsx and bank-export.csv", timeout=PATIENCE
+        )
+        await expect(rule.get_by_label("up to", exact=True)).to_have_value("10")
         await page.get_by_role("button", name="Discard changes").click()
         await expect(rule.get_by_label("up to", exact=True)).to_have_value("0")
         await page.get_by_role("button", name="Run", exact=True).click()
@@ -123,6 +145,32 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         await page.goto(page.url.partition("/runs")[0] + "/recipes/ledger-and-bank-export")
         await expect(page.get_by_role("heading", name="Versions")).to_be_visible()
         await expect(page.locator("body")).to_contain_text("completed")
+        # Saving keeps the files that it reads, if wanted, as sources.
+        await page.get_by_role("button", name="Save", exact=True).click()
+        question = page.locator("#editor-question")
+        await expect(question).to_contain_text("files that are removed on")
+        await question.get_by_label("ledger.xlsx as").fill("kept-ledger")
+        await question.get_by_label("bank-export.csv as").fill("kept-bank")
+        await question.get_by_role("button", name="Keep and save").click()
+        await expect(page.locator("h1")).to_contain_text("version 2", timeout=PATIENCE)
+        await expect(page.locator("#recipe-text .cm-content")).to_contain_text("source://kept-led")
+        # A file that is refused does not leave the run to the files of before.
+        again = page.get_by_role("button", name="Run with these files")
+        await expect(again).to_be_disabled()
+        (tmp_path / "empty.csv").touch()
+        await page.set_input_files("#left-file", EXAMPLES / "ledger.csv")
+        await expect(again).to_be_enabled(timeout=PATIENCE)
+        await page.set_input_files("#right-file", tmp_path / "empty.csv")
+        await expect(right.locator(".state")).to_contain_text("is empty")
+        await expect(again).to_be_disabled()
+        await right.get_by_role("button", name="Clear").click()
+        await expect(again).to_be_enabled()
+        # An old version that is run stays an old version.
+        await page.goto(f"{page.url}?version=1")
+        async with page.expect_request("**/api/runs") as asked:
+            await page.get_by_role("button", name="Run", exact=True).click()
+        sent = (await asked.value).post_data_json
+        assert sent == {"recipe_id": "ledger-and-bank-export", "version": 1}
 
 
 async def test_cells_and_names_of_files_are_shown_as_text(
@@ -132,8 +180,13 @@ async def test_cells_and_names_of_files_are_shown_as_text(
     rows = "".join(f"K-{number:04},{HOSTILE},{number}.00\n" for number in range(5))
     file.write_text(f"id,{HOSTILE},amount\n{rows}")
     async with visiting(browser, place, "/start") as page:
+        left = page.locator("#left")
+        await page.route("**/api/uploads?*", lambda route: route.abort())
         await page.set_input_files("#left-file", file)
-        await expect(page.locator("#left .state")).to_contain_text("5 rows", timeout=PATIENCE)
+        await expect(left.locator(".state")).to_contain_text("the server does not answer")
+        await page.unroute("**/api/uploads?*")
+        await left.get_by_role("button", name="Try again").click()
+        await expect(left.locator(".state")).to_contain_text("5 rows", timeout=PATIENCE)
         await expect(page.locator("#left .found")).to_contain_text(HOSTILE)
         assert await page.locator("#left img").count() == 0
         assert await page.title() == "Reconcile two files · Kalla"

@@ -1,9 +1,11 @@
 // The editor of a recipe: a form and YAML side by side. The text is the only state: the form edits it through its
 // tree and is drawn from it, so the two cannot differ. Every edit is tried on a sample.
 import { ask, percent, say } from "../api.js";
-import { make } from "../elements.js";
+import { button, make } from "../elements.js";
+import { KeptFiles } from "../kept_files.js";
 import * as tree from "./document.js";
 import { drawForm, drawReason, markFields, reasonForNone } from "./form.js";
+import { sideNames } from "./names.js";
 import { textEditor } from "./text.js";
 import { drawTrial } from "./trial.js";
 
@@ -11,44 +13,57 @@ const TRIAL_AFTER_MS = 300; // after the last key
 const BUSY_MS = 1000; // until the server is asked again when it has too much to do
 
 export class RecipeEditor {
-  constructor(element) {
+  /** `draft` keeps what is typed: `read()`, and `keep(text)`, with null for nothing that is unsaved. */
+  constructor(element, draft) {
     const find = (id) => element.querySelector(`#${id}`);
     this.element = element;
+    this.draft = draft;
     this.form = find("recipe-form");
     this.trial = find("trial");
     this.state = find("editor-state");
+    this.question = find("editor-question");
     this.problems = find("recipe-problems");
-    this.draftKey = `kalla-draft:${location.pathname}`;
+    this.discard = find("discard");
     this.columns = { left: [], right: [] };
     this.known = {};
-    this.names = {}; // of files that were sent, by uri
-    const saved = element.querySelector("#saved-text").content.textContent;
+    this.fileNames = {}; // of files that were sent, by uri
+    const saved = find("saved-text").content.textContent;
     this.saved = saved;
+    const { recipe, version } = element.dataset;
+    this.version = recipe ? { recipe_id: recipe, version: Number(version) } : null; // of the text as it was saved
     this.text = textEditor(find("recipe-text"), saved, (byForm) => this.edited(byForm));
     element.addEventListener("submit", (event) => event.preventDefault());
     find("save")?.addEventListener("click", () => this.save());
     find("run")?.addEventListener("click", () => this.run());
-    find("discard")?.addEventListener("click", () => this.load(this.saved));
+    this.discard.addEventListener("click", () => this.load(this.saved, { version: this.version }));
     if (saved) this.begin();
   }
 
+  get isEdited() {
+    return this.text.text !== this.saved;
+  }
+
   begin() {
-    const draft = sessionStorage.getItem(this.draftKey);
+    const draft = this.draft.read();
     if (draft && draft !== this.saved) {
+      this.isRestored = true;
       this.text.replace(draft);
-      say(this.state, "What you typed last time is here again.");
     } else this.edited(false);
   }
 
-  /** Another recipe in place of the one shown, with the trial it has had. */
-  load(text, trial = null) {
-    this.saved = text;
+  /** Another recipe in place of the one shown, with the trial it has had and, if it was edited, with its edits. */
+  load(saved, { trial = null, version = null, text = saved } = {}) {
+    this.asking?.abort();
+    this.saved = saved;
+    this.version = version;
     this.last = null;
     this.tried = null;
+    this.pose(null);
     this.text.replace(text);
-    this.draw();
-    if (trial) {
+    this.edited(false);
+    if (trial && text === saved) {
       clearTimeout(this.timer);
+      this.showProblems([]);
       this.take(text, trial);
     }
   }
@@ -61,10 +76,8 @@ export class RecipeEditor {
   }
 
   showUnsaved() {
-    const differs = this.text.text !== this.saved;
-    this.element.querySelector("#discard").hidden = !differs;
-    if (differs) sessionStorage.setItem(this.draftKey, this.text.text);
-    else sessionStorage.removeItem(this.draftKey);
+    this.discard.hidden = !this.isEdited;
+    this.draft.keep(this.isEdited ? this.text.text : null);
   }
 
   /* ---- form and text in step ---- */
@@ -113,7 +126,7 @@ export class RecipeEditor {
       // Of a file that was sent it is found how it is written; a source says so.
       ask("GET", upload ? `/api/uploads/${upload}/preview?rows=1` : `/api/sources/${name}/preview?rows=1`).then((found) => {
         this.columns[side] = (found.preview || found).columns;
-        if (found.upload) this.names[uri] = found.upload.file_name;
+        if (found.upload) this.fileNames[uri] = found.upload.file_name;
         if (!this.form.contains(document.activeElement)) this.draw();
         else this.form.querySelector(`#${side}-columns`)?.replaceChildren(...this.columns[side].map((each) => make("option", { value: each })));
       }).catch(() => {}); // the trial tells what is wrong with a source
@@ -124,8 +137,13 @@ export class RecipeEditor {
 
   async attempt() {
     const text = this.text.text;
-    if (!text.trim() || text === this.tried || this.element.dataset.mayTry !== "true") return;
     this.asking?.abort();
+    if (!text.trim() || this.element.dataset.mayTry !== "true") return;
+    if (text === this.tried) { // what was wrong since is mended
+      this.showProblems([]);
+      this.sayMatched();
+      return;
+    }
     const asking = new AbortController();
     this.asking = asking;
     const errors = tree.errorsOf(text);
@@ -152,10 +170,19 @@ export class RecipeEditor {
   }
 
   take(text, trial) {
-    drawTrial(this.trial, trial, this.last);
+    drawTrial(this.trial, trial, this.last, this.sideNames());
     this.last = trial;
     this.tried = text;
-    say(this.state, `${percent(trial.match_rate)} matched`);
+    this.sayMatched();
+  }
+
+  sayMatched() {
+    say(this.state, `${percent(this.last.match_rate)} matched${this.isRestored ? "; what you typed last time is here again" : ""}`);
+  }
+
+  /** What the two sides are called: as their sources are, or left and right while the text cannot be read. */
+  sideNames() {
+    return sideNames(tree.read(this.text.text)?.toJS().sources, this.fileNames);
   }
 
   refused(error) {
@@ -179,39 +206,88 @@ export class RecipeEditor {
   /* ---- what is kept ---- */
 
   async save() {
+    const temporary = await this.act("Saving…", () => this.temporaryFiles());
+    if (temporary?.length) this.askToKeep(temporary);
+    else if (temporary) await this.saveText();
+  }
+
+  async saveText(more = {}) {
     await this.act("Saving…", async (text) => {
-      const saved = await ask("POST", "/api/recipes", { recipe: text });
-      this.kept(text);
+      const saved = await ask("POST", "/api/recipes", { recipe: text, ...more });
+      this.kept(text, { recipe_id: saved.recipe_id, version: saved.version });
       const address = `/recipes/${encodeURIComponent(saved.recipe_id)}`;
       if (location.pathname.startsWith("/recipes/")) location.assign(address);
-      return `Saved as version ${saved.version} of ${saved.recipe_id}.`;
+      say(this.state, "Saved as ");
+      this.state.append(make("a", { href: address }, `version ${saved.version} of ${saved.recipe_id}`));
     });
   }
 
-  async run() {
+  async run(more = {}) {
     await this.act("Starting…", async (text) => {
-      const started = await ask("POST", "/api/runs", { recipe: text });
-      this.kept(text);
+      // What is saved already is run as it is: sent as a text it would become the recipe's newest version.
+      const isSaved = this.version && text === this.saved;
+      const started = await ask("POST", "/api/runs", isSaved ? this.version : { recipe: text, ...more });
+      this.kept(text, isSaved ? this.version : null);
       location.assign(`/runs/${started.run_id}`);
-      return `Run ${started.run_id} has started.`;
+      say(this.state, `Run ${started.run_id} has started.`);
     });
   }
 
-  kept(text) {
+  kept(text, version) {
     this.saved = text;
-    sessionStorage.removeItem(this.draftKey);
+    this.version = version;
+    this.pose(null);
+    this.showUnsaved();
+  }
+
+  /** The uploads that the recipe reads and that are removed some day. */
+  async temporaryFiles() {
+    const sources = Object.values(tree.read(this.text.text)?.toJS().sources || {});
+    const uris = sources.map((source) => String(source?.uri || "")).filter((uri) => uri.startsWith("source://upload-"));
+    if (!uris.length) return [];
+    return (await ask("GET", "/api/uploads")).filter((each) => uris.includes(each.uri) && each.expires_at);
+  }
+
+  askToKeep(uploads) {
+    const files = new KeptFiles(uploads, (upload, uri) => this.readInstead(upload.uri, uri));
+    const until = new Date(Math.min(...uploads.map((each) => Date.parse(each.expires_at)))).toLocaleDateString();
+    say(this.state, "");
+    this.pose(`This recipe reads files that are removed on ${until}. Keep them as sources, so that it can be run after that.`, files.element, {
+      "Keep and save": async () => { if (await files.keepAll()) await this.saveText(); },
+      "Save without keeping them": () => this.saveText(),
+    });
+  }
+
+  /** Another source in place of one, with all else as it was. */
+  readInstead(uri, fresh) {
+    const sources = tree.read(this.text.text)?.toJS().sources || {};
+    for (const side of ["left", "right"]) if (sources[side]?.uri === uri) this.edits().set(["sources", side, "uri"], fresh);
+    this.draw();
+  }
+
+  /** A question with its answers as buttons; null takes it away. */
+  pose(words, details = null, answers = {}) {
+    this.question.hidden = words === null;
+    if (words === null) return;
+    this.question.replaceChildren(
+      make("p", {}, words), ...[details].filter(Boolean),
+      make("p", { class: "answers" },
+        Object.entries(answers).map(([label, work], index) => button(label, work, { class: index ? null : "strong" })),
+        button("Cancel", () => this.pose(null), { class: "quiet" })));
+    this.question.querySelector("input, button").focus();
   }
 
   async act(words, work) {
     const buttons = this.element.querySelectorAll(".headline-end button");
     say(this.state, words);
-    buttons.forEach((button) => { button.disabled = true; });
+    buttons.forEach((each) => { each.disabled = true; });
     try {
-      say(this.state, await work(this.text.text));
+      return await work(this.text.text);
     } catch (error) {
       this.refused(error);
+      return undefined;
     } finally {
-      buttons.forEach((button) => { button.disabled = false; });
+      buttons.forEach((each) => { each.disabled = false; });
     }
   }
 }

@@ -1,6 +1,7 @@
 // The rules of a recipe as a form. It is drawn from the document and tells `edit` what a person changed.
 import { make } from "../elements.js";
 import { spelled } from "./document.js";
+import { sideNames } from "./names.js";
 
 const OPS = {
   eq: "equals", tolerance: "is within an amount of", date_window: "is within days of", contains: "contains", startswith: "begins with",
@@ -17,11 +18,12 @@ const CSV_FIELDS = [
 ];
 const SIDE_FIELDS = [["amount", "Amount", "the column whose sum must agree"], ["currency", "Currency", ""], ["primary_key", "Row key", "columns that identify a row, with commas"]];
 
-/** Draws `recipe` into `element`. `edit` has set, add, remove and move; `columns` are those of each side, `names` what sources are called. */
-export function drawForm(element, recipe, { columns, names }, edit) {
+/** Draws `recipe` into `element`. `edit` has set, add, remove and move; `columns` are those of each side, `fileNames` those of uploads. */
+export function drawForm(element, recipe, { columns, fileNames }, edit) {
   const focused = element.contains(document.activeElement) ? document.activeElement.dataset.path : null;
   const open = new Set([...element.querySelectorAll("details[open]")].map((each) => each.dataset.side));
-  const form = new Form({ recipe, columns, names, edit, open });
+  const names = sideNames(recipe.sources, fileNames);
+  const form = new Form({ recipe, columns, names, fileNames, edit, open });
   element.replaceChildren(...form.parts());
   if (focused) element.querySelector(`[data-path="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -57,10 +59,10 @@ export function markFields(element, problems) {
 }
 
 function fieldFor(element, path) {
-  for (let at = path; at; at = at.replace(/(\.[^.[]+|\[\d+\])$/, "")) {
+  // A key may be any text, such as foo[bar: what cannot be shortened has no field.
+  for (let at = path, longer = null; at !== longer; longer = at, at = at.replace(/(\.[^.[]+|\[\d+\])$/, "")) {
     const field = element.querySelector(`input[data-path="${CSS.escape(at)}"], select[data-path="${CSS.escape(at)}"]`);
     if (field) return field;
-    if (!/[.[]/.test(at)) return null;
   }
   return null;
 }
@@ -83,9 +85,8 @@ class Form {
   source(side) {
     const source = this.recipe.sources?.[side] || {};
     const uri = String(source.uri || "");
-    const alias = this.names[uri] || source.alias || uri.replace("source://", "").split("/").at(-1);
     return make("fieldset", { class: "rule-source" },
-      make("legend", {}, side === "left" ? "Left" : "Right", make("span", { class: "said" }, alias)),
+      make("legend", {}, this.names[side], make("span", { class: "said" }, this.fileNames[uri] || uri)),
       SIDE_FIELDS.map(([name, label, title]) => {
         const value = source[name];
         return this.input(["sources", side, name], label, Array.isArray(value) ? value.join(", ") : value, {
@@ -124,9 +125,9 @@ class Form {
     const op = condition.op || "eq";
     const label = `condition ${path.at(-1) + 1} of rule ${path[1] + 1}`;
     return make("div", { class: "condition", role: "group", "aria-label": label },
-      this.input([...path, "left"], "Left column", condition.left, { list: "left-columns", hideLabel: true }),
+      this.input([...path, "left"], `Column of ${this.names.left}`, condition.left, { list: "left-columns", hideLabel: true }),
       this.select([...path, "op"], "Comparison", op, Object.entries(OPS), { hideLabel: true, change: (value) => this.changeOp(condition, path, value) }),
-      this.input([...path, "right"], "Right column", condition.right, { list: "right-columns", hideLabel: true }),
+      this.input([...path, "right"], `Column of ${this.names.right}`, condition.right, { list: "right-columns", hideLabel: true }),
       make("span", { class: "condition-more" }, this.options(condition, op, path)),
       make("button", { type: "button", class: "quiet", "aria-label": `Remove ${label}`, title: "Remove", disabled: total === 1, onclick: () => this.edit.remove(path) }, "×"));
   }
@@ -137,7 +138,7 @@ class Form {
     if (op === "tolerance") {
       const used = AMOUNTS.filter(([name]) => condition[name] !== undefined);
       found.push(...(used.length ? used : AMOUNTS.slice(0, 1)).map(([name, label]) => this.input([...path, name], label, condition[name], { size: 6, inputmode: "decimal" })));
-      found.push(this.select([...path, "negate"], "sign", condition.negate || "", [["", "same"], ["left", "left is turned"], ["right", "right is turned"]]));
+      found.push(this.select([...path, "negate"], "sign", condition.negate || "", [["", "same"], ["left", `${this.names.left} is turned`], ["right", `${this.names.right} is turned`]]));
     }
     if (op === "date_window") {
       const shown = given(DAYS).filter(([name]) => name !== "days" || condition.days !== undefined || (condition.before === undefined && condition.after === undefined));
@@ -145,7 +146,7 @@ class Form {
       found.push(...days.map(([name, label]) => this.input([...path, name], label, condition[name], { size: 4, inputmode: "numeric", read: wholeNumber })));
     }
     if (op === "fuzzy") found.push(this.input([...path, "threshold"], "at least", condition.threshold, { size: 5, inputmode: "decimal" }));
-    if (["contains", "startswith", "endswith"].includes(op)) found.push(this.select([...path, "container"], "the longer text is", condition.container || "left", [["left", "left"], ["right", "right"]]));
+    if (["contains", "startswith", "endswith"].includes(op)) found.push(this.select([...path, "container"], "the longer text is", condition.container || "left", [["left", this.names.left], ["right", this.names.right]]));
     if (op === "eq" || op === "ne") found.push(...this.prepared(condition, path));
     return found;
   }
@@ -161,7 +162,7 @@ class Form {
     return [
       simple && !own.length && this.select([...path, "derive"], "compared", value, choices, { read: (text) => (text ? text.split(",") : "") }),
       !simple && make("span", { class: "hint" }, `compared: ${wordsOf(both)}`),
-      ...own.map((name) => this.patternOr([...path, name], name === "derive_left" ? "left" : "right", condition[name])),
+      ...own.map((name) => this.patternOr([...path, name], this.names[name === "derive_left" ? "left" : "right"], condition[name])),
     ];
   }
 

@@ -2,28 +2,28 @@
 import { percent } from "../api.js";
 import { make } from "../elements.js";
 
-export function drawTrial(element, trial, last) {
+export function drawTrial(element, trial, last, names) {
   const earlier = new Map((last?.rules || []).map((each) => [each.name, each]));
   const side = (name) => `${trial[name].matched.toLocaleString()} of ${trial[name].rows.toLocaleString()} rows${change(trial[name].matched, last?.[name].matched)}`;
   const fact = (label, words) => [make("dt", {}, label), make("dd", {}, words)];
   element.replaceChildren(...[
     make("dl", { class: "facts" },
       fact("Matched", `${percent(trial.match_rate)} of ${trial.is_sample ? "a sample" : "all rows"}${last ? ` (before: ${percent(last.match_rate)})` : ""}`),
-      fact("Left", side("left")),
-      fact("Right", side("right")),
+      fact(names.left, side("left")),
+      fact(names.right, side("right")),
       fact("Ambiguous", `${trial.ambiguous.toLocaleString()} rows${change(trial.ambiguous, last?.ambiguous)}`)),
-    table(["Rule", "Matches", "Left rows", "Right rows"], trial.rules.map((each) => [
+    table(["Rule", "Matches", `${names.left} rows`, `${names.right} rows`], trial.rules.map((each) => [
       each.name, each.matches.toLocaleString() + change(each.matches, earlier.get(each.name)?.matches), each.left.toLocaleString(), each.right.toLocaleString(),
     ])),
-    trial.changes && changes(trial.changes),
+    trial.changes && changes(trial.changes, names),
   ].filter(Boolean));
 }
 
-function changes({ rows, examples }) {
+function changes({ rows, examples }, names) {
   if (!rows) return make("p", { class: "hint" }, "The last edit changed no row's result.");
   return make("section", { "aria-label": "What the last edit changed" },
     make("h3", {}, `What the last edit changed: ${rows.toLocaleString()} ${rows === 1 ? "row" : "rows"}`),
-    table(["Row", "Before", "Now"], examples.map((each) => [`${each.side}: ${each.key}`, inWords(each.before), inWords(each.after)])));
+    table(["Row", "Before", "Now"], examples.map((each) => [`${names[each.side]}: ${each.key}`, inWords(each.before), inWords(each.after)])));
 }
 
 const STATUSES = { confirmed: "matched" }; // as the run's page says it

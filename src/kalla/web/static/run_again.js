@@ -1,0 +1,29 @@
+// A saved recipe with other files.
+import { ask, say } from "./api.js";
+import { FileSide } from "./file_side.js";
+
+export function runAgain(section) {
+  const state = section.querySelector("#run-again-state");
+  const run = section.querySelector(".panel-head button");
+  const sides = [];
+
+  /** With one file of two the other side is read as the recipe says it; never because its file was refused. */
+  function changed() {
+    run.disabled = !sides.some((side) => side.chosen) || sides.some((side) => !["none", "ready"].includes(side.status));
+  }
+
+  sides.push(...[...section.querySelectorAll(".side")].map((each) => new FileSide(each, changed)));
+  run.addEventListener("click", async () => {
+    run.disabled = true;
+    say(state, "Starting…");
+    try {
+      const others = Object.fromEntries(sides.filter((side) => side.chosen).map((side) => [side.name, side.chosen.uri]));
+      const started = await ask("POST", "/api/runs", { recipe_id: section.dataset.recipe, ...others });
+      location.assign(`/runs/${started.run_id}`);
+    } catch (error) {
+      say(state, [error.message, ...(error.problems || []).map((each) => each.message)].join(" "), true);
+    }
+    changed();
+  });
+  changed();
+}
