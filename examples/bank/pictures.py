@@ -46,7 +46,7 @@ def main() -> None:
 def link(output: Path, up: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline and up.poll() is None:
-        if found := re.search(r"http://\S+/login\?token=\S+", output.read_text("utf-8")):
+        if found := re.search(r"http://\S+/login\?code=\S+", output.read_text("utf-8")):
             return found[0]
         time.sleep(0.2)
     raise SystemExit(output.read_text("utf-8"))
