@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from kalla.database import Connection
-from kalla.errors import Conflict, InvalidInput, Problem
+from kalla.errors import Conflict, InvalidInput, NotFound, Problem
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.registry import drafts, entries
 from kalla.reconcile.registry.entries import RecipeVersion
@@ -125,7 +125,13 @@ async def retry_run(state: State, command: Commanded, run_id: RunId) -> RunDetai
     """Continue a failed or cancelled run: staged rows stay, the rest is tried again."""
     await store.get(command.connection, run_id)
     limit = state.settings.run.total_timeout_seconds
-    command.woken += await runs.revive(command.connection, run_id, limit)
+    try:
+        command.woken += await runs.revive(command.connection, run_id, limit)
+    except NotFound:  # this run is kept for longer than its jobs
+        raise Conflict(
+            f"run {run_id} has no jobs any more: they are removed "
+            "retention.finished_seconds after its end; submit it again"
+        ) from None
     return await store.get(command.connection, run_id)
 
 

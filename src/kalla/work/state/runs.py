@@ -115,13 +115,7 @@ async def revive(connection: Connection, run_id: int, total_timeout_seconds: flo
         sql.revive, {"run_id": run_id, "total_timeout_seconds": total_timeout_seconds}
     )
     if await cursor.fetchone() is None:
-        try:
-            status = (await get(connection, run_id)).status
-        except NotFound:  # other tables keep runs for longer than their jobs
-            raise Conflict(
-                f"run {run_id} has no jobs any more: they are removed "
-                "retention.finished_seconds after its end; submit it again"
-            ) from None
+        status = (await get(connection, run_id)).status
         raise Conflict(f"run {run_id} is {status}: nothing to retry")
     await _cancel_after(connection, run_id)
     cursor = await connection.execute(sql.revive_jobs, {"run_id": run_id})
