@@ -184,6 +184,7 @@ def test_variables_that_name_no_setting_are_listed(tmp_path: Path) -> None:
         ("[jobs.exec]\nheartbeat_interval = 10\ntimeout_seconds = 15", "jobs.exec"),
         ("[jobs.default]\nheartbeat_interval = 10", "jobs.default"),
         ("[leases]\nttl_seconds = 5", "leases.ttl_seconds"),
+        ("[scaling]\nmin_workers = 9\nmax_workers = 3", "scaling.min_workers"),
     ],
 )
 def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, toml: str, field: str) -> None:

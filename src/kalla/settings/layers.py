@@ -97,6 +97,14 @@ def _check_together(settings: Settings) -> None:
                 "must be longer than renew_seconds and margin_seconds together",
             )
         )
+    scaling = settings.scaling
+    if scaling.min_workers > scaling.max_workers:
+        problems.append(
+            Problem(
+                "scaling.min_workers",
+                f"{scaling.min_workers} is more than max_workers = {scaling.max_workers}",
+            )
+        )
     if problems:
         raise InvalidSettings(*problems)
 
