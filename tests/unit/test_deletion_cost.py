@@ -57,27 +57,54 @@ def pod(api: Api, tmp_path: Path) -> Pod:
     return Pod(url, token, None)
 
 
-async def test_the_cost_follows_the_jobs_and_is_sent_only_when_it_changes(
+def _costs(api: Api) -> list[str]:
+    found = []
+    for path, token, body in api.seen:
+        assert path == "/api/v1/namespaces/kalla/pods/worker-1"
+        assert token == "Bearer secret"
+        metadata = body["metadata"]
+        assert isinstance(metadata, dict)
+        found.append(metadata["annotations"][ANNOTATION])
+    return found
+
+
+async def test_the_cost_is_sent_at_once_when_busy_or_idle_changes_and_seldom_otherwise(
     api: Api, pod: Pod
 ) -> None:
-    active = 0
-    cost = DeletionCost(pod, lambda: active)
+    active, seconds = 0, 0.0
+    cost = DeletionCost(pod, lambda: active, lambda: seconds)
     for active in (0, 0, 3, 3, 1):  # noqa: B007 -- the function above reads it
         await cost.tick()
-    path, token, _ = api.seen[0]
-    assert path == "/api/v1/namespaces/kalla/pods/worker-1"
-    assert token == "Bearer secret"
-    assert [body["metadata"] for _, _, body in api.seen] == [
-        {"annotations": {ANNOTATION: text}} for text in ("0", "3", "1")
-    ]
+    assert _costs(api) == ["0", "3"]
+    seconds = 10.0
+    await cost.tick()
+    active = 0
+    await cost.tick()
+    assert _costs(api) == ["0", "3", "1", "0"]
 
 
 async def test_without_the_right_it_asks_once_and_leaves_it(api: Api, pod: Pod) -> None:
     api.status = 403
-    cost = DeletionCost(pod, lambda: 1)
+    active, seconds = 1, 0.0
+    cost = DeletionCost(pod, lambda: active, lambda: seconds)
     await cost.tick()
+    active, seconds = 0, 3600.0
     await cost.tick()
     assert len(api.seen) == 1
+
+
+async def test_a_token_that_is_refused_is_tried_again_after_a_minute(api: Api, pod: Pod) -> None:
+    api.status = 401
+    seconds = 0.0
+    cost = DeletionCost(pod, lambda: 1, lambda: seconds)
+    await cost.tick()
+    api.status = 200
+    await cost.tick()
+    assert len(api.seen) == 1
+    seconds = 60.0
+    await cost.tick()
+    await cost.tick()
+    assert _costs(api) == ["1", "1"]
 
 
 def test_outside_of_kubernetes_there_is_no_pod(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 
@@ -13,17 +11,18 @@ from kalla.database import Database
 from kalla.secrets import Vault
 from kalla.settings import Settings
 from kalla.web.layout import Place
-from kalla.work.service import Service
 
-
-def services(settings: Settings, database: Database) -> list[Service]:
-    """What a worker with the role `sinks` runs."""
-    if not _installed() or "sinks" not in settings.worker.roles:
-        return []
+if TYPE_CHECKING:
     from kalla.sinks.slots.reconciling import Slots
 
-    holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-    return [Slots(settings, database, holder, Vault(settings).resolve)]
+
+def slots(settings: Settings, database: Database, worker: str) -> Slots | None:
+    """What a worker with the role `sinks` runs, and holds its slots by its name."""
+    if not _installed() or "sinks" not in settings.worker.roles:
+        return None
+    from kalla.sinks.slots.reconciling import Slots
+
+    return Slots(settings, database, worker, Vault(settings).resolve)
 
 
 def routers() -> list[APIRouter]:

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from prometheus_client import Gauge
+
 from kalla import logs
 from kalla.app import sinks
 from kalla.app.deletion_cost import DeletionCost, own_pod
@@ -26,7 +28,7 @@ from kalla.tables.schedule.scheduler import TableScheduler
 from kalla.web import commands
 from kalla.web.tokens import login_links
 from kalla.work.wake import open_channel
-from kalla.work.worker import Worker
+from kalla.work.worker import Worker, new_name
 
 
 async def run_worker(settings: Settings) -> None:
@@ -40,6 +42,8 @@ async def run_worker(settings: Settings) -> None:
     job_types = all_job_types(settings, spark)
     async with Database(settings.database, name="kalla worker") as database:
         wake = open_channel(settings, database, ROLES)
+        name = new_name()
+        sink_slots = sinks.slots(settings, database, name)
         worker = Worker(
             settings,
             job_types,
@@ -56,13 +60,21 @@ async def run_worker(settings: Settings) -> None:
                 Conclusions(database, job_types, wake),
                 RunScheduler(settings, database, job_types, wake),
                 Upkeep(settings, database, job_types, wake),
-                *sinks.services(settings, database),
+                *([sink_slots] if sink_slots else []),
                 TableScheduler(settings, database, job_types, wake),
             ],
+            name,
         )
+
+        def carried() -> int:
+            return sink_slots.carried if sink_slots else 0
+
+        Gauge(
+            "kalla_worker_sink_slots", "Slots of sinks held", registry=worker.metrics.registry
+        ).set_function(carried)
         probes = create_probes(worker.metrics.registry, worker.problems, worker.absences)
         pod = own_pod()
-        cost = DeletionCost(pod, lambda: len(worker.slots)) if pod else None
+        cost = DeletionCost(pod, lambda: len(worker.slots) + carried()) if pod else None
         async with serving(probes, listener):
             await check_release(database, "this worker", stopping)
             await worker.start()

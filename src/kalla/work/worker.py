@@ -49,9 +49,10 @@ class Worker:
         address: str = "",
         sweeps: Sequence[Sweep] = (),
         services: Sequence[Service] = (),
+        name: str | None = None,
     ) -> None:
         """`sweeps` and `services` are those of the rooms above."""
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = name or new_name()
         self.metrics = Metrics()
         self.slots = JobSlots(settings.worker.concurrency)
         self.metrics.watch(self.slots)
@@ -174,6 +175,10 @@ class Worker:
             async with asyncio.timeout(seconds):
                 while not condition():
                     await self.slots.wait_for_change()
+
+
+def new_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 async def absences(database: Database, wake: Wake) -> list[str]:

@@ -47,6 +47,11 @@ class Slots(Periodic):
         self._unleased: dict[str, Carrier] = {}  # by pipeline, in no-lease mode
         self._aside = SetAside("sinks")
 
+    @property
+    def carried(self) -> int:
+        """Slots of pipelines that this worker carries now."""
+        return len(self._carriers) + len(self._unleased)
+
     async def start(self) -> None:
         await self._keeper.start()
         await super().start()
@@ -61,6 +66,7 @@ class Slots(Periodic):
         async with self._database.transaction() as connection:
             rows = await store.pipeline_rows(connection)
             await store.forget_rates(connection)
+            await store.forget_troubles(connection)
         records = {}
         for row in rows:
             record = await self._aside.attempt(row["pipeline"], partial(_read, row))
@@ -146,6 +152,8 @@ def _outdated(record: PipelineRecord | None, carrier: Carrier) -> str | None:
     """Why a carrier must end, or None."""
     if record is None or record.desired != "started":
         return "the pipeline is stopped"
+    if carrier.ended:
+        return "its carrier ended"
     if carrier.poisoned:
         return "the pipeline stopped itself"
     if _settings_of(record) != _settings_of(carrier.record):
