@@ -67,7 +67,7 @@ class Run:
     job_ids: list[int] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     frozen: set[int] = field(default_factory=set)
-    interrupted: set[str] = field(default_factory=set)  # workers that a fault ended, by name
+    interrupted: set[int] = field(default_factory=set)  # workers that a fault ended, by pid
 
     @property
     def log(self) -> Path:
@@ -182,26 +182,33 @@ def _violations(run: Run, statuses: Counter[str], totals: dict[str, Any], left: 
         found.append(f"{totals['failures']} failures by {run.killed} killed or frozen workers")
     if run.disturbed_jobs and not totals["repeated"]:
         found.append(f"{run.disturbed_jobs} running jobs were disturbed, and none began anew")
-    for name in _drained(run):
-        text = (run.folder / "logs" / f"{name}.log").read_text("utf-8", "replace")
-        if "worker stopped" not in text and name not in _interrupted(run):
-            found.append(f"{name} was told to go and did not end in order")
+    lines = [
+        line
+        for log in (run.folder / "logs").glob("autoscaled-*.log*")
+        for line in log.read_text("utf-8", "replace").splitlines()
+        if "worker stopped" in line
+    ]
+    found += [
+        f"worker process {pid} was told to go and did not end in order"
+        for pid in _drained(run) - _interrupted(run)
+        if not any(f"-{pid}-" in line for line in lines)
+    ]
     return found
 
 
-def _drained(run: Run) -> set[str]:
-    return set(_names(run, "worker drains"))
+def _drained(run: Run) -> set[int]:
+    return _pids(run, "worker drains")
 
 
-def _interrupted(run: Run) -> set[str]:
+def _interrupted(run: Run) -> set[int]:
     """Those that a fault ended before or while they drained."""
-    return run.interrupted | set(_names(run, "worker ended by itself"))
+    return run.interrupted | _pids(run, "worker ended by itself")
 
 
-def _names(run: Run, event: str) -> list[str]:
+def _pids(run: Run, event: str) -> set[int]:
     lines = run.log.read_text("utf-8", "replace").splitlines()
-    found = (re.search(r"autoscaled-\d+-\d+", line) for line in lines if event in line)
-    return [each.group() for each in found if each]
+    found = (re.search(r'"process": (\d+)', line) for line in lines if event in line)
+    return {int(each.group(1)) for each in found if each}
 
 
 async def _disturb(run: Run, database: Database, kind: str) -> None:
@@ -299,14 +306,7 @@ async def _wait(run: Run, condition: Callable[[], Awaitable[bool]], complaint: s
 
 
 def _note(run: Run, victims: list[psutil.Process]) -> None:
-    for victim in victims:
-        with suppress(psutil.Error, OSError):
-            run.interrupted.add(_name_of(victim))
-
-
-def _name_of(worker: psutil.Process) -> str:
-    """A worker writes to a log of its own name."""
-    return Path(f"/proc/{worker.pid}/fd/1").readlink().stem
+    run.interrupted |= {victim.pid for victim in victims}
 
 
 def _thaw(run: Run) -> None:
@@ -321,11 +321,8 @@ async def _watch(run: Run, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         draining = _drained(run)
-        standing = 0
-        for worker in run.workers():
-            with suppress(psutil.Error, OSError):
-                standing += _name_of(worker) not in draining
-        run.most = max(run.most, standing)
+        standing = {worker.pid for worker in run.workers()} - draining
+        run.most = max(run.most, len(standing))
         if run.frozen and run.chance.random() < 0.1:
             _thaw(run)
         await asyncio.sleep(_LOOK)

@@ -34,7 +34,10 @@ def test_eight_busy_workers_of_eight_are_not_ended_though_nothing_waits() -> Non
 def test_workers_are_added_at_once_up_to_the_most() -> None:
     decision = desired(inputs(waiting=1000), POLICY)
     assert (decision.desired, decision.limit) == (10, "maximum")
-    assert "the most is 10" in decision.reason
+    assert decision.reason.endswith("; max_workers is 10")
+    small = replace(POLICY, max_reason="3.0 GB of memory is free")
+    reason = desired(inputs(waiting=1000), small).reason
+    assert reason.endswith("; this machine has room for 10 workers: 3.0 GB of memory is free")
 
 
 def test_an_empty_queue_keeps_the_least() -> None:

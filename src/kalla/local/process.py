@@ -127,12 +127,17 @@ class Server(ABC):
             self.stop(lambda: True)
             raise
 
+    def ask_to_stop(self) -> None:
+        """Asks it to end, without waiting; `stop` asks again and waits."""
+        if self.running:
+            self._signal(self.stop_signal)
+
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Asks it to end, and kills it if this takes too long or a second signal arrives."""
         if self.process is None:
             return
         if self.running and not hurried():
-            self._signal(self.stop_signal)
+            self.ask_to_stop()
             self._wait(self.stop_seconds, hurried)
         if self.running and self.hurry_signal != signal.SIGKILL:
             self._signal(self.hurry_signal)

@@ -11,6 +11,8 @@ from pathlib import Path
 from kalla.local import ports
 from kalla.local.process import Server
 
+# After the drain a worker hands its jobs back and stops its services, slots of sinks and Spark.
+STOP_SECONDS = 25.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 

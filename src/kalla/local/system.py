@@ -19,7 +19,7 @@ from kalla import database, secrets
 from kalla.errors import StartFailed
 from kalla.local import folder, ports
 from kalla.local.process import Server
-from kalla.local.program import Program, reachable
+from kalla.local.program import STOP_SECONDS, Program, reachable
 from kalla.local.servers.clickhouse import ClickHouse
 from kalla.local.servers.kafka import Kafka
 from kalla.local.servers.nats import Nats
@@ -250,7 +250,7 @@ def _workers(effective: Effective) -> list[Program]:
                 settings.worker.host,
                 port,
                 "worker.port",
-                stop_seconds=settings.worker.drain_seconds + 5,
+                stop_seconds=settings.worker.drain_seconds + STOP_SECONDS,
                 # Its /health tells what a restart cures; the API's is bad without Postgres too.
                 watched=True,
             )
@@ -306,7 +306,7 @@ def _autoscaler(effective: Effective) -> Program:
         settings.worker.host,
         port,
         "worker.host",
-        stop_seconds=settings.worker.drain_seconds + 15,
+        stop_seconds=settings.worker.drain_seconds + STOP_SECONDS + 10,
         watched=True,
     )
 

@@ -46,6 +46,7 @@ class Policy:
 
     min_workers: int = 0
     max_workers: int = 50
+    max_reason: str = ""  # why the machine allows no more, where it lowers `max_workers`
     utilisation: float = 0.95  # share of a worker's places that demand should fill
     scale_down_after_seconds: float = 90.0  # demand must have been lower for this long
     scale_down_step: int = 4  # workers that one decision may remove at most
@@ -158,8 +159,8 @@ def _reason(
     if limit is None:
         return demand
     why = {
-        "minimum": f"the least is {policy.min_workers}",
-        "maximum": f"the most is {policy.max_workers}",
+        "minimum": f"min_workers is {policy.min_workers}",
+        "maximum": _maximum(policy),
         "stabilisation": f"{counted(recent, 'worker')} {'was' if recent == 1 else 'were'} needed"
         f" within the last {policy.scale_down_after_seconds:g} s",
         "busy": f"{counted(wanted, 'worker')} {'is' if wanted == 1 else 'are'} still busy",
@@ -168,3 +169,10 @@ def _reason(
         "paused": "the queue is paused, so waiting jobs do not count",
     }[limit]
     return f"{demand}; {'not scaled because ' if wanted == inputs.current else ''}{why}"
+
+
+def _maximum(policy: Policy) -> str:
+    if policy.max_reason:
+        room = counted(policy.max_workers, "worker")
+        return f"this machine has room for {room}: {policy.max_reason}"
+    return f"max_workers is {policy.max_workers}"

@@ -17,7 +17,7 @@ from kalla.scaling.policy import decide as decided
 from kalla.settings import ROLES, Settings
 from kalla.statements import load
 from kalla.work.state import presence, queues
-from kalla.work.state.presence import WorkerRecord
+from kalla.work.state.presence import Member, WorkerRecord
 from kalla.work.state.queues import QueueRecord
 
 sql = load("kalla.scaling", "store.sql")
@@ -58,41 +58,61 @@ async def role_inputs(connection: Connection, settings: Settings) -> list[Inputs
     at = await now(connection)
     depths = {record.queue: record for record in await queues.depths(connection, ROLES)}
     workers = _live(await presence.workers(connection))
-    found = [
-        _inputs(
-            role,
-            at,
-            [depths[role]],
-            [worker for worker in workers if role in worker.roles],
-            settings.worker.concurrency,
+    found = []
+    for role in ROLES:
+        takers = [worker for worker in workers if role in worker.roles]
+        found.append(
+            _inputs(
+                role,
+                at,
+                [depths[role]],
+                running=depths[role].running,
+                current=len(takers),
+                busy=sum(worker.active > 0 for worker in takers),
+                concurrency=min(
+                    (worker.concurrency for worker in takers), default=settings.worker.concurrency
+                ),
+            )
         )
-        for role in ROLES
-    ]
     slots = await _sink_slots(connection)
     places = settings.sinks.replicas_per_worker
-    return [_with_slots(each, slots, places) if each.role == "sinks" else each for each in found]
+    return [
+        _with_slots(each, slots.wanted - slots.held, slots.held, places)
+        if each.role == "sinks"
+        else each
+        for each in found
+    ]
 
 
 async def pool_inputs(
-    connection: Connection, members: frozenset[tuple[str, int]], settings: Settings
+    connection: Connection, members: Sequence[Member], settings: Settings
 ) -> Inputs:
-    """The inputs of a group of equal workers, known by host and process."""
+    """The inputs of a group of equal workers: all that waits, and what these workers run.
+
+    What others run, on another machine, needs no worker here.
+    """
     roles = settings.worker.roles
     at = await now(connection)
     depths = [record for record in await queues.depths(connection, roles) if record.queue in roles]
-    workers = [
-        worker
-        for worker in _live(await presence.workers(connection))
-        if (worker.host, worker.pid) in members
-    ]
-    found = _inputs("+".join(roles), at, depths, workers, settings.worker.concurrency)
+    found = _inputs(
+        "+".join(roles),
+        at,
+        depths,
+        running=sum(member.jobs for member in members),
+        current=len(members),
+        busy=sum(member.jobs > 0 for member in members),
+        concurrency=min(
+            (member.concurrency for member in members), default=settings.worker.concurrency
+        ),
+    )
     if "sinks" not in roles:
         return found
     # These workers have places for jobs and slots beside each other: count slots as jobs.
     slots = await _sink_slots(connection)
     share = found.concurrency / settings.sinks.replicas_per_worker
-    as_jobs = SinkSlots(math.ceil(slots.wanted * share), math.floor(slots.held * share))
-    return _with_slots(found, as_jobs, found.concurrency)
+    free = math.ceil((slots.wanted - slots.held) * share)
+    held = math.ceil(sum(member.slots for member in members) * share)
+    return _with_slots(found, free, held, found.concurrency)
 
 
 @dataclass(frozen=True)
@@ -108,14 +128,16 @@ async def _sink_slots(connection: Connection) -> SinkSlots:
     return SinkSlots(**row)
 
 
-def _with_slots(inputs: Inputs, slots: SinkSlots, concurrency: int) -> Inputs:
-    """A slot that nobody holds waits, one that is held runs."""
+def _with_slots(inputs: Inputs, free: int, held: int, concurrency: int) -> Inputs:
+    """A slot that nobody holds waits, one that is held runs, also while the queue is paused."""
+    slots_alone = inputs.paused and free + held > 0
     return replace(
         inputs,
-        waiting=inputs.waiting + slots.wanted - slots.held,
-        running=inputs.running + slots.held,
-        free_slots=slots.wanted - slots.held,
+        waiting=free + (0 if slots_alone else inputs.waiting),
+        running=held + inputs.running,
+        free_slots=free,
         concurrency=concurrency,
+        paused=inputs.paused and not slots_alone,
     )
 
 
@@ -127,19 +149,22 @@ def _inputs(
     role: str,
     at: float,
     depths: Sequence[QueueRecord],
-    workers: Sequence[WorkerRecord],
-    default_concurrency: int,
+    *,
+    running: int,
+    current: int,
+    busy: int,
+    concurrency: int,
 ) -> Inputs:
     open_queues = [record for record in depths if record.paused_at is None]
     return Inputs(
         role=role,
         at=at,
         waiting=sum(record.depth for record in open_queues or depths),
-        running=sum(record.running for record in depths),
+        running=running,
         oldest_wait_seconds=max((r.oldest_wait_seconds for r in open_queues), default=0.0),
-        current=len(workers),
-        busy=sum(worker.active > 0 for worker in workers),
-        concurrency=min((w.concurrency for w in workers), default=default_concurrency),
+        current=current,
+        busy=busy,
+        concurrency=concurrency,
         paused=not open_queues,
     )
 

@@ -14,18 +14,23 @@ from kalla import logs, settings
 
 
 def command(
-    min_workers: Annotated[int | None, typer.Option("--min", help="Workers at the least.")] = None,
-    max_workers: Annotated[int | None, typer.Option("--max", help="Workers at the most.")] = None,
+    min_workers: Annotated[
+        int | None, typer.Option("--min", help="Minimum number of workers.")
+    ] = None,
+    max_workers: Annotated[
+        int | None, typer.Option("--max", help="Maximum number of workers.")
+    ] = None,
     roles: Annotated[
         str | None, typer.Option(help="Kinds of work the workers take, comma-separated.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port of /metrics, /health and /ready; none if not given.")
+        int | None,
+        typer.Option(help="Port of /metrics, /health and /ready; by default none is served."),
     ] = None,
 ) -> None:
     """Start workers as demand rises, drain idle ones as it falls; SIGTERM drains them all.
 
-    The most workers are bounded by --max, by four a core and by the free memory.
+    Never more than --max, four per core, or than the free memory allows.
 
     Examples:
 

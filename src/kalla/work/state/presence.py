@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -39,6 +40,18 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A live worker of one machine, and what it has at this moment by Postgres, not by its last
+    announcement, which may be seconds old.
+    """
+
+    pid: int
+    concurrency: int
+    jobs: int
+    slots: int  # of sinks
+
+
+@dataclass(frozen=True)
 class Announcement:
     """What a worker reports with every heartbeat."""
 
@@ -63,6 +76,14 @@ async def leave(connection: Connection, worker: str) -> None:
 
 async def workers(connection: Connection) -> list[WorkerRecord]:
     return [WorkerRecord(**row) for row in await (await connection.execute(sql.list)).fetchall()]
+
+
+async def members(connection: Connection, host: str, pids: Sequence[int]) -> list[Member]:
+    """The live workers among these processes of a machine."""
+    which = {"host": host, "pids": list(pids), "silent": _SILENT_SECONDS}
+    return [
+        Member(**row) for row in await (await connection.execute(sql.members, which)).fetchall()
+    ]
 
 
 async def forget(connection: Connection, seconds: float) -> None:
