@@ -69,17 +69,12 @@ async def show_dead_letters(
 @router.get("/dead-letters/{partition}/{offset}")
 async def show_dead_letter(
     state: State, name: Name, partition: int, offset: int
-) -> dead_letters.Letter:
+) -> dead_letters.WholeLetter:
     """One letter with its whole message."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
     resolve = Vault(state.settings).resolve
-    found = await asyncio.to_thread(
-        lambda: dead_letters.read(record, resolve, 1, place=(partition, offset))
-    )
-    if not found.letters:
-        raise NotFound(f"there is no open dead letter {partition}/{offset} of {name}")
-    return found.letters[0]
+    return await asyncio.to_thread(dead_letters.whole, record, resolve, partition, offset)
 
 
 @router.post("/dead-letters/replay", status_code=202)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 
 import orjson
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from kalla.errors import InvalidInput, NotFound
+from kalla.errors import InvalidInput
 from kalla.secrets import Vault
 from kalla.sinks import store
 from kalla.sinks.api_models import LetterTrial, Name, SampleRequest, Samples, Trial
@@ -110,18 +109,8 @@ async def test_dead_letter(state: State, name: Name, trial: LetterTrial) -> Prev
     record = await _record(state, name)
     rules = _rules(record, trial)
     resolve = Vault(state.settings).resolve
-    place = (trial.partition, trial.offset)
-    found = await asyncio.to_thread(lambda: dead_letters.read(record, resolve, 1, place=place))
-    if not found.letters:
-        raise NotFound(f"there is no open dead letter {place[0]}/{place[1]} of {name}")
-    (letter,) = found.letters
-    message = Message(
-        letter.topic,
-        letter.partition,
-        letter.offset,
-        int(letter.timestamp.timestamp() * 1000),
-        None,
-        base64.b64decode(letter.value),
+    message = await asyncio.to_thread(
+        dead_letters.message_of, record, resolve, trial.partition, trial.offset
     )
     return await asyncio.to_thread(preview, [message], rules)
 

@@ -78,6 +78,9 @@ def show(
         typer.echo(f"{found['topic']}/{partition} {offset}, mapping version "
                    f"{found['mapping_version']}, generation {found['generation']}")  # fmt: skip
         typer.echo(f"{found['field'] or 'the message'}: {found['reason']}")
+        for part, value in [("key", found["key"]), *found["headers"]]:
+            if value is not None:
+                typer.echo(f"{part}: {value}")
         typer.echo(found["text"])
 
 

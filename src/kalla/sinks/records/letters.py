@@ -132,7 +132,7 @@ def replay_chunk(
 ) -> ReplayFacts:
     """Inserts the missing rows of the chunk, then the marks; earlier tries have ended."""
     chunk = request.chunk
-    messages = _messages(server, letters_table, request)
+    messages = messages_of(server, letters_table, request.pipeline, chunk)
     transform = Transform(request.rules)
     result = transform.apply(messages)
     settled = {
@@ -180,9 +180,8 @@ def replay_chunk(
     return ReplayFacts(rows=len(result.offsets), refused=len(result.dead))
 
 
-def _messages(server: ClickHouse, table: str, request: ReplayRequest) -> list[Message]:
+def messages_of(server: ClickHouse, table: str, pipeline: str, chunk: Chunk) -> list[Message]:
     """The chunk's letters as they came from Kafka."""
-    chunk = request.chunk
     found = server.rows(
         "SELECT offset, toUnixTimestamp64Milli(timestamp) AS millis, isNull(key) AS keyless,"
         " base64Encode(ifNull(key, '')) AS key, isNull(value) AS empty,"
@@ -193,7 +192,7 @@ def _messages(server: ClickHouse, table: str, request: ReplayRequest) -> list[Me
         " WHERE pipeline = {pipeline:String} AND topic = {topic:String}"
         " AND partition = {partition:Int32} AND generation = {generation:Int32} AND replay = 0"
         " AND offset >= {start:Int64} AND offset < {end:Int64} ORDER BY offset",
-        pipeline=request.pipeline,
+        pipeline=pipeline,
         topic=chunk.topic,
         partition=chunk.partition,
         generation=chunk.generation,
@@ -206,7 +205,7 @@ def _messages(server: ClickHouse, table: str, request: ReplayRequest) -> list[Me
             topic=chunk.topic,
             partition=chunk.partition,
             offset=int(row["offset"]),
-            timestamp=int(row["millis"]),
+            timestamp=int(row["millis"]) or None,  # 0 is written where there was none
             key=None if row["keyless"] else base64.b64decode(row["key"]),
             value=None if row["empty"] else base64.b64decode(row["value"]),
             headers=tuple(
