@@ -17,12 +17,14 @@ import yaml
 
 from kalla import settings
 from kalla.cli.main import COMMANDS
+from kalla.local.program import STOP_SECONDS
 from kalla.query.promql.parser import parse
 from tests.image.dockerfile import Stage, stages
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = sorted((ROOT / "deploy" / "compose").glob("*.yml"))
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+PLACES = ("staging", "evidence", "metrics", "uploads")
 # What the image's entrypoint knows besides the commands of `kalla`.
 ENTRIES = {"spark-connect", "executor", "spark-master", "spark-worker"}
 
@@ -122,18 +124,39 @@ def test_a_compose_file_names_real_commands_settings_and_volumes(path: Path) -> 
             assert service["command"][0] in {*COMMANDS, *ENTRIES}, name
             assert service["read_only"] is True, name
             assert service["cap_drop"] == ["ALL"], name
-        given = {
-            key: value.replace("${KALLA_PASSWORD:?set KALLA_PASSWORD}", "x")
-            for key, value in service.get("environment", {}).items()
-        }
-        effective = settings.load(environment=given)
+        effective = _settings_of(service)
         assert effective.ignored == (), name
         if service.get("command", [""])[0] in ("worker", "autoscale"):
             stop = float(service["stop_grace_period"].removesuffix("s"))
-            assert stop > effective.settings.worker.drain_seconds + 15, name
+            assert stop > effective.settings.worker.drain_seconds + STOP_SECONDS, name
         volumes = [each.split(":")[0] for each in service.get("volumes", [])]
         assert set(volumes) <= set(document["volumes"]), name
         assert set(service.get("depends_on", {})) <= set(document["services"]), name
+
+
+def _settings_of(service: dict[str, Any]) -> settings.Effective:
+    """The settings of a service, with a value for each variable that the user must set."""
+    given = {
+        key: re.sub(r"\$\{[^}]*\}", "x", value)
+        for key, value in service.get("environment", {}).items()
+    }
+    return settings.load(environment=given)
+
+
+@pytest.mark.parametrize("path", [each for each in COMPOSE if each.stem != "single"])
+def test_services_of_a_compose_file_share_their_files_and_reach_a_query_worker(path: Path) -> None:
+    services = _expanded(path)["services"]
+    for name in ("api", "query-worker", "autoscale" if "autoscale" in services else "worker"):
+        shared = [each.split(":")[1] for each in services[name]["volumes"]]
+        effective = _settings_of(services[name]).settings
+        places = [getattr(effective, f"{kind}_url") for kind in PLACES]
+        for place in (*places, str(effective.tables_folder)):
+            assert any(place.startswith(f"{folder}/") for folder in shared), (name, place)
+        assert effective.query.workers == "dns://query-worker:9321", name
+        assert effective.query.token.get_secret_value(), name
+        assert effective.query_worker.host == "0.0.0.0", name
+        assert effective.secrets.key.get_secret_value(), name
+    assert services["query-worker"]["command"] == ["query-worker"]
 
 
 @pytest.mark.parametrize("path", COMPOSE, ids=lambda path: path.stem)
@@ -159,7 +182,7 @@ def test_a_unit_stops_after_its_drain_and_runs_a_real_command(path: Path) -> Non
         # `mixed`: the first process alone gets SIGTERM, and drains what it started itself.
         assert service["KillMode"] == "mixed"
         drain = float(service["Environment"].removeprefix("KALLA_WORKER_DRAIN_SECONDS="))
-        assert float(service["TimeoutStopSec"]) > drain + 15
+        assert float(service["TimeoutStopSec"]) > drain + STOP_SECONDS
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
