@@ -320,9 +320,10 @@ async def _watch(run: Run, seconds: float) -> None:
     """Count the workers meanwhile; those that drain are on their way out and do not count."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        draining = _drained(run)
-        standing = {worker.pid for worker in run.workers()} - draining
-        run.most = max(run.most, len(standing))
+        # The log last: a worker that goes meanwhile makes room for another at once.
+        working = {worker.pid for worker in run.workers()}
+        working -= _drained(run)
+        run.most = max(run.most, len(working))
         if run.frozen and run.chance.random() < 0.1:
             _thaw(run)
         await asyncio.sleep(_LOOK)
