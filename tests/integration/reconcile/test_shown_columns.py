@@ -144,10 +144,45 @@ def test_an_exception_stands_beside_its_closest_candidate(evidence: str) -> None
     assert fields["Betrag / amount"].fails
     assert fields["Betrag / amount"].differs == (True,)
     assert fields["Tag / due"].others == ("2026-03-01",)
+    assert fields["Tag / due"].differs == (True,)
+    assert fields["payer / customer"].differs == (False,)  # another rule's
     assert (fields["payer / customer"].own, fields["payer / customer"].others) == (
         'Bob "B"',
         ("Bob",),
     )
+
+
+def test_only_what_the_rule_finds_different_is_marked(tmp_path: Path) -> None:
+    """Not a turned sign, a reference inside a text, another spelling, nor what no rule compares."""
+    (tmp_path / "bank.csv").write_text("id;text;sum;who\n1;paid re-7 today;281,00-;Bob\n")
+    (tmp_path / "ledger.csv").write_text("no,ref,sum,who,due\nA,RE-7,281,Rob,\n")
+    recipe = f"""\
+name: turned
+sources:
+  left:
+    uri: {json.dumps(str(tmp_path / "bank.csv"))}
+    primary_key: [id]
+    amount: sum
+    csv: {{delimiter: ";", decimal: ","}}
+    show: [text, who]
+  right:
+    uri: {json.dumps(str(tmp_path / "ledger.csv"))}
+    primary_key: [no]
+    amount: sum
+    show: [ref, who, due]
+rules:
+  - name: turned
+    conditions:
+      - {{left: text, op: eq, right: ref, derive: [upper], derive_left: [{{regex: 'RE-\\d+'}}]}}
+      - {{left: sum, op: tolerance, right: sum, absolute: 0.01, negate: left}}
+      - {{left: id, op: eq, right: due}}
+"""
+    url = match_here(parsing.read(recipe), tmp_path / "evidence")
+    found = open_exception(url, "unmatched_left", "left", "1", LOCAL)
+    assert {each.label: each.differs for each in found.fields} == {
+        "sum": (False,), "id / due": (True,), "text / ref": (False,), "who": (False,),
+        "no": (False,),
+    }  # fmt: skip
 
 
 def test_exports_call_sides_by_their_sources_and_carry_nothing_out(

@@ -18,8 +18,9 @@ from kalla.reconcile.evidence.reading.evidence_reader import (
     reading,
     understood,
 )
+from kalla.reconcile.evidence.reading.pair_conditions import Cell, failing
 from kalla.reconcile.evidence.reading.run_report import why_ambiguous, why_unmatched
-from kalla.reconcile.recipe.model import SIDES, Side, opposite
+from kalla.reconcile.recipe.model import SIDES, Csv, Side, opposite
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
@@ -27,6 +28,7 @@ CANDIDATES = 5  # of an ambiguous row that are shown with it
 
 _COMPARED = re.compile(r"\w+\((.*), (.*)\)", re.DOTALL)
 _VALUES = ("amount", "currency", "date")
+_NOTHING = Cell(None, "VARCHAR")
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,8 @@ class Field:
     label: str
     own: Any
     others: tuple[Any, ...]
+    differs: tuple[bool, ...]  # for each other row, whether it fails the rule's condition on this
     fails: bool = False  # what the rule's first failing condition compares
-
-    @property
-    def differs(self) -> tuple[bool, ...]:
-        """For each other row, whether its value differs."""
-        return tuple(self.own is not None and each != self.own for each in self.others)
 
 
 @dataclass(frozen=True)
@@ -72,23 +70,32 @@ class _Source(BaseModel):
     columns: _Columns = _Columns()  # evidence of older formats does not say
 
 
-class _Condition(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    left: str
-    right: str
-
-
 class _Rule(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    conditions: list[_Condition] = []
+    name: str = ""
+    conditions: list[dict[str, Any]] = []
+
+
+class _RecipeSource(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    csv: Csv = Csv()
 
 
 class _Recipe(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     rules: list[_Rule] = []
+    sources: dict[Side, _RecipeSource] = {}
+
+    @property
+    def csv(self) -> dict[Side, Csv]:
+        return {side: self.sources.get(side, _RecipeSource()).csv for side in SIDES}
+
+    def conditions(self, rule: str | None) -> list[dict[str, Any]]:
+        """Of a rule of that name."""
+        return next((each.conditions for each in self.rules if each.name == rule), [])
 
 
 class _Facts(BaseModel):
@@ -115,71 +122,65 @@ def open_exception(
         row = _row(reader, dataset, where, values)
         if row is None:
             raise NotFound(f"no row of {part} has the key {record_key!r}")
-        own = _of_row(facts, side, row, "record_key", "")
         try:
             if part == "ambiguous":
-                return _ambiguous(reader, url, facts, side, row, own)
-            return _unmatched(reader, url, facts, side, row, own)
+                return _ambiguous(reader, url, facts, side, row)
+            return _unmatched(reader, url, facts, side, row)
         except (KeyError, ValidationError) as reason:
             raise damaged(url, f"its rows are not what a run writes ({reason})") from None
 
 
-def _unmatched(
-    reader: Reader,
-    url: str,
-    facts: _Facts,
-    side: Side,
-    row: Mapping[str, Any],
-    own: Mapping[str, Any],
-) -> ExceptionDetail:
-    candidate = row["closest_candidate"]
-    other = opposite(side)
-    theirs = _of_row(facts, other, row, "closest_candidate", "candidate_") if candidate else None
+_Row = Mapping[str, Cell]
+
+
+def _unmatched(reader: Reader, url: str, facts: _Facts, side: Side, row: _Row) -> ExceptionDetail:
+    text = {name: as_json(cell.value) for name, cell in row.items()}
+    candidate, status, failed = (
+        text[name] for name in ("closest_candidate", "candidate_status", "failing_condition")
+    )
+    own = _of_row(facts, side, row, "record_key", "")
+    theirs = _of_row(facts, opposite(side), row, "closest_candidate", "candidate_")
+    others = [theirs] if candidate else []
     return ExceptionDetail(
         side,
         reader.labels(url).names,
-        row["record_key"],
+        text["record_key"],
         (candidate,) if candidate else (),
-        (row["candidate_status"],) if candidate else (),
-        _fields(facts, side, own, [theirs] if theirs else [], row["failing_condition"]),
+        (status,) if candidate else (),
+        _fields(reader, facts, side, text["rule"], own, others, failed),
         why_unmatched(
             candidate,
-            row["candidate_status"],
-            row["failing_condition"],
-            row["left_value"],
-            row["right_value"],
-            row["difference"],
-            row["rejection_reason"],
+            status,
+            failed,
+            text["left_value"],
+            text["right_value"],
+            text["difference"],
+            text["rejection_reason"],
         ),
-        row["difference"],
+        text["difference"],
     )
 
 
-def _ambiguous(
-    reader: Reader,
-    url: str,
-    facts: _Facts,
-    side: Side,
-    row: Mapping[str, Any],
-    own: Mapping[str, Any],
-) -> ExceptionDetail:
-    keys = tuple(row["candidates"])[:CANDIDATES]
+def _ambiguous(reader: Reader, url: str, facts: _Facts, side: Side, row: _Row) -> ExceptionDetail:
+    text = {name: as_json(cell.value) for name, cell in row.items()}
+    keys = tuple(text["candidates"])[:CANDIDATES]
     found = [_found(reader, url, facts, opposite(side), key) for key in keys]
+    own = _of_row(facts, side, row, "record_key", "")
     return ExceptionDetail(
         side,
         reader.labels(url).names,
-        row["record_key"],
+        text["record_key"],
         keys,
         tuple(status for _, status in found),
-        _fields(facts, side, own, [values for values, _ in found], None),
-        why_ambiguous(row["rule"], row["reason"], row["candidates"], row["candidate_count"]),
+        _fields(reader, facts, side, text["rule"], own, [values for values, _ in found], None),
+        why_ambiguous(text["rule"], text["reason"], text["candidates"], text["candidate_count"]),
         None,
     )
 
 
 def _found(
     reader: Reader, url: str, facts: _Facts, side: Side, key: str
-) -> tuple[Mapping[str, Any], str | None]:
+) -> tuple[_Row, str | None]:
     """A row of a side in any part, and its status."""
     for part, where in (
         ("ambiguous", "record_key = ? AND side = ?"),
@@ -191,70 +192,85 @@ def _found(
         if row is not None:
             if part != "matched":
                 return _of_row(facts, side, row, "record_key", ""), part.partition("_")[0]
-            state = "matched" if row["status"] == "confirmed" else row["status"]
+            status = str(row["status"].value)
+            state = "matched" if status == "confirmed" else status
             return _of_row(facts, side, row, f"{side}_key", f"{side}_"), state
     return {}, None
 
 
-def _row(
-    reader: Reader, dataset: Dataset, where: str, values: Sequence[str]
-) -> dict[str, Any] | None:
+def _row(reader: Reader, dataset: Dataset, where: str, values: Sequence[str]) -> _Row | None:
     rows = reader.rows(f"SELECT * FROM {dataset.relation} WHERE {where} LIMIT 1", values)
-    named = zip(dataset.columns, rows[0], strict=True) if rows else ()
-    return {each.name: as_json(value) for each, value in named} if rows else None
+    if not rows:
+        return None
+    named = zip(dataset.columns, rows[0], strict=True)
+    return {column.name: Cell(value, column.type) for column, value in named}
 
 
-def _of_row(
-    facts: _Facts, side: Side, row: Mapping[str, Any], key: str, prefix: str
-) -> dict[str, Any]:
+def _of_row(facts: _Facts, side: Side, row: _Row, key: str, prefix: str) -> _Row:
     """The values of a row by the columns of its source; others by their evidence names."""
     columns = facts.sources[side].columns
     found = {columns.key[0] if len(columns.key) == 1 else "key": row[key]}
     for name in _VALUES:
-        if (value := row.get(f"{prefix}{name}")) is not None:
-            found[getattr(columns, name) or name] = value
-    return found | {name: row.get(f"{side}.{name}") for name in columns.shown}
+        if (cell := row.get(f"{prefix}{name}")) is not None and cell.value is not None:
+            found[getattr(columns, name) or name] = cell
+    shown = {name: row.get(f"{side}.{name}", _NOTHING) for name in columns.shown}
+    return found | shown
 
 
 def _fields(
+    reader: Reader,
     facts: _Facts,
     side: Side,
-    own: Mapping[str, Any],
-    others: Sequence[Mapping[str, Any]],
-    failing: str | None,
+    rule: str | None,
+    own: _Row,
+    others: Sequence[_Row],
+    failed: str | None,
 ) -> tuple[Field, ...]:
     """Compared columns come first, in pairs; the others below."""
     left, right = (facts.sources[each].columns for each in SIDES)
     pairs = [(getattr(left, name) or name, getattr(right, name) or name) for name in _VALUES]
-    pairs += [(each.left, each.right) for rule in facts.recipe.rules for each in rule.conditions]
-    compared = _COMPARED.fullmatch(failing or "")
-    failed = compared.groups() if compared else None
+    pairs += [
+        (str(condition.get("left")), str(condition.get("right")))
+        for each in facts.recipe.rules
+        for condition in each.conditions
+    ]
+    compared = _COMPARED.fullmatch(failed or "")
+    first_failed = compared.groups() if compared else None
+    other = opposite(side)
+    fail = [
+        failing(reader, facts.recipe.conditions(rule), facts.recipe.csv, {side: own, other: each})
+        for each in others
+    ]
     found: list[Field] = []
     seen: dict[Side, set[str]] = {"left": set(), "right": set()}
-    other = opposite(side)
-
-    def add(mine: str | None, theirs: str | None, *, fails: bool = False) -> None:
-        names = [each for each in (mine, theirs) if each is not None]
-        found.append(
-            Field(
-                " / ".join(dict.fromkeys(names)),
-                own.get(mine) if mine is not None else None,
-                tuple(each.get(theirs) if theirs is not None else None for each in others),
-                fails,
-            )
-        )
-        seen[side] |= {mine} if mine is not None else set()
-        seen[other] |= {theirs} if theirs is not None else set()
-
     for pair in dict.fromkeys(pairs):
         mine, theirs = pair if side == "left" else pair[::-1]
         there = mine in own, any(theirs in each for each in others)
         if all(there) and mine not in seen[side] and theirs not in seen[other]:
-            add(mine, theirs, fails=failed == pair)
-    for name in own:
-        if name not in seen[side]:
-            add(name, None)
-    for name in dict.fromkeys(name for each in others for name in each):
-        if name not in seen[other]:
-            add(None, name)
+            fails = first_failed == pair
+            found.append(
+                Field(
+                    " / ".join(dict.fromkeys((mine, theirs))),
+                    _shown(own, mine),
+                    tuple(_shown(each, theirs) for each in others),
+                    tuple(fails or pair in each for each in fail),
+                    fails,
+                )
+            )
+            seen[side].add(mine)
+            seen[other].add(theirs)
+    nothing = (None,) * len(others)
+    alike = (False,) * len(others)
+    found += [
+        Field(name, _shown(own, name), nothing, alike) for name in own if name not in seen[side]
+    ]
+    found += [
+        Field(name, None, tuple(_shown(each, name) for each in others), alike)
+        for name in dict.fromkeys(name for each in others for name in each)
+        if name not in seen[other]
+    ]
     return tuple(found)
+
+
+def _shown(row: _Row, column: str) -> Any:
+    return as_json(row.get(column, _NOTHING).value)
