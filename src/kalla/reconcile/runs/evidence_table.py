@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -206,9 +206,15 @@ async def figures(state: AppState, detail: RunDetail) -> ExceptionFigures | None
     """The exceptions' figures; errors of the evidence are shown with its rows."""
     url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
     try:
-        return await in_reader(partial(exception_figures, url, storage))
+        return await in_reader(partial(_figures, url, storage))
     except KallaError:
         return None
+
+
+@lru_cache(maxsize=64)
+def _figures(url: str, storage: Storage) -> ExceptionFigures:
+    """They are of all unmatched rows, and evidence never changes: pages and filters share them."""
+    return exception_figures(url, storage)
 
 
 def bar_address(run_id: int, bar: Bar) -> str:

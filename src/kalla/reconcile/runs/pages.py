@@ -5,11 +5,12 @@ What is live comes from Postgres. Evidence never changes, so it is read when a p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -92,21 +93,28 @@ async def run(
     evidence_request = EvidenceRequest(
         part, sort, (*(filters or ()), *added), after, before, against, exception
     )
-    evidence_table = (
-        await load_evidence_table(state, detail, evidence_request) if detail.evidence_url else None
+    parts: dict[str, Any] = dict.fromkeys(
+        ("evidence_table", "figures", "open_exception", "comparison")
     )
+    if detail.evidence_url:
+        reads = {
+            "evidence_table": load_evidence_table(state, detail, evidence_request),
+            "figures": figures(state, detail),
+            "comparison": Comparison.of(request, state, detail, against),
+            **(
+                {"open_exception": load_exception(state, detail, evidence_request)}
+                if exception
+                else {}
+            ),
+        }
+        parts |= zip(reads, await asyncio.gather(*reads.values()), strict=True)
     return await live_page(
         request,
         view,
         "run.html",
-        evidence_table=evidence_table,
-        figures=await figures(state, detail) if evidence_table else None,
         figures_address=partial(bar_address, run_id),
-        open_exception=await load_exception(state, detail, evidence_request)
-        if evidence_table and exception
-        else None,
-        comparison=await Comparison.of(request, state, detail, against) if evidence_table else None,
         others=others,
+        **parts,
     )
 
 

@@ -198,7 +198,8 @@ async function checkLogin() {
 
 let visits = 0;
 
-async function visit(address, remember) {
+/** A form that is sent by its button keeps what is typed into it while links are followed. */
+async function visit(address, remember, isLink = false) {
   const mine = ++visits;
   const main = document.getElementById("main");
   main.setAttribute("aria-busy", "true");
@@ -208,7 +209,13 @@ async function visit(address, remember) {
   } catch {
     answer = null;
   }
-  if (!answer || !answer.ok) {
+  if (mine !== visits) return; // another click was quicker
+  if (!answer) {
+    main.removeAttribute("aria-busy");
+    notice("The server does not answer: the page stays as it is. Try again in a moment.");
+    return;
+  }
+  if (!answer.ok) {
     location.assign(address);
     return;
   }
@@ -217,14 +224,21 @@ async function visit(address, remember) {
   const page = new DOMParser().parseFromString(text, "text/html");
   if (remember) history.pushState({}, "", address);
   document.title = page.title;
+  const typed = new Map(isLink ? [...main.querySelectorAll('form[data-soft="submit"] [id]')].map((field) => [field.id, field.value]) : []);
   morph(main, page.getElementById("main")); // busy no longer
-  for (const input of main.querySelectorAll("input")) input.value = input.defaultValue;
+  for (const input of main.querySelectorAll("input")) input.value = typed.get(input.id) ?? input.defaultValue;
   for (const select of document.querySelectorAll("select")) {
-    const chosen = [...select.options].findIndex((option) => option.hasAttribute("selected"));
-    select.selectedIndex = Math.max(chosen, 0);
+    const options = [...select.options];
+    const stays = options.findIndex((option) => option.value === typed.get(select.id));
+    select.selectedIndex = Math.max(stays, 0) || Math.max(options.findIndex((option) => option.hasAttribute("selected")), 0);
   }
   tellAll();
   follow();
+  const opened = document.getElementById(new URL(address, location).hash.slice(1));
+  if (remember && opened?.matches("[data-opened]")) {
+    opened.scrollIntoView({ block: "nearest" });
+    opened.querySelector("h2").focus({ preventScroll: true });
+  }
 }
 
 function visitForm(form) {
@@ -296,7 +310,7 @@ document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-soft]");
   if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   event.preventDefault();
-  visit(link.getAttribute("href"), true);
+  visit(link.getAttribute("href"), true, true);
 });
 
 if (document.body.hasAttribute("data-live")) {
