@@ -17,7 +17,7 @@ class RoleScaling(BaseModel):
     role: str
     waiting: int = Field(description="jobs that a worker could claim now")
     running: int
-    demand: int = Field(description="waiting and running")
+    demand: int = Field(description="waiting and running; of a paused queue, running alone")
     oldest_wait_seconds: float
     current: int = Field(description="workers that take this role and are not draining")
     busy: int

@@ -30,8 +30,11 @@ class Inputs:
 
     @property
     def demand(self) -> int:
-        """Waiting and running work: without the running part a scaler ends busy workers."""
-        return self.waiting + self.running
+        """Waiting and running work: without the running part a scaler ends busy workers.
+
+        What waits in a paused queue is none: no worker can claim it.
+        """
+        return self.running if self.paused else self.waiting + self.running
 
     @property
     def saturation(self) -> float:

@@ -131,11 +131,16 @@ async def test_slots_of_started_pipelines_are_demand_for_workers_that_take_sinks
     try:
         async with site.client("viewer") as client:
             found = (await client.get("/autoscale")).json()["roles"]["sinks"]
+            async with site.database.transaction() as connection:
+                await queues.pause(connection, "sinks", by="somebody")
+            paused = (await client.get("/autoscale")).json()["roles"]["sinks"]
     finally:
         await site.execute("DELETE FROM kalla.pipelines")
         await site.execute("DELETE FROM kalla.leases")
     # Nine slots, eight a worker: two workers.
     assert (found["waiting"], found["running"], found["desired"]) == (8, 1, 2)
+    # Slots are not jobs of the queue: they are carried while it is paused.
+    assert (paused["waiting"], paused["demand"], paused["desired"]) == (8, 9, 2)
 
 
 async def test_a_paused_queue_is_not_scaled_up_for(site: Site) -> None:
@@ -144,7 +149,8 @@ async def test_a_paused_queue_is_not_scaled_up_for(site: Site) -> None:
         await queues.pause(connection, "exec", by="somebody")
     async with site.client("viewer") as client:
         found = (await client.get("/autoscale")).json()["roles"]["exec"]
-    assert found["desired"] == 0
+    # KEDA scales by the demand.
+    assert (found["waiting"], found["demand"], found["desired"]) == (9, 0, 0)
     assert "paused" in found["reason"]
 
 

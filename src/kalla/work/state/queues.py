@@ -36,7 +36,7 @@ async def depths(connection: Connection, known: Iterable[str] = ()) -> list[Queu
 
 
 async def waiting(connection: Connection) -> Woken:
-    """The number of waiting jobs of each queue that has any."""
+    """The number of waiting jobs of each queue that has any and is not paused."""
     rows = await (await connection.execute(sql.waiting)).fetchall()
     return Woken({row["queue"]: row["depth"] for row in rows})
 

@@ -23,7 +23,12 @@ FULL JOIN kalla.queues USING (queue)
 ORDER BY queue;
 
 -- name: waiting
-SELECT queue, count(*) AS depth FROM kalla.jobs WHERE status = 'pending' AND due GROUP BY queue;
+-- Nobody can claim from a paused queue: wake-ups for it would start workers that stay idle.
+SELECT queue, count(*) AS depth FROM kalla.jobs
+WHERE status = 'pending' AND due
+  AND NOT EXISTS (
+      SELECT FROM kalla.queues WHERE queues.queue = jobs.queue AND queues.paused_at IS NOT NULL)
+GROUP BY queue;
 
 -- name: pause
 INSERT INTO kalla.queues (queue, paused_at, paused_by) VALUES (%(queue)s, kalla.clock(), %(by)s)
