@@ -127,7 +127,7 @@ async def resume_queue(state: State, command: Commanded, queue: Annotated[Text, 
     """Let workers claim from this queue again."""
     await _queue(state, command, queue)
     await queues.resume(command.connection, queue)
-    command.woken[queue] += 1  # whoever wakes looks for more; the service `depth` adds the other wake-ups
+    command.woken[queue] += 1  # whoever wakes looks for more; `depth` adds the others
     return await _queue(state, command, queue)
 
 
