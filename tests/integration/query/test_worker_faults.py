@@ -19,10 +19,12 @@ import pyarrow as pa
 import pytest
 
 from kalla.errors import StartFailed, Unavailable
+from kalla.query.coordination.events import FailQuery
+from kalla.query.coordination.rendezvous import candidates
 from kalla.query.discovery.static import StaticList
 from kalla.query.dispatch import worker_connection
 from kalla.query.dispatch.dispatcher import Dispatcher
-from kalla.query.dispatch.query_records import QueryRecord
+from kalla.query.dispatch.query_records import QueryRecord, WorkRecord
 from kalla.query.dispatch.worker_source import WorkerSource
 from kalla.query.engine import Answer, Engine
 from kalla.query.evaluate.evaluation import Limits
@@ -95,15 +97,20 @@ def slow(workers: Fleet, monkeypatch: pytest.MonkeyPatch) -> SlowExecutor:
     return executor
 
 
-def test_work_is_spread_and_each_shard_stays_with_its_worker(workers: Fleet) -> None:
-    placed = []
-    for _ in range(2):
-        where = source(workers)
+def test_work_is_spread_and_soon_every_segment_is_in_memory(workers: Fleet) -> None:
+    written = written_segments(workers.folder, SERIES, SHARDS)
+    units: list[WorkRecord] = []
+    for _ in range(5):
+        where = workers.source(written, SHARDS)
         assert same_answers(asked(where), WANTED)
-        placed.append({one.shard: one.worker for one in where._record.work})
+        units += where._record.work
 
-    assert placed[0] == placed[1]
-    assert len(set(placed[0].values())) > 1
+    names = frozenset(worker.worker_id for worker in workers.workers)
+    assert {one.worker for one in units} == names
+    wanted = candidates("default", SHARDS, names)
+    assert all(one.worker in wanted[one.shard] for one in units)
+    decoded = sum(not one.cache_hit for one in units)
+    assert decoded <= sum(map(len, wanted))  # each candidate decodes a segment once
 
 
 def test_an_artifact_damaged_on_its_way_is_fetched_and_then_made_again(
@@ -127,6 +134,44 @@ def test_an_artifact_damaged_on_its_way_is_fetched_and_then_made_again(
     assert damaged
     assert workers.dispatcher.metrics.mismatches._value.get() == before + 2
     assert retries(where) == 1
+
+
+def test_any_error_of_a_fetch_is_a_retry(workers: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = workers.dispatcher._artifacts.fetch
+    failed: list[str] = []
+
+    async def failing_once(*given: Any) -> pa.Buffer:
+        if not failed:
+            failed.append(given[1])
+            raise ValueError("Read on closed or unwrapped SSL socket.")
+        return await fetch(*given)
+
+    monkeypatch.setattr(workers.dispatcher._artifacts, "fetch", failing_once)
+    where = source(workers)
+
+    assert same_answers(asked(where), WANTED)
+    assert retries(where) == 1
+
+
+def test_work_of_a_query_that_has_failed_gets_the_same_reason(
+    workers: Fleet, slow: SlowExecutor
+) -> None:
+    where = source(workers)
+    dispatcher, query_id = workers.dispatcher, where._record.query_id
+    reasons: list[BaseException | None] = []
+
+    async def fail_and_submit() -> None:
+        dispatcher._perform(FailQuery(query_id, "no query worker took work within 10 s"))
+        given = Assignment(ListWork(((),), 0, 1), 0, SHARDS, (), 1, Limits())
+        result = dispatcher.submit(where._record, 0, given)
+        await asyncio.sleep(0.01)
+        reasons.append(result.exception(timeout=0))
+        dispatcher.close_query(query_id)
+
+    workers.run(fail_and_submit())
+
+    assert "no query worker took work within 10 s" in str(reasons[0])
+    assert query_id not in dispatcher._problems
 
 
 def test_the_api_lets_go_of_an_artifact_when_the_query_has_it(workers: Fleet) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kalla.errors import KallaError
@@ -35,7 +34,7 @@ from kalla.query.coordination.events import (
     WorkRejected,
     WorkUnit,
 )
-from kalla.query.coordination.rendezvous import placed
+from kalla.query.coordination.rendezvous import candidates
 from kalla.query.coordination.work_states import ENDS, State, Step, following
 
 
@@ -47,6 +46,7 @@ class DuplicateQuery(KallaError):
 class Bounds:
     dead_after_seconds: float = 3.0  # without a heartbeat
     attempts: int = 5  # of one work unit, then its query fails
+    losses: int = 3  # workers lost while they executed it, then its query fails
     wait_seconds: float = 10.0  # for a worker that accepts work
 
 
@@ -58,6 +58,7 @@ class Work:
     worker: str = ""
     checksum: str = ""
     attempts: int = 0
+    losses: int = 0
     avoided: set[str] = field(default_factory=set)  # rejected or failed it
 
     def take(self, step: Step) -> None:
@@ -68,6 +69,7 @@ class Work:
 class _Worker:
     last_seen: float
     accepting: bool = True
+    works: dict[WorkKey, Work] = field(default_factory=dict)  # assigned and not fetched yet
 
 
 class Coordinator:
@@ -98,7 +100,7 @@ class Coordinator:
                 if worker in self.workers:
                     self.workers[worker].last_seen = self.now
             case WorkerStatus(worker, accepting, draining):
-                return self._status(worker, accepting and not draining)
+                return self._status(worker, accepting, draining)
             case QueryStarted(query_id):
                 if query_id in self.queries:
                     raise DuplicateQuery(f"the query {query_id} is not new")
@@ -123,6 +125,8 @@ class Coordinator:
             if work is None or work.state != "ready" or work.checksum != event.artifact_checksum:
                 return []
             if isinstance(event, FetchFailed):
+                if work.worker != event.worker:  # of the worker that had it before
+                    return []
                 return [*self._released(work), *self._retry(work, event.reason)]
             return self._fetched(work)
         if work is None or work.worker != event.worker or work.state in ENDS:
@@ -143,7 +147,7 @@ class Coordinator:
                 return [Acknowledge(event.worker, event.key, event.artifact_checksum)]
             case WorkRejected() if work.state == "assigned":
                 work.attempts -= 1  # it was not tried
-                return self._retry(work, "")
+                return self._retry(work, f"the query worker {work.worker} rejected it")
             case WorkFailed() if event.error:
                 return self._fail(event.key.query_id, event.reason, event.error)
             case WorkFailed():
@@ -152,6 +156,7 @@ class Coordinator:
 
     def _fetched(self, work: Work) -> list[Action]:
         work.take("fetch")
+        self._remove(work)
         key = work.unit.key
         return [Deliver(key, work.checksum), *self._released(work)]
 
@@ -181,6 +186,7 @@ class Coordinator:
                 continue
             if work.worker in self.workers:
                 actions.append(Cancel(work.worker, key))
+            self._remove(work)
             work.take(step)
         return actions
 
@@ -190,36 +196,49 @@ class Coordinator:
             reason = f"a work unit failed {work.attempts} times, at last: {reason}"
             return self._fail(key.query_id, reason)
         work.take("retry")
+        self._remove(work)
         work.avoided.add(work.worker)
         work.worker, work.checksum, work.since = "", "", self.now
         self._pending[key] = work
-        return [Requeue(key)]
+        return [Requeue(key, reason)]
 
     def _fail(self, query_id: str, reason: str, error: str = "") -> list[Action]:
         return [*self._end(query_id, "fail"), FailQuery(query_id, reason, error)]
 
-    def _status(self, worker: str, accepting: bool) -> list[Action]:
+    def _status(self, worker: str, accepting: bool, draining: bool) -> list[Action]:
         if worker not in self.workers:
             return []
-        self.workers[worker].accepting = accepting
+        self.workers[worker].accepting = accepting and not draining
         actions: list[Action] = []
-        if not accepting:
+        if draining:
             # Work that was not started moves to other workers at once; accepted work is finished
             # there.
-            for work in list(self._of(worker, "assigned")):
+            for work in self._works(worker, "assigned"):
                 actions.append(Cancel(worker, work.unit.key))
                 work.attempts -= 1
-                actions += self._retry(work, "")
+                actions += self._retry(work, f"the query worker {worker} is draining")
         return actions
 
     def _lose(self, worker: str) -> list[Action]:
+        works = self._works(worker, "assigned", "accepted", "ready")
         if self.workers.pop(worker, None) is None:
             return []
         actions: list[Action] = []
-        for work in list(self._of(worker, "assigned", "accepted", "ready")):
-            if work.state not in ENDS:  # an earlier one may have failed the query
-                actions += self._retry(work, f"the query worker {worker} was lost")
-                work.avoided.discard(worker)
+        for work in works:
+            if work.state in ENDS:  # an earlier one has failed the query
+                continue
+            if work.state == "accepted":
+                work.losses += 1
+            else:
+                work.attempts -= 1  # it had no part in the loss
+            if work.losses >= self.bounds.losses:
+                reason = (
+                    f"{work.losses} query workers were lost while they executed the same work unit"
+                )
+                actions += self._fail(work.unit.key.query_id, reason)
+                continue
+            actions += self._retry(work, f"the query worker {worker} was lost")
+            work.avoided.discard(worker)
         return actions
 
     def _tick(self, at: float) -> list[Action]:
@@ -248,15 +267,21 @@ class Coordinator:
             # Workers that failed at it are used again only when no other is left.
             asked = frozenset(usable - work.avoided or usable)
             shards = max(unit.shards, unit.shard + 1)
-            worker = placed(unit.tenant, shards, asked)[unit.shard]
+            some = candidates(unit.tenant, shards, asked)[unit.shard]
+            # The first of those with the least work: without load a shard stays with one worker.
+            worker = min(some, key=lambda name: len(self.workers[name].works))
             work.take("assign")
             work.worker, work.attempts = worker, work.attempts + 1
+            self.workers[worker].works[unit.key] = work
             actions.append(Assign(worker, unit))
         self._pending.clear()
         return actions
 
-    def _of(self, worker: str, *states: State) -> Iterator[Work]:
-        for works in self.queries.values():
-            for work in works.values():
-                if work.worker == worker and work.state in states:
-                    yield work
+    def _remove(self, work: Work) -> None:
+        if work.worker in self.workers:
+            self.workers[work.worker].works.pop(work.unit.key, None)
+
+    def _works(self, worker: str, *states: State) -> list[Work]:
+        if worker not in self.workers:
+            return []
+        return [work for work in self.workers[worker].works.values() if work.state in states]

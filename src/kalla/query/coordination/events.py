@@ -108,6 +108,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class FetchFailed:
+    worker: str
     key: WorkKey
     artifact_checksum: str
     reason: str
@@ -145,6 +146,7 @@ class Requeue:
     """The work unit has lost its worker and waits for another."""
 
     key: WorkKey
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,33 @@
-"""Rendezvous hashing: a key stays with its worker while the set of workers changes around it."""
+"""Rendezvous hashing: a shard stays with its workers while the set of workers changes around it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import lru_cache
 
 
 @lru_cache(maxsize=256)
-def placed(tenant: str, shards: int, workers: frozenset[str]) -> Mapping[int, str]:
-    """The worker of every shard: by score, but none has more than its even share.
+def candidates(tenant: str, shards: int, workers: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    """The workers of every shard, the highest score first; a worker that leaves moves its own.
 
-    There are few shards, and scores alone may give all of them to one worker. The pairs with the
-    highest scores come first, so that a worker that leaves moves few shards of other workers.
+    There are few shards: two workers for each, and their even part of the workers where there are
+    more. A worker is also a candidate for the shard of its own highest score, so that none is idle.
     """
-    most = -(-shards // max(len(workers), 1))
-    pairs = sorted(
-        (
-            (_score(tenant, shard, worker), worker, shard)
-            for shard in range(shards)
-            for worker in workers
-        ),
-        reverse=True,
-    )
-    found: dict[int, str] = {}
-    loads = dict.fromkeys(workers, 0)
-    for _, worker, shard in pairs:
-        if shard not in found and loads[worker] < most:
-            found[shard] = worker
-            loads[worker] += 1
-    return found
+    count = max(2, len(workers) // shards)
+    scores = {
+        (worker, shard): _score(tenant, shard, worker)
+        for worker in workers
+        for shard in range(shards)
+    }
+    best = {
+        worker: max(range(shards), key=lambda shard: scores[worker, shard]) for worker in workers
+    }
+    found = []
+    for shard in range(shards):
+        ranked = sorted(workers, key=lambda worker: scores[worker, shard], reverse=True)
+        own = (worker for worker in ranked[count:] if best[worker] == shard)
+        found.append((*ranked[:count], *own))
+    return tuple(found)
 
 
 def _score(tenant: str, shard: int, worker: str) -> bytes:

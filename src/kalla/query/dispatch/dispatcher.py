@@ -7,6 +7,7 @@ the engine are imported when a query has loaded it: its compiler takes seconds.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import Coroutine
@@ -78,6 +79,7 @@ class _Unit:
     record: WorkRecord
     ready: pb.WorkReady = field(default_factory=pb.WorkReady)
     content: pa.Buffer | None = None
+    stop: threading.Event = field(default_factory=threading.Event)  # ends the fetch
 
 
 class Dispatcher:
@@ -103,6 +105,7 @@ class Dispatcher:
         self._units: dict[str, dict[WorkKey, _Unit]] = {}  # by query
         self._events: deque[Event] = deque()  # handled within the call that adds them
         self._handling = False
+        self._problems: dict[str, KallaError] = {}  # of failed queries, until they are closed
         self._clock, self._ticked_at = 0.0, time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: list[asyncio.Task[None]] = []
@@ -136,8 +139,9 @@ class Dispatcher:
 
     def close_query(self, query_id: str) -> None:
         """The query has its answer or failed: cancels its remaining work."""
-        if self._end_work(query_id, "cancelled", Stopped("the query has ended")):
-            self._feed(QueryEvaluated(query_id))
+        self._end_work(query_id, "cancelled", Stopped("the query has ended"))
+        self._feed(QueryEvaluated(query_id))
+        self._problems.pop(query_id, None)
 
     def cancel_query(self, query_id: str) -> None:
         self._end_work(query_id, "cancelled", Stopped("query was canceled in query execution"))
@@ -162,7 +166,8 @@ class Dispatcher:
     ) -> None:
         units = self._units.get(record.query_id)
         if units is None:
-            _fail(result, Stopped("query was canceled in query execution"))
+            ended = Stopped("query was canceled in query execution")
+            _fail(result, self._problems.get(record.query_id, ended))
             return
         key = WorkKey(record.query_id, leaf_id, uuid4().hex)
         work = WorkRecord(key.work_id, leaf_id, assignment.shard)
@@ -187,6 +192,7 @@ class Dispatcher:
     def joined(self, connection: WorkerConnection) -> bool:
         if not self.workers.admit(connection):
             return False
+        self._artifacts.joined(connection.artifact_host)
         if connection.lost_at is not None:
             self.metrics.reconnect.observe(time.monotonic() - connection.lost_at)
         _log.info("a query worker joined", worker=connection.worker_id, address=connection.address)
@@ -275,9 +281,8 @@ class Dispatcher:
                 self._assign(worker, unit.key)
             case Cancel(worker, key):
                 self.workers.cancel(worker, _wire(key))
-            case Requeue(key):
-                if (found := self._unit(key)) is not None:
-                    found.record.worker, found.record.state = "", "pending"
+            case Requeue(key, reason):
+                self._requeue(key, reason)
             case Acknowledge(worker, key, checksum):
                 ack = pb.ArtifactAck(key=_wire(key), artifact_checksum=checksum)
                 self.workers.send(worker, pb.ToWorker(ack=ack))
@@ -306,24 +311,40 @@ class Dispatcher:
         message = assignment_message(_wire(key), unit.assignment)
         self.workers.send(worker, pb.ToWorker(assign=message))
 
+    def _requeue(self, key: WorkKey, reason: str) -> None:
+        unit = self._unit(key)
+        if unit is None:
+            return
+        _log.info(
+            "a work unit waits for another query worker",
+            query_id=key.query_id,
+            work_id=key.work_id,
+            reason=reason,
+        )
+        unit.record.worker, unit.record.state = "", "pending"
+
     async def _fetch(self, connection: WorkerConnection, unit: _Unit) -> None:
         ready, record = unit.ready, unit.record
         checksum = ready.artifact_checksum
-        began = time.monotonic()
+        worker, began = connection.worker_id, time.monotonic()
         record.ready_to_fetch_seconds = began - record.ready_at
         self.metrics.ready_to_fetch.observe(record.ready_to_fetch_seconds)
         host, size = connection.artifact_host, ready.artifact_size_bytes
         try:
-            content = await self._artifacts.fetch(host, ready.artifact_url, size, checksum)
-        except FetchProblem as problem:
-            _log.warning(
-                "an artifact could not be fetched",
-                query_id=unit.key.query_id,
-                work_id=unit.key.work_id,
-                worker=record.worker,
-                reason=str(problem),
+            content = await self._artifacts.fetch(
+                host, ready.artifact_url, size, checksum, unit.stop
             )
-            self._feed(FetchFailed(unit.key, checksum, str(problem)))
+        except Exception as error:
+            if not unit.stop.is_set():
+                _log.warning(
+                    "an artifact could not be fetched",
+                    query_id=unit.key.query_id,
+                    work_id=unit.key.work_id,
+                    worker=worker,
+                    reason=str(error),
+                    exc_info=None if isinstance(error, FetchProblem) else error,
+                )
+            self._feed(FetchFailed(worker, unit.key, checksum, str(error)))
             return
         record.fetch_seconds = time.monotonic() - began
         self.metrics.fetch.observe(record.fetch_seconds)
@@ -338,13 +359,16 @@ class Dispatcher:
             if not unit.result.done():
                 unit.result.set_result(unit.content)
 
-    def _end_work(self, query_id: str, state: str, problem: KallaError) -> bool:
-        """Ends what waits for this query's work; False if the query is not under way."""
+    def _end_work(self, query_id: str, state: str, problem: KallaError) -> None:
+        """Ends what waits for this query's work."""
         units = self._units.pop(query_id, None)
-        for unit in (units or {}).values():
+        if units is None:
+            return
+        self._problems[query_id] = problem
+        for unit in units.values():
             unit.record.state = state
+            unit.stop.set()
             _fail(unit.result, problem)
-        return units is not None
 
     # Services
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from uuid import uuid4
 
@@ -26,6 +27,14 @@ _SILENT_WAITS = 12
 _STATUS_SECONDS = 1.0
 
 
+@dataclass
+class _Session:
+    """Messages to an API, and the task that reads its messages; the stream ends with the task."""
+
+    outgoing: asyncio.Queue[pb.ToApi]
+    reading: asyncio.Task[None]
+
+
 class Sessions:
     """Serves `QueryWorker.Control`."""
 
@@ -36,7 +45,8 @@ class Sessions:
         self._artifact_port = artifact_port
         self._access = access
         self._table = table
-        self._open: dict[str, asyncio.Queue[pb.ToApi]] = {}
+        table.on_accepting = self.send_status
+        self._open: dict[str, _Session] = {}
         self._last_status: pb.WorkerStatus | None = None
         # Bytes of downloaded segments, artifacts, the budget for both, and memory.
         self.sizes: Callable[[], tuple[int, int, int, int]] = lambda: (0, 0, 0, 0)
@@ -62,10 +72,10 @@ class Sessions:
         await self._require_token(context)
         hello = await self._hello(incoming, context)
         session = uuid4().hex
-        # Bounded: `_put` drops the work of an API that does not read.
+        # Bounded: `_put` ends the stream of an API that does not read.
         outgoing: asyncio.Queue[pb.ToApi] = asyncio.Queue(_MOST_MESSAGES)
-        self._open[session] = outgoing
         reading = asyncio.create_task(self._read(session, incoming), name="session")
+        self._open[session] = _Session(outgoing, reading)
         _log.info("an API opened a stream", api_id=hello.api_id, session=session)
         try:
             yield pb.ToApi(
@@ -154,14 +164,15 @@ class Sessions:
                 self._table.acknowledge(session, key_of(ack.key), ack.artifact_checksum)
 
     def _put(self, session: str, message: pb.ToApi) -> None:
-        outgoing = self._open.get(session)
-        if outgoing is None:
+        opened = self._open.get(session)
+        if opened is None:
             return  # the stream ended while a thread worked for it
         try:
-            outgoing.put_nowait(message)
+            opened.outgoing.put_nowait(message)
         except asyncio.QueueFull:
-            # It misses the heartbeats among them, and opens another stream.
+            # The stream ends as soon as the API reads on; it gives the work to another worker.
             _log.warning("an API does not read its messages", session=session)
+            opened.reading.cancel()
             self._table.drop_session(session)
 
     async def _require_token(self, context: grpc.aio.ServicerContext) -> None:

@@ -61,6 +61,8 @@ class WorkTable:
         self._most_queued = most_queued
         self._threads = ThreadPoolExecutor(threads, "query-work")
         self._slots = asyncio.Semaphore(threads)
+        # Called when the table accepts work again.
+        self.on_accepting: Callable[[], None] = lambda: None
         self._units: dict[tuple[str, WorkKey], Unit] = {}
         self._tasks: dict[tuple[str, WorkKey], asyncio.Task[None]] = {}
         # Checksum and name of artifacts by session: deleted when the session will not fetch them.
@@ -169,8 +171,11 @@ class WorkTable:
             self._spool.drop(name)
 
     def _forget(self, session: str, key: WorkKey) -> None:
+        accepted_before = self.accepting
         unit = self._units.pop((session, key), None)
         self._tasks.pop((session, key), None)
+        if self.accepting and not accepted_before:
+            self.on_accepting()
         if unit is not None and unit.cancelled_at is not None:
             self._metrics.cancel_seconds.observe(time.monotonic() - unit.cancelled_at)
 
