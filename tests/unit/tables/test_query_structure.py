@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kalla.spark.sandbox.allowed_functions import AGGREGATES
+from kalla.tables.incremental.changes import placed
 from kalla.tables.incremental.delta import delta_shape
 from kalla.tables.incremental.structure import NotIncremental, Select, structure
 
@@ -27,8 +29,23 @@ COLUMNS = {"orders": ["id", "day", "amount", "customer"], "customers": ["custome
         ("SELECT id FROM orders INTERSECT SELECT id FROM orders", "INTERSECT or EXCEPT"),
         ("SELECT o.id FROM orders o JOIN customers USING (customer)", "USING"),
         ("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM customers c)", "EXISTS without"),
+        ("SELECT o.id FROM orders o LEFT SEMI JOIN customers c ON o.customer = c.customer",
+         "the query uses SEMI JOIN"),
+        (("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM customers c"
+         " WHERE c.customer = o.customer"
+         " AND c.region > (SELECT max(x.region) FROM customers x WHERE x.region = o.day))"),
+         "a subquery in a subquery names a table outside"),
+        (("SELECT id FROM orders o WHERE EXISTS (SELECT 1 FROM customers c"
+         " WHERE c.customer = o.customer AND EXISTS (SELECT 1 FROM customers x"
+         " WHERE x.customer = c.customer AND x.region = o.day))"),
+         "a subquery in a subquery names a table outside"),
+        (("SELECT id FROM orders WHERE customer IN (SELECT first_value(customer)"
+         " OVER (PARTITION BY region ORDER BY customer) FROM customers)"),
+         "a subquery with a window"),
+        ("SELECT DISTINCT count(*) AS n FROM orders GROUP BY day",
+         "DISTINCT over groups or windows"),
     ],
-)
+)  # fmt: skip
 def test_what_has_no_key_has_a_reason_for_full(query: str, reason: str) -> None:
     with pytest.raises(NotIncremental, match=reason):
         structure(query, COLUMNS)
@@ -90,6 +107,7 @@ def test_sums_and_counts_are_kept_by_delta(query: str, kinds: list[str]) -> None
         ("SELECT day, sum(amount) + 1 AS s FROM orders GROUP BY day", "not a plain aggregate"),
         ("SELECT day, count(*) AS n FROM orders GROUP BY day HAVING n > 1", "HAVING"),
         ("SELECT DISTINCT day FROM orders", "DISTINCT and windows"),
+        ("SELECT DISTINCT day, count(*) AS n FROM orders GROUP BY day", "DISTINCT and windows"),
         ("SELECT day, count(*) AS n FROM orders GROUP BY day, customer", "every GROUP BY key"),
         ("SELECT id FROM orders UNION ALL SELECT id FROM orders", "UNION"),
     ],
@@ -97,3 +115,27 @@ def test_sums_and_counts_are_kept_by_delta(query: str, kinds: list[str]) -> None
 def test_what_delta_cannot_keep_has_a_reason(query: str, reason: str) -> None:
     with pytest.raises(NotIncremental, match=reason):
         delta_shape(structure(query, COLUMNS))
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATES))
+def test_every_aggregate_of_the_sandbox_is_one_of_the_structure(name: str) -> None:
+    arguments = "id, 0.5" if name == "percentile" else "id"
+    with pytest.raises(NotIncremental, match="an aggregate without GROUP BY"):
+        structure(f"SELECT {name}({arguments}) AS a FROM orders", COLUMNS)
+
+
+def test_a_table_keeps_the_names_that_its_alias_gives_to_columns() -> None:
+    query = "SELECT o.id FROM customers AS o(id, region)"
+    with pytest.raises(NotIncremental, match="gives its columns other names"):
+        structure(query, COLUMNS)
+    assert placed(query, {"customers": "v"}) == ("SELECT `o`.`id` FROM `v` AS `o`(`id`, `region`)")
+
+
+def test_two_names_of_with_that_are_alike_are_not_confused() -> None:
+    query = (
+        "WITH a AS (SELECT id FROM orders),"
+        " b AS (WITH a AS (SELECT customer AS id FROM customers) SELECT id FROM a)"
+        " SELECT b.id FROM a JOIN b ON a.id = b.id"
+    )
+    with pytest.raises(NotIncremental, match="two names of WITH are alike"):
+        structure(query, COLUMNS)

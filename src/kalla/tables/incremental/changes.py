@@ -322,6 +322,8 @@ def _placed(tree: exp.Expr, views: Mapping[str, str]) -> exp.Expr:
 def _replace(table: exp.Table, views: Mapping[str, str]) -> None:
     replacement = exp.to_table(views[table.name.lower()])
     alias = exp.to_identifier(table.alias or table.name, quoted=True)
-    replacement.set("alias", exp.TableAlias(this=alias))
+    given = table.args.get("alias")
+    columns = [each.copy() for each in given.args.get("columns") or ()] if given else []
+    replacement.set("alias", exp.TableAlias(this=alias, columns=columns))
     replacement.set("joins", table.args.get("joins"))
     table.replace(replacement)

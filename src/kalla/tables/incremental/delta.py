@@ -176,7 +176,7 @@ def delta_shape(found: Structure) -> DeltaShape:
             for each in outputs
         )
         return DeltaShape(node, measures, grouped=False)
-    if not node.grouped:
+    if not node.grouped or tree.args.get("distinct"):
         raise NotIncremental("DELTA does not apply to DISTINCT and windows")
     if tree.args.get("having"):
         raise NotIncremental(

@@ -35,7 +35,7 @@ def relations(tree: exp.Select, columns: Columns, node: MakeNode) -> tuple[Relat
     for number, join in enumerate(joins, 1):
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         if side in ("RIGHT", "FULL") or kind in ("SEMI", "ANTI"):
-            raise NotIncremental(f"the query uses {side or kind} JOIN")
+            raise NotIncremental(f"the query uses {kind or side} JOIN")
         keys = _outer_keys(join) if side == "LEFT" else None
         found.append(_relation(join.this, number, keys, columns, node))
     _require_equalities(tree, [each.alias for each in found])
@@ -165,7 +165,7 @@ def _in_filter(given: exp.In, columns: Columns, node: MakeNode) -> Filter:
     query = given.args["query"]
     query = query.this if isinstance(query, exp.Subquery) else query
     if not isinstance(query, exp.Select):
-        raise NotIncremental("IN with a subquery that is no SELECT")
+        raise NotIncremental("IN with a subquery that is not a SELECT")
     inner, compared = _uncorrelated(query.copy())
     if isinstance(given.this, exp.Tuple):
         raise NotIncremental("IN with several columns")
@@ -183,7 +183,7 @@ def _in_filter(given: exp.In, columns: Columns, node: MakeNode) -> Filter:
 def _exists_filter(given: exp.Exists, columns: Columns, node: MakeNode) -> Filter:
     query = given.this.this if isinstance(given.this, exp.Subquery) else given.this
     if not isinstance(query, exp.Select) or query.args.get("group"):
-        raise NotIncremental("EXISTS with a subquery that is grouped or no SELECT")
+        raise NotIncremental("EXISTS with a subquery that is grouped or not a SELECT")
     inner, compared = _uncorrelated(query.copy())
     if not compared:
         raise NotIncremental("EXISTS without an equality with the rows outside")
@@ -203,8 +203,8 @@ def _filter(
     )
     inner.set("distinct", None)
     made = node(inner, columns)
-    if not isinstance(made, Select):
-        raise NotIncremental("a subquery that is no SELECT")
+    if not isinstance(made, Select) or not made.plain:
+        raise NotIncremental("a subquery with a window")
     return Filter(made, tuple(other.sql(Spark, identify=True) for _, other in compared))
 
 
@@ -235,6 +235,8 @@ def _uncorrelated(
             if not outside(part):
                 kept.append(part.copy())
                 continue
+            if part.find(exp.Query):  # its tables would be in no node
+                raise NotIncremental("a subquery in a subquery names a table outside")
             for left, right in _equalities(part):
                 tables = {column.table.lower() for column in right.find_all(exp.Column)}
                 if not outside(left) and tables and not tables & own:

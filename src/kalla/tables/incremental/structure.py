@@ -16,6 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
 from kalla.spark.sandbox import Limited, TooComplicated
+from kalla.spark.sandbox.allowed_functions import AGGREGATES
 
 Columns = Mapping[str, Sequence[str]]
 """The columns of every table that a query reads."""
@@ -112,6 +113,9 @@ def structure(sql: str, columns: Columns) -> Structure:
     given = parsed(sql)
     if any(each.args.get("recursive") for each in given.find_all(exp.With)):
         raise NotIncremental("the query is recursive")
+    names = [each.alias.lower() for each in given.find_all(exp.CTE)]
+    if len(set(names)) < len(names):  # `_without_with` replaces by the name alone
+        raise NotIncremental("two names of WITH are alike")
     for join in given.find_all(exp.Join):
         if join.args.get("using") or join.args.get("method"):
             raise NotIncremental("a join by USING or NATURAL")
@@ -134,7 +138,7 @@ def structure(sql: str, columns: Columns) -> Structure:
         tree.set("order", None)  # the rows of a table have no order
     node = _node(tree, columns)
     if isinstance(node, Input):
-        raise NotIncremental("the query is no SELECT")
+        raise NotIncremental("the query is not a SELECT")
     return Structure(qualified, compared.sql(Spark), node)
 
 
@@ -146,7 +150,7 @@ def parsed(sql: str) -> exp.Query:
     while isinstance(tree, exp.Subquery) and not tree.alias:
         tree = tree.this
     if not isinstance(tree, exp.Query):
-        raise NotIncremental("the query is no SELECT")
+        raise NotIncremental("the query is not a SELECT")
     return tree
 
 
@@ -282,7 +286,8 @@ def _select(tree: exp.Select, columns: Columns) -> Select:
     aggregates = any(
         each.find_ancestor(exp.Window) is None
         for output in [*outputs, *([having] if having else [])]
-        for each in output.find_all(exp.AggFunc)
+        for each in output.walk()
+        if _is_aggregate(each)
     )
     if windows and (group is not None or aggregates):
         raise NotIncremental("a window over GROUP BY")
@@ -298,6 +303,11 @@ def _select(tree: exp.Select, columns: Columns) -> Select:
         keys = _partitions(windows)
     else:
         keys = outputs
+    if tree.args.get("distinct") and (group is not None or windows):
+        # A row may come from several groups: it is recomputed by what it shows of their keys.
+        keys = [key for key in keys if key in outputs]
+        if not keys:
+            raise NotIncremental("DISTINCT over groups or windows whose keys are not in the result")
     return Select(
         sql=tree.sql(Spark, identify=True),
         relations=found_relations,
@@ -312,6 +322,12 @@ def _select(tree: exp.Select, columns: Columns) -> Select:
         grouped=group is not None,
         plain=group is None and not windows and not tree.args.get("distinct"),
     )
+
+
+def _is_aggregate(part: exp.Expr) -> bool:
+    if isinstance(part, exp.Anonymous):  # one that the parser does not know, as `mean`
+        return part.name.lower() in AGGREGATES
+    return isinstance(part, exp.AggFunc)
 
 
 def _partitions(windows: Sequence[exp.Window]) -> list[exp.Expr]:
