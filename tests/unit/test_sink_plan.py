@@ -16,8 +16,7 @@ def partition(number: int, next_offset: int = 0, **changes: object) -> Partition
     fields: dict[str, object] = {
         "topic": "t", "partition": number, "topic_id": "x", "epoch": 1, "generation": 0,
         "next_offset": next_offset, "stopped": None, "intent_id": None, "intent_end": None,
-        "intent_mapping": None, "intent_table": None, "intent_deadline": None,
-        "intent_seconds": None,
+        "intent_part": None, "intent_mapping": None, "intent_table": None, "intent_deadline": None,
     }  # fmt: skip
     return Partition(**fields | changes)  # type: ignore[arg-type]
 
@@ -69,9 +68,20 @@ def test_a_poisoned_topic_is_judged_by_a_hundred_messages(dead: int, stops: bool
     assert Poison(None).verdict(1000, 1000) is None
 
 
+def test_a_batch_is_smaller_for_a_while_after_one_had_not_enough_time() -> None:
+    batch = BatchSize(1000)
+    batch.note_too_slow(1000)
+    assert batch.rows == 500
+    batch.note_too_slow(10)
+    assert batch.rows == 5
+    for _ in range(60):
+        batch.note(100, 100)
+    assert batch.rows == 1000
+
+
 def test_a_batch_is_bounded_by_bytes_once_the_size_of_messages_is_known() -> None:
     batch = BatchSize(100_000)
-    assert batch.rows == 200  # nobody has seen a message yet
+    assert batch.rows == 100_000  # the kernel stops reading where they do not fit in memory
     batch.note(200, 200 * 170)
     assert batch.rows == 100_000
     batch.note(10, 10 * 5_000_000)

@@ -18,6 +18,8 @@ from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
 from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Message, OffsetRange
 from kalla.sinks.servers.reader import Reader
 
+MOST_BYTES = 128 << 20  # of the messages of a range: they are in memory at once
+
 DEAD_LETTER_COLUMNS = {
     "pipeline": "LowCardinality(String)",
     "topic": "LowCardinality(String)",
@@ -37,6 +39,9 @@ LETTER_TYPES = {
     name: kind.replace("LowCardinality(String)", "String")
     for name, kind in DEAD_LETTER_COLUMNS.items()
 }
+
+
+OWN_LETTERS = " AND pipeline = {pipeline:String} AND replay = 0"  # of the shared table
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,18 @@ class Unsettled(Unavailable):
     """A part of a range has arrived, and the rest may still be in flight: check again later."""
 
 
+class TooLarge(Unavailable):
+    """The messages of a range do not fit in memory; nothing of it was inserted."""
+
+    def __init__(self, wanted: OffsetRange, end: int) -> None:
+        super().__init__(f"{wanted} is too large: its messages up to {end - 1} come first")
+        self.wanted = wanted
+        self.end = end  # what is before it fits
+
+    def __reduce__(self) -> tuple[type[TooLarge], tuple[OffsetRange, int]]:
+        return type(self), (self.wanted, self.end)
+
+
 def prepare() -> None:
     """Compiles the loops: this takes the first process of an installation some seconds."""
     from kalla.sinks.rows import splicing  # noqa: F401
@@ -109,6 +126,9 @@ class Kernel:
         parts = []
         size, newest = 0, NO_TIMESTAMP
         for batch in self._reader.read(delivery.range, max(1.0, deadline - self._server.now())):
+            fits = max(batch.fitting(MOST_BYTES - size), 0 if size else 1)
+            if fits < len(batch):
+                raise TooLarge(delivery.range, int(batch.offsets[fits]))
             parts.append(transform.apply(batch))
             size += batch.value_bytes
             newest = max(newest, int(batch.timestamps.max()))
@@ -149,7 +169,7 @@ class Kernel:
 
     def _present(self, table: str, prefix: str, delivery: Delivery) -> set[int]:
         """The offsets of the range that the table holds."""
-        mine = "" if prefix else " AND pipeline = {pipeline:String} AND replay = 0"
+        mine = "" if prefix else OWN_LETTERS
         return present_offsets(
             self._server, table, prefix, delivery.range, delivery.generation, delivery.pipeline,
             mine,

@@ -5,7 +5,7 @@ Every write carries the epoch under which the partition was taken; writes of old
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -36,10 +36,24 @@ class Partition:
     stopped: Stopped | None
     intent_id: int | None
     intent_end: int | None
+    intent_part: int | None  # where the part ends that is tried now; None: all of it is
     intent_mapping: int | None
     intent_table: str | None
     intent_deadline: float | None
-    intent_seconds: float | None  # its age
+
+    @property
+    def intent_range(self) -> OffsetRange:
+        """What is tried now."""
+        end = self.intent_part or self.intent_end
+        if end is None:
+            raise AssertionError("there is no intent")
+        return OffsetRange(self.topic, self.partition, self.next_offset, end)
+
+
+@dataclass(frozen=True)
+class IntentAge:
+    seconds: float
+    later: int  # intents that were written since
 
 
 @dataclass(frozen=True)
@@ -117,8 +131,8 @@ async def intend(
     mapping_version: int,
     table_uuid: str,
     deadline: float,
-) -> int:
-    """Stores the intent of an insert; returns its id."""
+) -> Partition:
+    """Stores the intent of an insert."""
     cursor = await connection.execute(
         sql.intend,
         _fenced(pipeline, partition, wanted.start)
@@ -129,35 +143,56 @@ async def intend(
             "deadline": deadline,
         },
     )
-    return int(_ours(await cursor.fetchone(), partition)["intent_id"])
+    return replace(
+        partition,
+        intent_id=int(_ours(await cursor.fetchone(), partition)["intent_id"]),
+        intent_end=wanted.end,
+        intent_part=None,
+        intent_mapping=mapping_version,
+        intent_table=table_uuid,
+        intent_deadline=deadline,
+    )
 
 
 async def extend(
-    connection: Connection, pipeline: str, partition: Partition, intent_id: int, deadline: float
-) -> None:
-    cursor = await connection.execute(
-        sql.extend,
-        _fenced(pipeline, partition, partition.next_offset)
-        | {"intent_id": intent_id, "deadline": deadline},
-    )
+    connection: Connection,
+    pipeline: str,
+    partition: Partition,
+    deadline: float,
+    part: int | None,
+) -> Partition:
+    """Stores the deadline of another try of the intent, or of a part of it."""
+    named = _fenced(pipeline, partition, partition.next_offset)
+    cursor = await connection.execute(sql.extend, named | {"deadline": deadline, "part": part})
     _ours(await cursor.fetchone(), partition)
+    return replace(partition, intent_deadline=deadline, intent_part=part)
+
+
+async def shorten(
+    connection: Connection, pipeline: str, partition: Partition, end: int
+) -> Partition:
+    """Ends an intent earlier of which nothing was ever inserted."""
+    named = _fenced(pipeline, partition, partition.next_offset)
+    cursor = await connection.execute(sql.shorten, named | {"end": end})
+    _ours(await cursor.fetchone(), partition)
+    return replace(partition, intent_end=end)
 
 
 async def commit(
     connection: Connection,
     pipeline: str,
     partition: Partition,
-    start: int,
-    intent_id: int,
+    wanted: OffsetRange,
     facts: Facts,
     waiting: int,
-) -> int:
-    """Records that the range is delivered; returns the next offset."""
+) -> Partition:
+    """Records that the intent's range is delivered, or a part of it."""
+    whole = wanted.end == partition.intent_end
     cursor = await connection.execute(
-        sql.commit,
-        _fenced(pipeline, partition, start)
+        sql.commit if whole else sql.commit_part,
+        _fenced(pipeline, partition, wanted.start)
         | {
-            "intent_id": intent_id,
+            "end": wanted.end,
             "rows": facts.rows,
             "dead": facts.dead,
             "skipped": facts.skipped,
@@ -165,11 +200,23 @@ async def commit(
             "newest_ms": facts.newest_ms,
         },
     )
-    position = int(_ours(await cursor.fetchone(), partition)["next_offset"])
+    moved = _ours(await cursor.fetchone(), partition)
     counted = {"rows": facts.rows, "dead": facts.dead, "waiting": waiting}
     place = {"pipeline": pipeline, "partition": partition.partition}
     await connection.execute(sql.add_rate, place | counted)
-    return position
+    return replace(partition if not whole else without_intent(partition), **moved)
+
+
+def without_intent(partition: Partition) -> Partition:
+    return replace(
+        partition,
+        intent_id=None,
+        intent_end=None,
+        intent_part=None,
+        intent_mapping=None,
+        intent_table=None,
+        intent_deadline=None,
+    )
 
 
 async def note_log(
@@ -190,6 +237,12 @@ async def intents_since(connection: Connection, intent_id: int) -> int:
     cursor = await connection.execute(sql.intents_since, {"intent_id": intent_id})
     row = await cursor.fetchone()
     return int(row["count"]) if row else 0
+
+
+async def intent_age(connection: Connection, pipeline: str, partition: Partition) -> IntentAge:
+    named = _fenced(pipeline, partition, partition.next_offset)
+    cursor = await connection.execute(sql.intent_age, named)
+    return IntentAge(**_ours(await cursor.fetchone(), partition))
 
 
 async def stop_partition(
@@ -228,13 +281,19 @@ async def seek(
 
 
 async def skip_gap(
-    connection: Connection, pipeline: str, row: LedgerRow, offset: int, by: str
+    connection: Connection, pipeline: str, row: LedgerRow, offset: int, by: str, present: int = 0
 ) -> None:
-    """Continues after a gap; the timeline shows the loss."""
-    cursor = await connection.execute(sql.skip_gap, _moved(pipeline, row, offset))
+    """Continues after a gap; the timeline shows the loss. `present` is how many of the skipped
+    offsets ClickHouse holds: an insert wrote them, and its commit was lost.
+    """
+    inside = row.intent_end is not None and row.intent_end > offset
+    statement = sql.skip_into_intent if inside else sql.skip_gap
+    cursor = await connection.execute(statement, _moved(pipeline, row, offset))
     if await cursor.fetchone() is None:
         raise Conflict(f"{row.topic}/{row.partition} no longer waits at a gap")
     detail = f"{row.topic}/{row.partition}: the offsets {row.next_offset} to {offset - 1} are lost"
+    if present:
+        detail += f", but for {present:,} that ClickHouse holds"
     await add_event(connection, pipeline, "gap skipped", f"{detail}, by {by}")
 
 
@@ -255,6 +314,7 @@ def _fenced(pipeline: str, partition: Partition, start: int) -> dict[str, object
         "partition": partition.partition,
         "epoch": partition.epoch,
         "start": start,
+        "intent_id": partition.intent_id,
     }
 
 

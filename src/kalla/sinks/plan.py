@@ -12,7 +12,6 @@ from kalla.sinks.servers.message_ranges import OffsetRange
 SPARK_ROWS = 100_000  # with this many waiting, Spark is faster than one process
 
 _BURST_SECONDS = 1.0
-_FIRST_ROWS = 200  # of a topic without messages so far
 _BATCH_BYTES = 96 << 20
 _POISON_MESSAGES = 100  # fewer are not enough to judge a topic
 
@@ -67,24 +66,27 @@ def on_spark(placement: Placement, waiting: int) -> bool:
 
 
 class BatchSize:
-    """Limits a range by bytes, too: a range is frozen before its messages are read."""
+    """Limits a range by bytes and time, too: a range is frozen before its messages are read."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
-        self._message_bytes: float | None = None
+        self._usual_rows = most_rows
+        self._message_bytes = 1.0
 
     @property
     def rows(self) -> int:
-        if self._message_bytes is None:
-            return min(self._most_rows, _FIRST_ROWS)
         return max(1, min(self._most_rows, int(_BATCH_BYTES / max(self._message_bytes, 1.0))))
 
     def note(self, messages: int, size: int) -> None:
         """Keeps the larger of the last size and the average: memory is scarcer than time."""
         if messages:
             latest = size / messages
-            usual = self._message_bytes or latest
-            self._message_bytes = max(latest, (3 * usual + latest) / 4)
+            self._message_bytes = max(latest, (3 * self._message_bytes + latest) / 4)
+            self._most_rows = min(self._usual_rows, self._most_rows + self._most_rows // 8 + 1)
+
+    def note_too_slow(self, messages: int) -> None:
+        """A range of so many had not enough time; later ones are smaller for a while."""
+        self._most_rows = max(1, min(self._most_rows, messages // 2))
 
 
 class RateLimit:

@@ -22,10 +22,14 @@ from kalla.sinks.api_models import (
     ShownPipeline,
     StateChange,
 )
+from kalla.sinks.kernel import OWN_LETTERS, present_offsets
 from kalla.sinks.ledger import LedgerRow
 from kalla.sinks.model import ClickHouseConfig, KafkaConfig, Pipeline
 from kalla.sinks.records import seeking
 from kalla.sinks.servers import checks, consumer_lag
+from kalla.sinks.servers.clickhouse_client import ClickHouse
+from kalla.sinks.servers.kafka_client import open_admin
+from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.servers.server_connections import kafka_settings, target
 from kalla.sinks.slots.member import topic_facts
 from kalla.sinks.store import PipelineRecord
@@ -264,7 +268,9 @@ async def seek_pipeline(
         settings = await asyncio.to_thread(
             kafka_settings, record.kafka, Vault(state.settings).resolve
         )
-        topic = await asyncio.to_thread(topic_facts, settings, record.kafka.topic)
+        topic = await asyncio.to_thread(
+            lambda: topic_facts(open_admin(settings), record.kafka.topic)
+        )
         mine = {each.partition: each for each in rows if each.topic == record.kafka.topic}
         for move in moves:
             await ledgers.seek(
@@ -286,15 +292,37 @@ async def skip_gap(state: State, command: Commanded, name: Name) -> list[seeking
     ends = await _ends(state, record)
     moves = []
     for row in rows:
-        if row.stopped == "gap" and row.partition in ends:
+        mine = row.topic == record.kafka.topic and row.partition in ends
+        if row.stopped == "gap" and mine:
             low = max(ends[row.partition][0], row.next_offset)
-            await ledgers.skip_gap(command.connection, name, row, low, command.caller.name)
+            present = await asyncio.to_thread(_present, state, record, row, low)
+            await ledgers.skip_gap(command.connection, name, row, low, command.caller.name, present)
             moves.append(
                 seeking.Move(
                     partition=row.partition, from_offset=row.next_offset, to_offset=low, rereads=0
                 )
             )
     return moves
+
+
+def _present(state: AppState, record: PipelineRecord, row: LedgerRow, end: int) -> int:
+    """How many of the skipped offsets an insert has written whose commit was lost."""
+    if row.intent_id is None or record.guarantee != model.EXACTLY_ONCE:
+        return 0
+    config = record.clickhouse
+    server = ClickHouse(target(config, Vault(state.settings).resolve))
+    skipped = OffsetRange(row.topic, row.partition, row.next_offset, end)
+    try:
+        rows, letters = (
+            present_offsets(server, table, prefix, skipped, row.generation, record.pipeline, own)
+            for table, prefix, own in (
+                (config.table, "_", ""),
+                (config.dead_letters, "", OWN_LETTERS),
+            )
+        )
+    finally:
+        server.close()
+    return len(rows | letters)
 
 
 async def _ends(state: AppState, record: PipelineRecord) -> dict[int, tuple[int, int]]:

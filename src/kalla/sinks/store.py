@@ -9,7 +9,7 @@ from typing import Any, Literal
 from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
-from kalla.errors import NotFound
+from kalla.errors import Conflict, NotFound
 from kalla.sinks.model import (
     EXACTLY_ONCE,
     ClickHouseConfig,
@@ -92,6 +92,7 @@ async def apply(
     connection: Connection, pipeline: Pipeline, by: str, guarantee: str = EXACTLY_ONCE
 ) -> PipelineRecord:
     """Create the pipeline or change it; changed rules are a new version."""
+    await _refuse_rivals(connection, pipeline)
     named = {"pipeline": pipeline.name, "by": by}
     await connection.execute(
         sql.put_pipeline,
@@ -127,6 +128,27 @@ async def apply(
     return record
 
 
+async def _refuse_rivals(connection: Connection, pipeline: Pipeline) -> None:
+    config = pipeline.clickhouse
+    if not config.provenance:
+        return
+    cursor = await connection.execute(
+        sql.rival,
+        {
+            "pipeline": pipeline.name,
+            "topic": pipeline.kafka.topic,
+            "url": config.url,
+            "database": config.database,
+            "table": config.table,
+        },
+    )
+    if (row := await cursor.fetchone()) is not None:
+        raise Conflict(
+            f"the pipeline {row['pipeline']} delivers a topic {pipeline.kafka.topic} into "
+            f"{config.database}.{config.table} already: their rows could not be told apart"
+        )
+
+
 async def get(connection: Connection, pipeline: str) -> PipelineRecord:
     row = await (await connection.execute(sql.pipelines, {"pipeline": pipeline})).fetchone()
     if row is None:
@@ -153,6 +175,7 @@ async def all_rules(connection: Connection, pipeline: str) -> list[RowRules]:
 
 
 async def remove(connection: Connection, pipeline: str) -> None:
+    await connection.execute(sql.keep_generations, {"pipeline": pipeline})
     cursor = await connection.execute(sql.remove, {"pipeline": pipeline})
     if await cursor.fetchone() is None:
         raise NotFound(f"there is no pipeline {pipeline!r}: `kalla sinks list` shows them")
@@ -171,6 +194,8 @@ async def set_state(
     row = await cursor.fetchone()
     if row is None:
         raise NotFound(f"there is no pipeline {pipeline!r}: `kalla sinks list` shows them")
+    if desired is not None:
+        await connection.execute(sql.end_troubles, {"pipeline": pipeline})
     detail = f"{row['desired']}, replicas: {row['replicas']}, by {by}"
     await add_event(connection, pipeline, "state", detail)
     return await get(connection, pipeline)
@@ -186,17 +211,30 @@ async def stop_poisoned(connection: Connection, pipeline: str, sentence: str) ->
 
 
 async def set_trouble(
-    connection: Connection, pipeline: str, trouble: str | None, retry_seconds: float = 0
+    connection: Connection,
+    pipeline: str,
+    instance: str,
+    trouble: str | None,
+    retry_seconds: float = 0,
 ) -> None:
-    named = {"pipeline": pipeline, "trouble": trouble, "retry_seconds": retry_seconds}
-    cursor = await connection.execute(sql.set_trouble, named)
-    if await cursor.fetchone() is not None:
-        await add_event(connection, pipeline, "trouble", trouble or "over")
+    """Stores what keeps a slot from delivering; None: nothing does."""
+    named = {"pipeline": pipeline, "instance": instance}
+    if trouble is None:
+        cursor = await connection.execute(sql.end_trouble, named)
+        if await cursor.fetchone() is not None:
+            await add_event(connection, pipeline, "trouble", "over")
+        return
+    cursor = await connection.execute(
+        sql.set_trouble, named | {"trouble": trouble, "retry_seconds": retry_seconds}
+    )
+    row = await cursor.fetchone()
+    if row is not None and row["before"] != trouble:
+        await add_event(connection, pipeline, "trouble", trouble)
 
 
-async def set_retry(connection: Connection, pipeline: str, retry_seconds: float) -> None:
-    named = {"pipeline": pipeline, "retry_seconds": retry_seconds}
-    await connection.execute(sql.set_retry, named)
+async def forget_troubles(connection: Connection) -> None:
+    """Of slots and workers that are gone."""
+    await connection.execute(sql.forget_troubles)
 
 
 async def add_event(connection: Connection, pipeline: str, event: str, detail: str) -> None:

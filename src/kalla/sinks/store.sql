@@ -31,13 +31,16 @@ ON CONFLICT DO NOTHING;
 SELECT pipelines.pipeline, options, guarantee, created_at, created_by, changed_at, changed_by,
     kafka_configs.config AS kafka, clickhouse_configs.config AS clickhouse,
     mapping.version, mapping.columns, mapping.filters, mapping.tombstones,
-    desired, replicas, poisoned, trouble, trouble_at, retry_at
+    desired, replicas, poisoned, coalesce(pipeline_state.trouble, slot.trouble) AS trouble,
+    coalesce(trouble_at, slot.at) AS trouble_at, slot.retry_at
 FROM kalla.pipelines
 JOIN kalla.kafka_configs USING (pipeline)
 JOIN kalla.clickhouse_configs USING (pipeline)
 JOIN kalla.pipeline_state USING (pipeline)
 CROSS JOIN LATERAL (SELECT version, columns, filters, tombstones FROM kalla.mappings
     WHERE mappings.pipeline = pipelines.pipeline ORDER BY version DESC LIMIT 1) AS mapping
+LEFT JOIN LATERAL (SELECT trouble, at, retry_at FROM kalla.slot_troubles
+    WHERE slot_troubles.pipeline = pipelines.pipeline ORDER BY at LIMIT 1) AS slot ON NOT poisoned
 WHERE %(pipeline)s::text IS NULL OR pipelines.pipeline = %(pipeline)s
 ORDER BY pipelines.pipeline;
 
@@ -49,6 +52,24 @@ WHERE pipeline = %(pipeline)s ORDER BY version DESC;
 SELECT version, columns, filters, tombstones FROM kalla.mappings
 WHERE pipeline = %(pipeline)s AND version = %(version)s;
 
+-- name: rival
+-- Rows name their topic, partition and offset: two pipelines must not write the same ones.
+SELECT pipeline FROM kalla.kafka_configs JOIN kalla.clickhouse_configs USING (pipeline)
+WHERE pipeline <> %(pipeline)s
+  AND coalesce((clickhouse_configs.config ->> 'provenance')::boolean, true)
+  AND kafka_configs.config ->> 'topic' = %(topic)s
+  AND clickhouse_configs.config ->> 'url' = %(url)s
+  AND coalesce(clickhouse_configs.config ->> 'database', 'default') = %(database)s
+  AND clickhouse_configs.config ->> 'table' = %(table)s
+LIMIT 1;
+
+-- name: keep_generations
+-- No later pipeline uses them again: their rows and tokens stay in ClickHouse.
+INSERT INTO kalla.former_generations (topic, partition, generation)
+SELECT topic, partition, generation FROM kalla.ledger WHERE pipeline = %(pipeline)s
+ON CONFLICT (topic, partition) DO UPDATE
+SET generation = greatest(former_generations.generation, EXCLUDED.generation);
+
 -- name: remove
 DELETE FROM kalla.pipelines WHERE pipeline = %(pipeline)s RETURNING pipeline;
 
@@ -56,27 +77,39 @@ DELETE FROM kalla.pipelines WHERE pipeline = %(pipeline)s RETURNING pipeline;
 UPDATE kalla.pipeline_state
 SET desired = coalesce(%(desired)s, desired), replicas = coalesce(%(replicas)s, replicas),
     poisoned = poisoned AND %(desired)s::text IS NULL,
-    trouble = CASE WHEN %(desired)s::text IS NULL THEN trouble END
+    trouble = CASE WHEN %(desired)s::text IS NULL THEN trouble END,
+    trouble_at = CASE WHEN %(desired)s::text IS NULL THEN trouble_at END
 WHERE pipeline = %(pipeline)s
 RETURNING desired, replicas;
 
 -- name: stop_poisoned
 UPDATE kalla.pipeline_state SET desired = 'stopped', poisoned = true, trouble = %(trouble)s,
-    trouble_at = kalla.clock(), retry_at = NULL
+    trouble_at = kalla.clock()
 WHERE pipeline = %(pipeline)s AND desired = 'started'
 RETURNING pipeline;
 
 -- name: set_trouble
-UPDATE kalla.pipeline_state
-SET trouble = %(trouble)s, trouble_at = CASE WHEN %(trouble)s::text IS NULL THEN NULL ELSE kalla.clock() END,
-    retry_at = CASE WHEN %(trouble)s::text IS NULL THEN NULL
-        ELSE kalla.clock() + make_interval(secs => %(retry_seconds)s) END
-WHERE pipeline = %(pipeline)s AND trouble IS DISTINCT FROM %(trouble)s AND NOT poisoned
-RETURNING pipeline;
+-- Again with every try: a person may have cleared it by pressing Start. The inner query still
+-- reads the row as it was before.
+INSERT INTO kalla.slot_troubles (pipeline, instance, trouble, retry_at)
+VALUES (%(pipeline)s, %(instance)s, %(trouble)s,
+    kalla.clock() + make_interval(secs => %(retry_seconds)s))
+ON CONFLICT (pipeline, instance) DO UPDATE
+SET trouble = EXCLUDED.trouble, retry_at = EXCLUDED.retry_at,
+    at = CASE WHEN slot_troubles.trouble = EXCLUDED.trouble THEN slot_troubles.at ELSE EXCLUDED.at END
+RETURNING (SELECT before.trouble FROM kalla.slot_troubles AS before
+    WHERE before.pipeline = %(pipeline)s AND before.instance = %(instance)s) AS before;
 
--- name: set_retry
-UPDATE kalla.pipeline_state SET retry_at = kalla.clock() + make_interval(secs => %(retry_seconds)s)
-WHERE pipeline = %(pipeline)s AND trouble IS NOT NULL;
+-- name: end_trouble
+DELETE FROM kalla.slot_troubles WHERE pipeline = %(pipeline)s AND instance = %(instance)s
+RETURNING trouble AS before;
+
+-- name: end_troubles
+DELETE FROM kalla.slot_troubles WHERE pipeline = %(pipeline)s;
+
+-- name: forget_troubles
+-- Who has one tries again within seconds: this worker is gone, or the slot is.
+DELETE FROM kalla.slot_troubles WHERE retry_at < kalla.clock() - interval '1 minute';
 
 -- name: event
 INSERT INTO kalla.pipeline_events (pipeline, event, detail)

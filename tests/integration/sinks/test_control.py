@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.servers.consumer_lag import log_ends
+from kalla.sinks.slots.carrier import Carrier
 from kalla.work.state import leases
 from tests.sinks_kit import Site, event
 
@@ -175,6 +176,122 @@ async def test_offsets_that_retention_removed_stop_the_partition_until_skipped(s
     assert any(each.event == "gap skipped" and "100 to 149" in each.detail for each in events)
 
 
+async def test_a_range_that_was_inserted_is_not_doubled_when_kafka_removes_a_part_of_it(
+    site: Site,
+) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    slots = await site.start_slots()
+    site.servers.produce(topic, [event(number) for number in range(200)])
+
+    async def first() -> bool:
+        return await counted(site, pipeline) == 200
+
+    await until(first, "the first rows")
+    await slots.stop()
+    async with site.database.transaction() as connection:
+        # As if the worker had been killed between the insert and its commit.
+        await connection.execute(
+            "UPDATE kalla.ledger SET next_offset = 0, rows = 0, intent_end = 200,"
+            " intent_id = nextval('kalla.intents'), intent_mapping = 1, intent_table = %s,"
+            " intent_deadline = 0, intent_at = kalla.clock()",
+            [table_uuid(site, pipeline)],
+        )
+    admin = site.servers.admin()
+    for future in admin.delete_records([TopicPartition(topic, 0, 150)]).values():
+        future.result(20)
+    await site.start_slots()
+
+    async def stopped() -> bool:
+        return [each.stopped for each in await site.ledger(pipeline)] == ["gap"]
+
+    await until(stopped, "the partition to stop")
+    (row,) = await site.ledger(pipeline)
+    async with site.database.transaction() as connection:
+        await ledger.skip_gap(connection, pipeline.name, row, 150, "test")
+    site.servers.produce(topic, [event(number) for number in range(200, 220)])
+
+    async def rest() -> bool:
+        return [each.next_offset for each in await site.ledger(pipeline)] == [220]
+
+    await until(rest, "the rest")
+    every_offset_once(site, pipeline, 220)
+    async with site.database.transaction() as connection:
+        events = [each.event for each in await store.events(connection, pipeline.name)]
+    assert events.count("gap") == 1
+
+
+async def test_a_range_that_clickhouse_refuses_is_shown_and_holds_up_no_other_partition(
+    site: Site,
+) -> None:
+    topic = site.servers.create_topic(2)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    table = f"events.{pipeline.clickhouse.table}"
+    site.servers.execute(f"ALTER TABLE {table} ADD CONSTRAINT five CHECK id != 5")
+    slots = await site.start_slots()
+    site.servers.produce(topic, [event(5)], partition=0)
+
+    async def refused() -> bool:
+        return "five" in ((await site.record(pipeline)).trouble or "")
+
+    await until(refused, "the pipeline to say what ClickHouse refuses")
+    for number in range(2):
+        site.servers.produce(topic, [event(number)], partition=1)
+
+        async def there(expected: int = number + 1) -> bool:
+            return await counted(site, pipeline) == expected
+
+        await until(there, "the other partition")
+    # Whoever presses Start again sees the same reason again.
+    await site.set(pipeline, desired="started")
+    assert (await site.record(pipeline)).trouble is None
+    await until(refused, "the pipeline to say so again")
+    site.servers.execute(f"ALTER TABLE {table} DROP CONSTRAINT five")
+
+    async def all_there() -> bool:
+        return await counted(site, pipeline) == 3
+
+    await until(all_there, "the refused range")
+    every_offset_once(site, pipeline, 3)
+
+    async def fine() -> bool:
+        return (await site.record(pipeline)).trouble is None
+
+    await until(fine, "the reason to be gone")
+    await slots.stop()
+
+
+def table_uuid(site: Site, pipeline: Pipeline) -> str:
+    (row,) = site.servers.rows(
+        "SELECT toString(uuid) AS uuid FROM system.tables"
+        f" WHERE database = 'events' AND name = '{pipeline.clickhouse.table}'"
+    )
+    return str(row["uuid"])
+
+
+async def test_a_topic_that_is_made_anew_while_it_is_carried_is_not_read_on(site: Site) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    await site.start_slots(lease_ttl_seconds=20.0)
+    site.servers.produce(topic, [event(number) for number in range(10)])
+
+    async def first() -> bool:
+        return await counted(site, pipeline) == 10
+
+    await until(first, "the first rows")
+    site.servers.replace_topic(topic)
+    site.servers.produce(topic, [event(number) for number in range(30)])
+
+    async def stopped() -> bool:
+        return [each.stopped for each in await site.ledger(pipeline)] == ["topic_replaced"]
+
+    await until(stopped, "the partition to stop")
+    assert site.servers.offsets(pipeline)[0] == list(range(10))
+
+
 async def test_a_topic_that_was_made_anew_is_not_read_on(site: Site) -> None:
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic)
@@ -198,7 +315,19 @@ async def test_a_topic_that_was_made_anew_is_not_read_on(site: Site) -> None:
     assert site.servers.offsets(pipeline)[0] == list(range(10))
 
 
-async def test_a_missing_topic_is_said_and_waited_for(site: Site) -> None:
+async def test_a_missing_topic_is_said_and_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+
+    async def fail_once(carrier: Carrier, seconds: float) -> None:
+        if not paused:
+            paused.append(seconds)
+            raise ValueError("no pause")  # where nothing is expected: the carrier ends
+        await pause(carrier, seconds)
+
+    pause = Carrier._pause
+    monkeypatch.setattr(Carrier, "_pause", fail_once)
     topic = f"later-{time.monotonic_ns()}"
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)

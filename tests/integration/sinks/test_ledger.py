@@ -1,20 +1,27 @@
-"""The ledger by itself: who lost a partition, a lease or an intent changes nothing."""
+"""The ledger: who lost a partition, a lease or an intent changes nothing; and its open intents are
+recovered, with a child that answers as a test says.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
 from kalla.database import Database
-from kalla.errors import Conflict, Lost
+from kalla.errors import Conflict, Lost, Unavailable
 from kalla.settings import Database as DatabaseSettings
+from kalla.settings import Sinks
 from kalla.sinks import ledger, model, store
-from kalla.sinks.kernel import Facts
+from kalla.sinks.kernel import Delivery, Facts
 from kalla.sinks.ledger import LedgerRow, Partition
+from kalla.sinks.servers.clickhouse_client import Late
 from kalla.sinks.servers.message_ranges import OffsetRange
+from kalla.sinks.slots.deliveries import Deliveries, Retries, Table
 from kalla.sinks.slots.seat import Seat
 from kalla.work.state import leases
 from kalla.work.state.leases import Lease
@@ -35,11 +42,14 @@ class Books:
 
     async def intend(self, held: Partition, wanted: OffsetRange = WANTED) -> int:
         async with self.database.transaction() as connection:
-            return await ledger.intend(connection, "p", held, wanted, 1, "uuid", 5.0)
+            begun = await ledger.intend(connection, "p", held, wanted, 1, "uuid", 5.0)
+        return begun.intent_id or 0
 
     async def commit(self, held: Partition, intent: int, start: int = 0) -> int:
         async with self.database.transaction() as connection:
-            return await ledger.commit(connection, "p", held, start, intent, FACTS, 3)
+            begun = replace(held, intent_id=intent, intent_end=WANTED.end)
+            wanted = replace(WANTED, start=start)
+            return (await ledger.commit(connection, "p", begun, wanted, FACTS, 3)).next_offset
 
     async def row(self) -> LedgerRow:
         async with self.database.transaction() as connection:
@@ -47,20 +57,82 @@ class Books:
         return row
 
 
-@pytest.fixture
-async def books(database_url: str) -> AsyncIterator[Books]:
-    pipeline = model.validate(
+def pipeline(name: str = "p", table: str = "t") -> model.Pipeline:
+    return model.validate(
         {
-            "name": "p",
+            "name": name,
             "kafka": {"bootstrap_servers": "b", "topic": "t"},
-            "clickhouse": {"url": "http://c:8123", "table": "t"},
+            "clickhouse": {"url": "http://c:8123", "table": table},
             "mapping": [{"column": "a", "type": "Int8", "path": "a"}],
         }
     )
+
+
+@pytest.fixture
+async def books(database_url: str) -> AsyncIterator[Books]:
     async with Database(DatabaseSettings(url=SecretStr(database_url))) as database:
         async with database.transaction() as connection:
-            await store.apply(connection, pipeline, "test")
+            await store.apply(connection, pipeline(), "test")
         yield Books(database)
+
+
+class Child:
+    """Answers deliveries in turn; it has a ClickHouse's clock, which stands still."""
+
+    def __init__(self, *answers: Facts | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[Delivery] = []
+        self.now = 1000.0
+
+    async def clock(self) -> float:
+        return self.now
+
+    async def deliver(self, delivery: Delivery, deadline: float) -> Facts:
+        self.asked.append(delivery)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(each.range.start, each.range.end) for each in self.asked]
+
+
+class Member:
+    """Has every partition."""
+
+    def begin(self, partition: int) -> bool:
+        return True
+
+    def end(self, partition: int, position: int | None = None) -> None:
+        """Nothing is committed to a group."""
+
+
+async def delivered(_facts: Facts) -> None:
+    """Nothing is limited by it."""
+
+
+async def deliveries(
+    books: Books, child: Child, probe: bool = True, uuid: str = "uuid"
+) -> Deliveries:
+    """Of a member that has taken the partition."""
+    async with books.database.transaction() as connection:
+        record = await store.get(connection, "p")
+    parts: dict[str, Any] = {
+        "database": books.database,
+        "record": record,
+        "seat": Seat("me", None, lambda: time.monotonic() + 100),
+        "settings": Sinks(),
+        "member": Member(),
+        "child": child,
+        "connections": None,
+        "table": Table(uuid, 10_000, probe),
+        "taken": {0: await books.take()},
+        "retries": Retries(),
+        "delivered": delivered,
+    }
+    return Deliveries(**parts)
 
 
 async def test_a_range_is_intended_delivered_and_committed(books: Books) -> None:
@@ -159,7 +231,7 @@ async def test_a_seek_settles_what_nobody_can_say(books: Books, stopped: ledger.
 
 async def test_rules_are_a_new_version_with_every_change_and_only_then(books: Books) -> None:
     async with books.database.transaction() as connection:
-        pipeline = (await store.get(connection, "p")).document()
+        document = (await store.get(connection, "p")).document().model_dump(exclude_unset=True)
         for changes, version in (
             ({}, 1),
             ({"filters": ["a > 1"]}, 2),
@@ -167,8 +239,95 @@ async def test_rules_are_a_new_version_with_every_change_and_only_then(books: Bo
             ({"filters": ["a > 1"], "tombstones": "dead_letter"}, 3),
             ({}, 4),
         ):
-            document = pipeline.model_dump(exclude_unset=True) | changes
-            record = await store.apply(connection, model.validate(document), "test")
+            changed = model.validate(document | changes)
+            record = await store.apply(connection, changed, "test")
             assert record.rules.version == version
         assert [each.version for each in await store.all_rules(connection, "p")] == [4, 3, 2, 1]
         assert (await store.rules_of(connection, "p", 3)).tombstones == "dead_letter"
+
+
+async def test_a_stopped_partition_is_neither_tried_again_nor_committed(books: Books) -> None:
+    held = await books.take()
+    intent = await books.intend(held)
+    async with books.database.transaction() as connection:
+        await ledger.stop_partition(connection, "p", held, "topic_replaced", "why")
+    with pytest.raises(Lost):
+        await books.commit(held, intent)
+    child = Child(FACTS)
+    mine = await deliveries(books, child)
+    with pytest.raises(Lost):
+        await mine.recover(mine.taken[0])
+    assert child.asked == []
+
+
+async def test_a_second_recovery_knows_that_the_insert_of_the_first_may_still_arrive(
+    books: Books,
+) -> None:
+    await books.intend(await books.take())  # long ago
+    child = Child(Unavailable("the answer is lost"), FACTS)
+    mine = await deliveries(books, child)
+    with pytest.raises(Unavailable):
+        await mine.recover(mine.taken[0])
+    assert await mine.recover(mine.taken[0])
+    assert [each.settled for each in child.asked] == [True, False]
+
+
+async def test_an_intent_grows_old_while_its_member_lives(books: Books) -> None:
+    await books.intend(await books.take())
+    child = Child(Unavailable("ClickHouse is away"))
+    mine = await deliveries(books, child, probe=False)
+    with pytest.raises(Unavailable):
+        await mine.recover(mine.taken[0])
+    async with books.database.transaction() as connection:
+        await connection.execute(
+            "UPDATE kalla.ledger SET intent_at = kalla.clock() - interval '2 hours'"
+        )
+    assert await mine.recover(mine.taken[0])
+    assert (await books.row()).stopped == "uncertain"
+
+
+async def test_an_intent_of_a_table_that_is_gone_is_settled_by_a_seek(books: Books) -> None:
+    await books.intend(await books.take())
+    mine = await deliveries(books, Child(), uuid="another")
+    assert await mine.recover(mine.taken[0])
+    row = await books.row()
+    assert (row.stopped, "created again" in (row.reason or "")) == ("uncertain", True)
+    async with books.database.transaction() as connection:
+        await ledger.seek(connection, "p", row, 0, "id-1", "test")
+    assert (await books.row()).stopped is None
+
+
+async def test_a_range_that_was_too_slow_is_delivered_in_parts(books: Books) -> None:
+    await books.intend(await books.take())
+    child = Child(Late("too late"), FACTS, FACTS)
+    mine = await deliveries(books, child)
+    with pytest.raises(Late) as late:
+        await mine.recover(mine.taken[0])
+    mine.retries.failed(0, late.value)
+    assert not await mine.recover(mine.taken[0])  # not before the first insert is settled
+    child.now += 100
+    assert await mine.recover(mine.taken[0])
+    row = await books.row()
+    assert (row.next_offset, row.intent_end) == (5, 10)
+    assert await mine.recover(mine.taken[0])
+    assert child.ranges == [(0, 10), (0, 5), (5, 10)]
+    assert len({each.token for each in child.asked}) == 3
+    row = await books.row()
+    assert (row.next_offset, row.intent_id) == (10, None)
+
+
+async def test_a_pipeline_of_a_name_that_was_used_before_uses_no_generation_again(
+    books: Books,
+) -> None:
+    assert (await books.take()).generation == 0
+    async with books.database.transaction() as connection:
+        await store.remove(connection, "p")
+        await store.apply(connection, pipeline(), "test")
+    assert (await books.take()).generation == 1
+
+
+async def test_two_pipelines_do_not_deliver_one_topic_into_one_table(books: Books) -> None:
+    async with books.database.transaction() as connection:
+        with pytest.raises(Conflict, match="the pipeline p delivers"):
+            await store.apply(connection, pipeline("q"), "test")
+        await store.apply(connection, pipeline("q", "another"), "test")

@@ -15,7 +15,7 @@ from kalla.sinks.records.letters import ChunkRequest, ReplayRequest, next_chunk,
 from kalla.sinks.servers import checks
 from kalla.sinks.servers.clickhouse_client import ClickHouse
 from kalla.sinks.servers.message_ranges import OffsetRange
-from tests.integration.sinks.test_control import counted, until
+from tests.integration.sinks.test_control import counted, table_uuid, until
 from tests.sinks_kit import DATABASE, MAPPING, PASSWORD, Site, event
 
 pytestmark = pytest.mark.timeout(300)  # a busy machine starts processes slowly
@@ -161,21 +161,17 @@ async def test_without_provenance_an_old_intent_stops_as_uncertain(site: Site) -
     assert (await site.record(pipeline)).guarantee == WITHIN_WINDOW
     site.servers.produce(topic, [event(number) for number in range(10)], partition=0)
     site.servers.produce(topic, [event(number) for number in range(10)], partition=1)
-    (row,) = site.servers.rows(
-        "SELECT toString(uuid) AS uuid FROM system.tables"
-        f" WHERE database = '{DATABASE}' AND name = '{pipeline.clickhouse.table}'"
-    )
+    uuid = table_uuid(site, pipeline)
     from kalla.sinks.slots.member import topic_facts
 
-    settings = {"bootstrap.servers": site.servers.kafka.address}
-    identity = topic_facts(settings, topic).topic_id
+    identity = topic_facts(site.servers.admin(), topic).topic_id
     async with site.database.transaction() as connection:
         for partition, age in ((0, 3600), (1, 60)):
             held = await ledger.take(
                 connection, pipeline.name, topic, partition, identity, 0, 0, "somebody"
             )
             wanted = OffsetRange(topic, partition, 0, 10)
-            await ledger.intend(connection, pipeline.name, held, wanted, 1, row["uuid"], 0.0)
+            await ledger.intend(connection, pipeline.name, held, wanted, 1, uuid, 0.0)
             await connection.execute(
                 "UPDATE kalla.ledger SET intent_at = kalla.clock() - make_interval(secs => %s)"
                 " WHERE partition = %s",
@@ -191,7 +187,16 @@ async def test_without_provenance_an_old_intent_stops_as_uncertain(site: Site) -
     await until(decided, "the old intent to stop, the young one to be delivered")
     uncertain, _ = await site.ledger(pipeline)
     assert "Kalla cannot tell whether it arrived" in (uncertain.reason or "")
-    assert await rows_of(site, pipeline) == 10
+    # The slot goes on, and a stopped partition is left alone.
+    site.servers.produce(topic, [event(10)], partition=1)
+
+    async def later() -> bool:
+        return await rows_of(site, pipeline) == 11
+
+    await until(later, "the other partition")
+    async with site.database.transaction() as connection:
+        events = [each.event for each in await store.events(connection, pipeline.name)]
+    assert events.count("uncertain") == 1
 
 
 async def test_a_user_without_select_gets_the_weaker_guarantee(site: Site) -> None:
@@ -204,3 +209,59 @@ async def test_a_user_without_select_gets_the_weaker_guarantee(site: Site) -> No
     assert checks.check_tables(pipeline, user) == WITHIN_WINDOW
     reader = replace(user, user="sink")
     assert checks.check_tables(pipeline, reader) == EXACTLY_ONCE
+
+
+async def test_a_table_whose_engine_merges_rows_away_gets_the_weaker_guarantee(site: Site) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    statements = checks.definitions(pipeline)
+    config = pipeline.clickhouse
+    site.servers.execute(statements[config.dead_letters])
+    user = replace(site.servers.target(config.table), user="sink", password=PASSWORD)
+    key = "(`_topic`, `_partition`, `_offset`)"
+    for engine, order, guarantee in (
+        ("ReplacingMergeTree", "id", WITHIN_WINDOW),
+        ("SummingMergeTree", "(id, _partition, _offset)", WITHIN_WINDOW),
+        ("ReplacingMergeTree", "(_topic, id, _offset, _partition)", EXACTLY_ONCE),
+        ("MergeTree", "id", EXACTLY_ONCE),
+    ):
+        statement = statements[config.table].replace("MergeTree", engine).replace(key, order)
+        site.servers.execute(statement)
+        assert checks.check_tables(pipeline, user) == guarantee, engine
+        site.servers.execute(f"DROP TABLE {DATABASE}.{config.table} SYNC")
+
+
+async def test_a_materialized_view_that_failed_gets_the_rows_of_a_recovered_range(
+    site: Site,
+) -> None:
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    table = f"{DATABASE}.{pipeline.clickhouse.table}"
+    for statement in checks.definitions(pipeline).values():
+        site.servers.execute(statement)
+    site.servers.execute(f"CREATE TABLE {table}_flag (x UInt8) ENGINE = MergeTree ORDER BY x")
+    site.servers.execute(
+        f"CREATE TABLE {table}_copy (id UInt64) ENGINE = MergeTree ORDER BY id"
+        " SETTINGS non_replicated_deduplication_window = 1000"
+    )
+    site.servers.execute(
+        f"CREATE MATERIALIZED VIEW {table}_view TO {table}_copy AS SELECT id FROM {table}"
+        f" WHERE NOT throwIf((SELECT count() FROM {table}_flag) = 0, 'no flag')"
+    )
+    await site.apply(pipeline)
+    site.servers.produce(topic, [event(number) for number in range(10)])
+    await site.start_slots(lease_ttl_seconds=20.0)
+
+    async def refused() -> bool:
+        return "no flag" in ((await site.record(pipeline)).trouble or "")
+
+    await until(refused, "the view to fail")
+    site.servers.execute(f"INSERT INTO {table}_flag VALUES (1)")
+
+    async def committed() -> bool:
+        return await counted(site, pipeline) == 10
+
+    await until(committed, "the range")
+    assert await rows_of(site, pipeline) == 10
+    (row,) = site.servers.rows(f"SELECT count() AS n, uniqExact(id) AS ids FROM {table}_copy")
+    assert (int(row["n"]), int(row["ids"])) == (10, 10)

@@ -17,7 +17,9 @@ from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
 from kalla.redaction import scrub
 
 _NO_ACCESS = 497
+_TIMEOUT = 159
 _CODE = re.compile(r"Code: (\d+)")
+_TO = re.compile(r"^CREATE MATERIALIZED VIEW \S+ (?:UUID \S+ )?TO (\S+)")
 _LATE = "kalla: late"
 LEAST_WINDOW = 100  # blocks; fewer may be pushed out before an intent is recovered
 _CLOCK_SECONDS = 30.0
@@ -25,7 +27,15 @@ _CLOCK_SECONDS = 30.0
 _LASTING = {16, 36, 43, 47, 53, 60, 62, 81, 192, 193, 194, 497, 516}
 
 
-class Late(Unavailable):
+class NoAnswer(Unavailable):
+    """The server does not answer; an insert may have been made."""
+
+
+class TooSlow(Unavailable):
+    """The time did not suffice for a range: a smaller one may be delivered."""
+
+
+class Late(TooSlow):
     """The deadline inside the statement has passed: nothing was inserted."""
 
 
@@ -122,6 +132,7 @@ class ClickHouse:
             "min_insert_block_size_bytes": "0",
             "max_block_size": rows,
             "max_insert_threads": "1",
+            "max_partitions_per_insert_block": "0",
             "max_execution_time": str(max(1, int(deadline - self.now()))),
             "wait_end_of_query": "1",
             "log_comment": comment,
@@ -133,7 +144,7 @@ class ClickHouse:
         try:
             answer = self._http.post("/", params=given, content=body)
         except httpx.HTTPError as error:
-            raise Unavailable(
+            raise NoAnswer(
                 f"ClickHouse at {self.target.url} does not answer: {error or type(error).__name__}"
             ) from None
         if answer.is_success:
@@ -144,6 +155,8 @@ class ClickHouse:
         code = _CODE.search(text)
         if code and int(code[1]) in _LASTING:
             raise Refused(f"ClickHouse refuses: {text}")
+        if code and int(code[1]) == _TIMEOUT:
+            raise TooSlow(f"ClickHouse had too little time: {text}")
         raise Unavailable(f"ClickHouse cannot insert now: {text}")
 
 
@@ -167,15 +180,25 @@ class TableState:
     engine: str
     columns: Mapping[str, str]
     window: int  # blocks whose tokens are stored; 0: none
-    views: tuple[str, ...] = ()
+    views: Mapping[str, int]  # materialized views on it, and the windows of their tables
     readable: bool = True  # whether the user may select its rows
+    sorting_key: str = ""
+
+    @property
+    def probe(self) -> bool:
+        """Whether it can be asked for the offsets it holds. Replacing, Summing and other engines
+        merge rows of one sorting key into one, and its offsets with them.
+        """
+        kind = self.engine.removeprefix("Replicated").removeprefix("Shared")
+        key = {each.strip(" `") for each in self.sorting_key.split(",")}
+        return self.readable and (kind == "MergeTree" or {"_topic", "_partition", "_offset"} <= key)
 
 
 def describe(server: ClickHouse, table: str) -> TableState | None:
     """None if there is no such table, or the user may not see it."""
     named = {"database": server.target.database, "table": table}
     found = server.rows(
-        "SELECT toString(uuid) AS uuid, engine, engine_full,"
+        "SELECT toString(uuid) AS uuid, engine, engine_full, sorting_key,"
         " arrayMap((d, t) -> concat(d, '.', t), dependencies_database, dependencies_table) AS views"
         " FROM system.tables WHERE database = {database:String} AND name = {table:String}",
         **named,
@@ -194,9 +217,28 @@ def describe(server: ClickHouse, table: str) -> TableState | None:
         row["engine"],
         {each["name"]: each["type"] for each in columns},
         window_of(row["engine_full"]),
-        tuple(row["views"]),
+        {view: _view_window(server, view) for view in row["views"]},
         _readable(server, table),
+        row["sorting_key"],
     )
+
+
+def _view_window(server: ClickHouse, view: str) -> int:
+    """Of the table that a view writes to: its own, or another."""
+    text = _definition(server, view)
+    written_to = _TO.search(text)
+    return window_of(_definition(server, written_to[1].replace("`", "")) if written_to else text)
+
+
+def _definition(server: ClickHouse, name: str) -> str:
+    database, _, table = name.rpartition(".")
+    found = server.rows(
+        "SELECT create_table_query AS text FROM system.tables"
+        " WHERE database = {database:String} AND name = {name:String}",
+        database=database or server.target.database,
+        name=table,
+    )
+    return str(found[0]["text"]) if found else ""
 
 
 def _readable(server: ClickHouse, table: str) -> bool:
@@ -253,6 +295,18 @@ def check_problems(wanted: Mapping[str, str], state: TableState, table: str) -> 
                 " non_replicated_deduplication_window = 10000",
             )
         )
+    # A view whose table stores no tokens would double rows that are inserted again.
+    problems += [
+        Problem(
+            f"clickhouse.{table}",
+            f"the materialized view {view} writes to a table that remembers the tokens of "
+            f"fewer than {LEAST_WINDOW} blocks",
+            suggestion="write it with TO another table, made with "
+            "non_replicated_deduplication_window = 10000",
+        )
+        for view, window in state.views.items()
+        if window < LEAST_WINDOW
+    ]
     return problems
 
 

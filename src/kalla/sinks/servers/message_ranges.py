@@ -83,6 +83,12 @@ class MessageBatch(Sequence[Message]):
         ends = np.frombuffer(self.values.buffers()[1], np.int64)
         return int(ends[self.values.offset + len(self)] - ends[self.values.offset])
 
+    def fitting(self, most: int) -> int:
+        """How many of the first messages have so many bytes together."""
+        ends = np.frombuffer(self.values.buffers()[1], np.int64)
+        ends = ends[self.values.offset : self.values.offset + len(self) + 1]
+        return int(np.searchsorted(ends[1:] - ends[0], most, side="right"))
+
     def between(self, start: int, end: int) -> MessageBatch:
         """The messages from the offset `start` up to but not including `end`."""
         low, high = np.searchsorted(self.offsets, [start, end])

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError
 
 from kalla.errors import Unavailable
 from kalla.sinks.servers import librdkafka
+from kalla.sinks.servers.clickhouse_client import TooSlow
 from kalla.sinks.servers.kafka_client import FetchFailed, PartitionConsumer, Setting
 from kalla.sinks.servers.message_ranges import MessageBatch, OffsetRange, OffsetsGone
 from kalla.sinks.servers.object_consumer import ObjectConsumer
@@ -87,7 +88,7 @@ class _Partition:
             batch, self._ahead = self._ahead, None
             if batch is None:
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"Kafka did not deliver {wanted} within {seconds:.0f} s")
+                    raise TooSlow(f"Kafka did not deliver {wanted} within {seconds:.0f} s")
                 batch = self._fetch(wanted)
             if len(batch) and batch.offsets[-1] >= wanted.end:
                 self._ahead = batch.between(wanted.end, int(batch.offsets[-1]) + 1)

@@ -8,20 +8,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from confluent_kafka.admin import AdminClient
+
 from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.errors import InvalidInput, KallaError, Lost, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Sinks as SinkSettings
 from kalla.sinks import ledger, plan, store
-from kalla.sinks.kernel import DEAD_LETTER_COLUMNS
+from kalla.sinks.kernel import DEAD_LETTER_COLUMNS, Facts
 from kalla.sinks.ledger import Partition
 from kalla.sinks.servers.checks import wanted_columns
-from kalla.sinks.servers.clickhouse_client import check_problems
+from kalla.sinks.servers.clickhouse_client import NoAnswer, check_problems
+from kalla.sinks.servers.kafka_client import open_admin
 from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.servers.server_connections import Resolve, connections
-from kalla.sinks.slots.child import Child, Connections
-from kalla.sinks.slots.deliveries import Deliveries, Table
+from kalla.sinks.slots.child import Child, ChildEnded, Connections
+from kalla.sinks.slots.deliveries import Deliveries, Retries, Table
 from kalla.sinks.slots.member import GroupMember, LogEnds, TopicFacts, topic_facts
 from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.replaying import Replaying
@@ -64,9 +67,11 @@ class Carrier:
         self._member: GroupMember | None = None
         self._topic = TopicFacts("", None)
         self._topic_asked = 0.0
+        self._admin: AdminClient | None = None
         self._log_noted = 0.0
+        self._stored_logs: dict[int, tuple[int, LogEnds, int | None]] = {}
         self._taken: dict[int, Partition] = {}
-        self._not_before: dict[int, float] = {}
+        self._retries = Retries()
         self._waiting_since: dict[int, float] = {}
         self._table: Table | None = None  # None: to be checked again
         self._error_message: str | None = ""  # the last stored message; "": none yet
@@ -78,15 +83,20 @@ class Carrier:
         self._replaying = Replaying(shared.database, record, seat)
         self._task = asyncio.create_task(self._run(), name=f"carrier of {record.pipeline}")
 
+    @property
+    def ended(self) -> bool:
+        """Whether it ended by itself, which no error should bring about."""
+        return self._task.done()
+
     async def stop(self, seconds: float) -> None:
         """Finishes the range in flight if `seconds` allow it; then closes everything."""
         self._stopping.set()
         self._changed.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds, 0)):
-                await asyncio.shield(self._task)
+        await asyncio.wait([self._task], timeout=max(seconds, 0))
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        (result,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(result, Exception):
+            _log.error("carrier ended", pipeline=self.record.pipeline, error=repr(result))
         await self._close()
 
     async def _run(self) -> None:
@@ -94,24 +104,25 @@ class Carrier:
         while not self._stopping.is_set():
             try:
                 await self._step(await self._open())
-                await self._store_state(None)
+                error_message = self._retries.error_message or self._replaying.error_message
+                if error_message:
+                    self._table = None
+                await self._store_state(error_message, _LONGEST_BACKOFF)
                 backoff = _SHORTEST_BACKOFF
             except Lost as error:
                 # Another worker has the partition: the local state is outdated.
                 _log.info("partition lost", pipeline=self.record.pipeline, reason=str(error))
                 self._taken.clear()
-                self._not_before.clear()
+                self._retries = Retries()
                 await self._pause(0.1)
             except (KallaError, *AWAY) as error:
                 self._table = None
-                await self._store_state(scrub(str(error)), backoff)
+                await self._store_state(str(error), backoff)
                 await self._pause(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
             except Exception as error:
                 _log.exception("carrier failed", pipeline=self.record.pipeline)
-                await self._store_state(
-                    f"{type(error).__name__}: {scrub(str(error))}", _LONGEST_BACKOFF
-                )
+                await self._store_state(f"{type(error).__name__}: {error}", _LONGEST_BACKOFF)
                 await self._close()
                 await self._pause(_LONGEST_BACKOFF)
 
@@ -131,11 +142,10 @@ class Carrier:
             self._member = None
             self._taken.clear()
         if self._member is None:
-            self._topic = await asyncio.to_thread(
-                topic_facts, self._connections.kafka, record.kafka.topic
-            )
+            self._admin = open_admin({**self._connections.kafka, "log_level": 0})
+            self._topic = await asyncio.to_thread(topic_facts, self._admin, record.kafka.topic)
             self._topic_asked = time.monotonic()
-            self._member = GroupMember(
+            member = GroupMember(
                 self._connections.kafka,
                 record.kafka.topic,
                 f"kalla.{record.pipeline}",
@@ -143,7 +153,8 @@ class Carrier:
                 self._settings.lease_ttl_seconds,
                 self._wake,
             )
-            self._member.start()
+            member.start()
+            self._member = member
         return Deliveries(
             database=self._database,
             record=record,
@@ -154,7 +165,8 @@ class Carrier:
             connections=self._connections,
             table=self._table,
             taken=self._taken,
-            not_before=self._not_before,
+            retries=self._retries,
+            delivered=self._note_delivered,
         )
 
     def _wake(self) -> None:
@@ -179,34 +191,60 @@ class Carrier:
             raise InvalidInput(*problems)
         if rows is None or letters is None:
             raise AssertionError("both were checked")
-        return Table(rows.uuid, rows.window, config.provenance and rows.readable)
+        windows = [rows.window, letters.window, *rows.views.values(), *letters.views.values()]
+        probe = config.provenance and rows.probe and letters.readable
+        return Table(rows.uuid, min(windows), probe, bool(rows.views or letters.views))
 
     async def _step(self, deliveries: Deliveries) -> None:
         member = deliveries.member
         self._changed.clear()
+        # Before the topic's id is compared: ends of a newer topic must not be used.
+        ends = member.ends()
         await self._compare_topic(deliveries)
-        assigned, ends = member.assigned(), member.ends()
+        assigned = member.assigned()
         for partition in [each for each in self._taken if each not in assigned]:
             del self._taken[partition]
+            self._retries.forget(partition)
         for partition in sorted(assigned - self._taken.keys()):
             if partition in ends:
                 await self._take(deliveries, partition, ends[partition].low)
-        worked = False
-        now = time.monotonic()
-        for partition, held in list(self._taken.items()):
-            if held.intent_id is not None and self._not_before.get(partition, 0) <= now:
-                worked |= await deliveries.recover(held)
+        worked = await self._recover(deliveries, failed=False)
         await self._note_log(ends)
         highs = {each: end.high for each, end in ends.items()}
         ranges = self._next_ranges(highs)
         if ranges:
             worked |= await self._deliver(deliveries, ranges, highs)
+        worked |= await self._recover(deliveries, failed=True)
         worked |= await self._replaying.step(deliveries.child, deliveries.deadline)
         if member.error_message:
             raise Unavailable(member.error_message)
         if not worked:
             flush = self.record.options.flush_seconds if self._waiting_since else 0
             await self._pause(flush or self._settings.idle_seconds)
+
+    async def _recover(self, deliveries: Deliveries, failed: bool) -> bool:
+        """True if anything was decided. Ranges that `failed` before come last: one that ClickHouse
+        refuses must not hold up the other partitions.
+        """
+        worked = False
+        for partition, held in list(self._taken.items()):
+            if (
+                held.intent_id is None
+                or held.stopped is not None
+                or (partition in self._retries.errors) != failed
+                or self._retries.not_before.get(partition, 0) > time.monotonic()
+                or self._stopping.is_set()
+            ):
+                continue
+            try:
+                worked |= await deliveries.recover(held)
+            except Lost:
+                raise
+            except KallaError as error:
+                self._retries.failed(partition, error)
+                if isinstance(error, NoAnswer | ChildEnded):
+                    raise
+        return worked
 
     def _next_ranges(self, highs: dict[int, int]) -> list[OffsetRange]:
         if self.poisoned:
@@ -261,13 +299,19 @@ class Carrier:
     ) -> bool:
         for each in ranges:
             self._waiting_since.pop(each.partition, None)
-        done = await deliveries.deliver(ranges, highs, spark)
-        self._rate.spend(sum(each.messages for each in done))
-        for facts in done:
-            self._batch.note(facts.messages, facts.bytes)
-            if sentence := self._poison.verdict(facts.messages, facts.dead):
-                await self._stop_poisoned(sentence)
+        try:
+            done = await deliveries.deliver(ranges, highs, spark)
+        finally:
+            for each in ranges:
+                if each.partition in self._retries.too_slow:
+                    self._batch.note_too_slow(each.end - each.start)
         return bool(done)
+
+    async def _note_delivered(self, facts: Facts) -> None:
+        self._rate.spend(facts.messages)
+        self._batch.note(facts.messages, facts.bytes)
+        if sentence := self._poison.verdict(facts.messages, facts.dead):
+            await self._stop_poisoned(sentence)
 
     async def _stop_poisoned(self, sentence: str) -> None:
         self.poisoned = True
@@ -276,11 +320,13 @@ class Carrier:
             await store.stop_poisoned(connection, self.record.pipeline, sentence)
 
     async def _compare_topic(self, deliveries: Deliveries) -> None:
-        if time.monotonic() - self._topic_asked < _TOPIC_SECONDS:
+        waited = time.monotonic() - self._topic_asked
+        if waited < _TOPIC_SECONDS and not deliveries.member.log_may_be_another():
             return
-        self._topic = await asyncio.to_thread(
-            topic_facts, deliveries.connections.kafka, self.record.kafka.topic
-        )
+        if self._admin is None:
+            raise AssertionError("a member has its admin client")
+        self._topic_asked = 0.0  # asked again if there is no answer
+        self._topic = await asyncio.to_thread(topic_facts, self._admin, self.record.kafka.topic)
         self._topic_asked = time.monotonic()
         for held in list(self._taken.values()):
             if held.stopped is not None:
@@ -303,12 +349,12 @@ class Carrier:
                 seat.holder,
             )
         self._taken[partition] = held
-        self._not_before.pop(partition, None)
+        self._retries.forget(partition)
         if held.stopped is not None:
             return
         if held.topic_id != self._topic.topic_id:
             await self._stop_replaced(deliveries, held)
-        elif held.next_offset < low:
+        elif held.next_offset < low and held.intent_id is None:  # else its recovery finds it
             gap = f"Kafka removed the offsets {held.next_offset} to {low - 1}"
             reason = deliveries.gap_sentence(f"{gap} before they were delivered")
             await deliveries.stop_partition(held, "gap", reason)
@@ -327,13 +373,28 @@ class Carrier:
         if now - self._log_noted < _LOG_SECONDS:
             return
         self._log_noted = now
+        changed = {
+            partition: (held.epoch, ends[partition], self._topic.retention_ms)
+            for partition, held in self._taken.items()
+            if partition in ends
+        }
+        changed = {
+            partition: state
+            for partition, state in changed.items()
+            if self._stored_logs.get(partition) != state
+        }
+        if not changed:
+            return
         async with self._database.transaction() as connection:
-            for partition, held in self._taken.items():
-                if partition in ends:
-                    log = (ends[partition].low, ends[partition].high)
-                    await ledger.note_log(
-                        connection, self.record.pipeline, held, log, self._topic.retention_ms
-                    )
+            for partition, (_, log, retention_ms) in changed.items():
+                await ledger.note_log(
+                    connection,
+                    self.record.pipeline,
+                    self._taken[partition],
+                    (log.low, log.high),
+                    retention_ms,
+                )
+        self._stored_logs |= changed
 
     async def _event(self, event: str, detail: str) -> None:
         _log.warning(event, pipeline=self.record.pipeline, detail=detail)
@@ -342,22 +403,22 @@ class Carrier:
 
     async def _store_state(self, error_message: str | None, retry_seconds: float = 0) -> None:
         """Stores why the pipeline does not deliver, and when it is tried again."""
-        if self.poisoned:
+        if self.poisoned or (error_message is None and self._error_message is None):
             return
-        with contextlib.suppress(*AWAY):
+        if error_message:
+            error_message = scrub(error_message).replace("\0", "")  # Postgres stores none
             if error_message != self._error_message:
-                if error_message:
-                    _log.warning(
-                        "delivery waits", pipeline=self.record.pipeline, error=error_message
-                    )
-                async with self._database.transaction() as connection:
-                    await store.set_trouble(
-                        connection, self.record.pipeline, error_message, retry_seconds
-                    )
-                self._error_message = error_message
-            elif error_message:
-                async with self._database.transaction() as connection:
-                    await store.set_retry(connection, self.record.pipeline, retry_seconds)
+                _log.warning("delivery waits", pipeline=self.record.pipeline, error=error_message)
+        with contextlib.suppress(*AWAY):
+            async with self._database.transaction() as connection:
+                await store.set_trouble(
+                    connection,
+                    self.record.pipeline,
+                    self._seat.instance,
+                    error_message,
+                    retry_seconds,
+                )
+            self._error_message = error_message
 
     async def _pause(self, seconds: float) -> None:
         if self._stopping.is_set():
@@ -369,7 +430,7 @@ class Carrier:
         member, self._member = self._member, None
         child, self._child = self._child, None
         self._taken.clear()
-        self._not_before.clear()
+        self._retries = Retries()
         if child is not None:
             await child.kill()
         if member is not None:

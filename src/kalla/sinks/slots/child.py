@@ -44,6 +44,10 @@ class Connections:
     dead_letters: str
 
 
+class ChildEnded(Unavailable):
+    """The process was killed in its work, which may have taken too much memory."""
+
+
 class Child:
     """The child process, from its slot: one request at a time."""
 
@@ -111,7 +115,7 @@ class Child:
                 (length,) = _LENGTH.unpack(await stdout.readexactly(_LENGTH.size))
                 answer = pickle.loads(await stdout.readexactly(length))  # noqa: S301
             except (OSError, asyncio.IncompleteReadError):
-                raise Unavailable("the process that delivers ended by itself") from None
+                raise ChildEnded("the process that delivers ended by itself") from None
         if isinstance(answer, BaseException):
             raise answer
         return answer

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kalla import logs
 from kalla.database import Database
-from kalla.errors import Lost, Unavailable
+from kalla.errors import KallaError, Lost
 from kalla.settings import Sinks as SinkSettings
 from kalla.sinks import ledger, plan, store
-from kalla.sinks.kernel import Delivery, Facts, Unsettled
+from kalla.sinks.kernel import Delivery, Facts, TooLarge, Unsettled
 from kalla.sinks.ledger import Partition
 from kalla.sinks.model import RowRules
+from kalla.sinks.servers.clickhouse_client import NoAnswer, TooSlow
 from kalla.sinks.servers.message_ranges import OffsetRange, OffsetsGone
-from kalla.sinks.slots.child import Child, Connections
+from kalla.sinks.slots.child import Child, ChildEnded, Connections
 from kalla.sinks.slots.member import GroupMember
 from kalla.sinks.slots.placement import Result, SparkPlacement, place_locally
 from kalla.sinks.slots.seat import Seat
@@ -25,6 +26,9 @@ _log = logs.get(__name__)
 
 _GRACE_SECONDS = 2.0  # an insert that passed the deadline check may take this long to be written
 _WINDOW_SECONDS = 3600.0  # for which replicated tables store tokens
+_VIEW_TRIES = 3  # of a whole range: of one in parts, views lack what only the table has
+_SHORTEST_RETRY = 0.2
+_LONGEST_RETRY = 5.0
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,37 @@ class Table:
     """The state of the table at the last check."""
 
     uuid: str
-    window: int  # inserts whose tokens it remembers
+    window: int  # inserts whose tokens it remembers, and every view's table too
     probe: bool  # whether it can be asked for the offsets it holds
+    views: bool = False  # whether materialized views take their rows from it
+
+
+@dataclass
+class Retries:
+    """What became of a carrier's last tries, by partition; outlives its errors."""
+
+    not_before: dict[int, float] = field(default_factory=dict)  # when an intent may be tried
+    errors: dict[int, str] = field(default_factory=dict)  # of partitions that do not go on
+    too_slow: dict[int, int] = field(default_factory=dict)  # tries without enough time or memory
+    pauses: dict[int, float] = field(default_factory=dict)
+
+    def failed(self, partition: int, error: KallaError) -> None:
+        pause = min(self.pauses.get(partition, _SHORTEST_RETRY / 2) * 2, _LONGEST_RETRY)
+        self.pauses[partition] = pause
+        self.not_before[partition] = time.monotonic() + pause
+        self.errors[partition] = str(error)
+        if isinstance(error, TooSlow | ChildEnded):
+            self.too_slow[partition] = self.too_slow.get(partition, 0) + 1
+
+    @property
+    def error_message(self) -> str | None:
+        return next(iter(self.errors.values()), None)
+
+    def forget(self, partition: int) -> None:
+        self.not_before.pop(partition, None)
+        self.errors.pop(partition, None)
+        self.pauses.pop(partition, None)
+        self.too_slow.pop(partition, None)
 
 
 @dataclass
@@ -49,7 +82,8 @@ class Deliveries:
     connections: Connections
     table: Table
     taken: dict[int, Partition]
-    not_before: dict[int, float]  # when a recovered intent may be checked again
+    retries: Retries
+    delivered: Callable[[Facts], Awaitable[None]]
 
     async def deliver(
         self,
@@ -57,7 +91,7 @@ class Deliveries:
         highs: Mapping[int, int],
         spark: SparkPlacement | None = None,
     ) -> list[Facts]:
-        """Delivers these ranges; a failed one keeps its intent, and the first error is raised."""
+        """Delivers these ranges; a failed one keeps its intent, and is recovered later."""
         begun = [each for each in ranges if self.member.begin(each.partition)]
         positions: dict[int, int] = {}
         try:
@@ -89,9 +123,15 @@ class Deliveries:
                 positions[wanted.partition] = await self._commit(held, wanted, result, waiting)
                 done.append(result)
             elif isinstance(result, OffsetsGone):
+                # Nothing was inserted: of the intent its first offset is left, which is gone.
+                held = await self._shorten(held, wanted.start + 1)
                 await self.stop_partition(held, "gap", self.gap_sentence(str(result)))
+            elif isinstance(result, TooLarge):
+                await self._shorten(held, result.end)  # nothing was inserted
             else:
-                errors.append(result)
+                self.retries.failed(wanted.partition, result)
+                if isinstance(result, NoAnswer | ChildEnded):
+                    errors.append(result)
         if errors:
             raise errors[0]
         return done
@@ -101,7 +141,7 @@ class Deliveries:
         rules = self.record.rules
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
-            intent_id = await ledger.intend(
+            held = await ledger.intend(
                 connection,
                 self.record.pipeline,
                 held,
@@ -110,112 +150,136 @@ class Deliveries:
                 self.table.uuid,
                 deadline,
             )
-        held = replace(
-            held,
-            intent_id=intent_id,
-            intent_end=wanted.end,
-            intent_mapping=rules.version,
-            intent_table=self.table.uuid,
-            intent_deadline=deadline,
-            intent_seconds=0.0,
-        )
         self.taken[wanted.partition] = held  # until it is committed it must be recovered
         return self._delivery(held, wanted, rules)
 
     async def recover(self, held: Partition) -> bool:
-        """Finishes an earlier try: the kernel first queries ClickHouse for rows that arrived."""
-        if held.intent_id is None or held.intent_end is None or held.intent_mapping is None:
+        """Finishes an earlier try: the kernel first queries ClickHouse for rows that arrived.
+
+        False: it is too early to decide.
+        """
+        if held.intent_deadline is None or held.intent_mapping is None:
             raise AssertionError("there is nothing to recover")
-        wanted = OffsetRange(held.topic, held.partition, held.next_offset, held.intent_end)
+        wanted = held.intent_range
         if held.intent_table != self.table.uuid:
-            raise Unavailable(
-                f"the table was created again while {wanted} was in flight: "
-                f"`kalla sinks seek {self.record.pipeline}` sets where to start again"
-            )
-        if not self.table.probe and not await self._within_window(held, held.intent_id):
-            await self._stop_uncertain(held, wanted)
+            await self._stop_uncertain(held, "the table was created again meanwhile")
             return True
-        settles_in = (held.intent_deadline or 0) + _GRACE_SECONDS - await self.child.clock()
+        in_window = await self._within_window(held)
+        if not self.table.probe and not in_window:
+            await self._stop_uncertain(
+                held, "without provenance columns Kalla cannot tell whether it arrived"
+            )
+            return True
+        settles_in = held.intent_deadline + _GRACE_SECONDS - await self.child.clock()
+        settled = settles_in <= 0
         if _GRACE_SECONDS + 0.5 > settles_in > 0:
-            self.not_before[held.partition] = time.monotonic() + settles_in
-            return False  # too late for another try before the deadline, too early after it
-        deadline = await self.deadline()
+            return self._wait(held, settles_in)  # another try would have too little time
+        part = held.intent_part
+        patience = _VIEW_TRIES if self.table.views else 1
+        if self.retries.too_slow.get(held.partition, 0) >= patience and self.table.probe:
+            # Parts have other tokens than the whole: it must not arrive any more.
+            if not settled:
+                return self._wait(held, settles_in)
+            part = wanted.start + max(1, (wanted.end - wanted.start) // 2)
+            self.retries.too_slow.pop(held.partition)
+        # Before the earlier deadline nothing may take longer than it, because it was stored.
+        deadline = await self.deadline() if settled else held.intent_deadline
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
             rules = await store.rules_of(connection, self.record.pipeline, held.intent_mapping)
-            if settles_in <= 0:
-                await ledger.extend(
-                    connection, self.record.pipeline, held, held.intent_id, deadline
-                )
+            if settled:
+                held = await ledger.extend(connection, self.record.pipeline, held, deadline, part)
+        self.taken[held.partition] = held
+        wanted = held.intent_range
         delivery = replace(
-            self._delivery(held, wanted, rules), recovered=True, settled=settles_in <= 0
+            self._delivery(held, wanted, rules),
+            # A view may lack rows that its table has: the whole insert again reaches it, and its
+            # token, which both still remember, keeps what is there from being doubled.
+            recovered=not (self.table.views and in_window and held.intent_part is None),
+            settled=settled,
         )
         if not self.member.begin(held.partition):
             return False
         position = None
         try:
-            # Before the earlier deadline nothing may take longer than it, because it was stored.
-            limit = deadline if settles_in <= 0 else held.intent_deadline or 0
-            facts = await self.child.deliver(delivery, limit)
+            facts = await self.child.deliver(delivery, deadline)
             position = await self._commit(held, wanted, facts, 0)
         except Unsettled:
-            self.not_before[held.partition] = time.monotonic() + max(settles_in, 0.1)
-            return False
+            return self._wait(held, max(settles_in, 0.1))
         except OffsetsGone as error:
+            # What is behind the gap may be there, and then must not arrive any more.
+            if not settled:
+                return self._wait(held, settles_in)
             await self.stop_partition(held, "gap", self.gap_sentence(str(error)))
+        except TooLarge as error:
+            return await self._cut(held, error.end, settled, settles_in)
         finally:
             self.member.end(held.partition, position)
+        self.retries.forget(held.partition)
         _log.info("intent recovered", pipeline=self.record.pipeline, range=str(wanted))
         return True
 
-    async def _within_window(self, held: Partition, intent_id: int) -> bool:
-        """Whether the table surely still stores the intent's token: within half of its window."""
-        async with self.database.transaction() as connection:
-            since = await ledger.intents_since(connection, intent_id)
-        age = held.intent_seconds or 0.0
-        return age <= _WINDOW_SECONDS / 2 and since <= self.table.window // 2
+    def _wait(self, held: Partition, seconds: float) -> bool:
+        self.retries.not_before[held.partition] = time.monotonic() + seconds
+        return False
 
-    async def _stop_uncertain(self, held: Partition, wanted: OffsetRange) -> None:
+    async def _cut(self, held: Partition, end: int, settled: bool, settles_in: float) -> bool:
+        """Delivers a range in parts that does not fit in memory."""
+        if not self.table.probe:
+            await self._stop_uncertain(held, "it is too large to be delivered at once")
+            return True
+        if not settled:
+            return self._wait(held, settles_in)
+        async with self.database.transaction() as connection:
+            await self.seat.assert_held(connection)
+            # Nothing was inserted under the deadline that was stored last.
+            self.taken[held.partition] = await ledger.extend(
+                connection, self.record.pipeline, held, 0.0, end
+            )
+        return True
+
+    async def _shorten(self, held: Partition, end: int) -> Partition:
+        async with self.database.transaction() as connection:
+            await self.seat.assert_held(connection)
+            held = await ledger.shorten(connection, self.record.pipeline, held, end)
+        self.taken[held.partition] = held
+        return held
+
+    async def _within_window(self, held: Partition) -> bool:
+        """Whether the table surely still stores the intent's token: within half of its window, and
+        for the whole range, because the token of a part is another.
+        """
+        if held.intent_part is not None:
+            return False
+        async with self.database.transaction() as connection:
+            age = await ledger.intent_age(connection, self.record.pipeline, held)
+        return age.seconds <= _WINDOW_SECONDS / 2 and age.later <= self.table.window // 2
+
+    async def _stop_uncertain(self, held: Partition, why: str) -> None:
         await self.stop_partition(
             held,
             "uncertain",
-            f"{wanted} was in flight {held.intent_seconds or 0:.0f} s ago, and without provenance "
-            "columns Kalla cannot tell whether it arrived: check the table, then "
+            f"{held.intent_range} was in flight, and {why}: check the table, then "
             f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
         )
 
     async def _commit(
         self, held: Partition, wanted: OffsetRange, facts: Facts, waiting: int
     ) -> int:
-        if held.intent_id is None:
-            raise AssertionError("there is nothing to commit")
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
-            position = await ledger.commit(
-                connection,
-                self.record.pipeline,
-                held,
-                wanted.start,
-                held.intent_id,
-                facts,
-                waiting,
+            held = await ledger.commit(
+                connection, self.record.pipeline, held, wanted, facts, waiting
             )
-        self.taken[held.partition] = replace(
-            held,
-            next_offset=position,
-            intent_id=None,
-            intent_end=None,
-            intent_mapping=None,
-            intent_table=None,
-            intent_deadline=None,
-            intent_seconds=None,
-        )
-        return position
+        self.taken[held.partition] = held
+        await self.delivered(facts)
+        return held.next_offset
 
     async def stop_partition(self, held: Partition, stopped: ledger.Stopped, reason: str) -> None:
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
             await ledger.stop_partition(connection, self.record.pipeline, held, stopped, reason)
+        self.retries.forget(held.partition)
         self.taken[held.partition] = replace(held, stopped=stopped)
 
     def gap_sentence(self, what: str) -> str:

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from kalla import logs
 from kalla.errors import NotFound, Unavailable
-from kalla.sinks.servers.kafka_client import open_admin, open_consumer
+from kalla.sinks.servers.kafka_client import open_consumer
 
 _log = logs.get(__name__)
 
@@ -64,6 +64,7 @@ class GroupMember(threading.Thread):
         self._positions: dict[int, int] = {}  # to be committed to the group
         self._stopping = threading.Event()
         self._moved = 0.0  # when the log last grew
+        self._other_log = threading.Event()
         self.error_message: str | None = None
         self._consumer = open_consumer(
             {
@@ -90,6 +91,15 @@ class GroupMember(threading.Thread):
     def ends(self) -> dict[int, LogEnds]:
         with self._lock:
             return dict(self._ends)
+
+    def log_may_be_another(self) -> bool:
+        """Whether a partition was assigned, cut back or unreadable since the last call: the topic
+        may have been created again.
+        """
+        with self._lock:
+            found = self._other_log.is_set()
+            self._other_log.clear()
+            return found
 
     def begin(self, partition: int) -> bool:
         """Records that a delivery of the partition begins; False if it was revoked."""
@@ -153,6 +163,7 @@ class GroupMember(threading.Thread):
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
             each.offset = OFFSET_BEGINNING  # nothing is fetched: the kernel reads for itself
+        self._other_log.set()
         consumer.incremental_assign(partitions)
         consumer.pause(partitions)
         with self._lock:
@@ -194,8 +205,12 @@ class GroupMember(threading.Thread):
                 )
             except KafkaException as error:
                 self.error_message = f"Kafka: {error.args[0].str()}"
+                self._other_log.set()
                 return
             with self._lock:
+                known = self._ends.get(partition)
+                if known is not None and (low < known.low or high < known.high):
+                    self._other_log.set()
                 self._ends[partition] = LogEnds(low, high)
         self.error_message = None
         if self.ends() != before:
@@ -224,9 +239,8 @@ class TopicFacts:
     retention_ms: int | None  # None: for ever, or not readable
 
 
-def topic_facts(settings: Mapping[str, str], topic: str) -> TopicFacts:
+def topic_facts(admin: AdminClient, topic: str) -> TopicFacts:
     """Blocking. The facts of the topic in Kafka."""
-    admin = open_admin({**settings, "log_level": 0})
     (described,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=_ASK_SECONDS
     ).values()

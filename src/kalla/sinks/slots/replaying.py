@@ -6,11 +6,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 from kalla.database import Database
+from kalla.errors import KallaError, Lost
 from kalla.sinks import store
 from kalla.sinks.records import replays
 from kalla.sinks.records.letters import ChunkRequest, ReplayRequest
 from kalla.sinks.records.replays import Replay
-from kalla.sinks.slots.child import Child
+from kalla.sinks.servers.clickhouse_client import NoAnswer
+from kalla.sinks.slots.child import Child, ChildEnded
 from kalla.sinks.slots.seat import Seat
 from kalla.sinks.store import PipelineRecord
 
@@ -26,6 +28,7 @@ class Replaying:
         self._record = record
         self._seat = seat
         self._looked = 0.0
+        self.error_message: str | None = None  # the last try failed
 
     async def step(self, child: Child, deadline: Callable[[], Awaitable[float]]) -> bool:
         """Replays the next letters; True if more are waiting."""
@@ -36,8 +39,16 @@ class Replaying:
         async with self._database.transaction() as connection:
             found = await replays.all_replays(connection, self._record.pipeline, running=True)
         if not found:
+            self.error_message = None
             return False
-        worked = await self._chunk(found[0], child, deadline)
+        try:
+            worked = await self._chunk(found[0], child, deadline)
+        except (Lost, NoAnswer, ChildEnded):
+            raise
+        except KallaError as error:  # it is tried again; the partitions go on
+            self.error_message = f"the replay of dead letters waits: {error}"
+            return False
+        self.error_message = None
         if worked:
             self._looked = 0.0
         return worked
