@@ -224,6 +224,69 @@ def subscriptions_in_parts(folder: Path) -> Document:
     )
 
 
+def receivables_by_country(folder: Path) -> Document:
+    """Columns of few values agree in every pair, and amounts recur: neither identifies a row."""
+    chance = random.Random(6)
+    invoices: list[list[Any]] = []
+    paid: list[list[Any]] = []
+    for number in range(600):
+        country, day = chance.choice(["DE", "FR", "IT"]), date(2026, 1, 1) + timedelta(number // 9)
+        customer, amount = f"Customer {number % 120}", cents(chance, 90, 110)
+        invoices.append([f"INV-{number:05}", country, customer, amount, day])
+        key = "".join(chance.choices("abcdefghij", k=9))
+        reference = f"INV-{number:05}" if chance.random() < 0.8 else ""
+        if reference:
+            paid.append([key, reference, country, customer, amount, day + timedelta(days=3)])
+        else:
+            paid.append([key, "", country, "", cents(chance, 90, 110), day])
+    header = ["country", "customer", "amount"]
+    return recipe(
+        {
+            "uri": table(folder / "invoices.csv", ["invoice", *header, "due"], invoices),
+            "primary_key": ["invoice"],
+        },
+        {
+            "uri": table(folder / "paid.csv", ["id", "text", "land", "name", "paid", "on"], paid),
+            "primary_key": ["id"],
+        },
+        rule(
+            {"left": "invoice", "op": "eq", "right": "text"},
+            {"left": "amount", "op": "tolerance", "right": "paid", "absolute": "0"},
+        ),
+    )
+
+
+def subscriptions_of_other_months(folder: Path) -> Document:
+    """The same amount of the same customer each month: an unpaid month must stay an exception."""
+    chance = random.Random(7)
+    invoices: list[list[Any]] = []
+    paid: list[list[Any]] = []
+    for number in range(60):
+        for month in range(1, 7):
+            reference = f"S-{number:03}-{month:02}"
+            due = date(2026, month, 1)
+            row = [f"Customer {number}", f"{20 + number}.90"]
+            if (number + month) % 7:  # else it was billed elsewhere, or not paid
+                invoices.append([reference, *row, due])
+            if (number * month) % 5:
+                paid.append([len(paid), reference, *row, due + timedelta(chance.randrange(50))])
+    header = ["customer", "amount", "day"]
+    return recipe(
+        {
+            "uri": table(folder / "billed.csv", ["reference", *header], invoices),
+            "primary_key": ["reference"],
+        },
+        {
+            "uri": table(folder / "received.csv", ["id", "text", *header], paid),
+            "primary_key": ["id"],
+        },
+        rule(
+            {"left": "reference", "op": "eq", "right": "text"},
+            {"left": "amount", "op": "tolerance", "right": "amount", "absolute": "0"},
+        ),
+    )
+
+
 PAIRS: tuple[Callable[[Path], Document], ...] = (
     bank_and_ledger,
     payments_and_orders,
@@ -231,4 +294,6 @@ PAIRS: tuple[Callable[[Path], Document], ...] = (
     card_settlements,
     intercompany,
     subscriptions_in_parts,
+    receivables_by_country,
+    subscriptions_of_other_months,
 )

@@ -30,7 +30,7 @@ from kalla.reconcile.propose.row_keys import row_key
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.propose.trial_match import Trial, try_recipe
 from kalla.reconcile.recipe import parsing
-from kalla.reconcile.recipe.model import Source
+from kalla.reconcile.recipe.model import Regex, Source
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.source_planning import Resolve, from_environment
 from kalla.reconcile.sql.duckdb_limits import Bounds
@@ -42,6 +42,8 @@ _MOST_PARTS = 3
 _UNIQUE = 0.95
 _BETTER = 1.02
 _NAMES_AGREE = 0.6
+_FEW_NAMES = 20  # columns of fewer values are countries and the like
+_SAME_NAME = 10  # rows of one name, on average
 _LEAST_SCORE = 0.05
 
 ProgressCallback = Callable[[str], None]
@@ -79,7 +81,7 @@ def propose(
         tables = (own, other)
         for table, name in zip(tables, names, strict=True):
             if not table.rows:
-                raise InvalidInput(Problem(name, f"{table.source.uri} has no rows to compare"))
+                raise InvalidInput(Problem(name, "has no rows to compare"))
         progress("looking for columns that hold the same values")
         facts = (column_facts(connection, own), column_facts(connection, other))
         draft = _draft(connection, tables, facts, names, uris)
@@ -135,8 +137,10 @@ def _draft(
         window = None
     currency = _currency(facts)
     evidence = _evidence(key, pair, allowed, window, currency, names, sample.share)
-    unsure = _unsure(tables, key, pair, allowed, window)
     rules = _rules(sample, key, pair, allowed, window, found)
+    unsure = _unsure(tables, names, key, pair, allowed, window)
+    if any(rule.is_comment for rule in rules):
+        unsure.append("a rule for rows without a reference is a comment: read it before you use it")
     sources = []
     for place, table in enumerate(tables):
         columns, is_unique, note = row_key(
@@ -230,33 +234,62 @@ def _rules(
                     " have the same sum"
                 )
                 rules.append(DraftRule(name, cardinality, (*by_key, *checks), note))
-        fallback = _by_name(sample, key, found)
-        if fallback:
-            exact = DraftCondition.tolerance(pair, allowed)
-            more = [DraftCondition.window(window)] if window else []
-            share = observed_differences.agreeing(
-                sample, "left", "right", (fallback.left.column, fallback.right.column)
-            )
-            note = f"for rows without a reference; the names agree in {share:.1%} of those with one"
-            conditions = (DraftCondition.equal(fallback.left, fallback.right), exact, *more)
-            rules.append(DraftRule("same name and amount", "1:1", conditions, note))
+        if window and (fallback := _by_name(sample, key, found)):
+            rules.append(_without_reference(fallback, key, pair, window))
     return rules
 
 
-def _by_name(
-    sample: Sample, key: KeyEvaluation, found: Sequence[KeyCandidate]
-) -> KeyCandidate | None:
-    """Other columns that agree where the key does, such as the name of the customer."""
+def _without_reference(
+    fallback: NamePair, key: KeyEvaluation, pair: AmountPair, window: WindowFound
+) -> DraftRule:
+    """A rule for rows without a reference, as a comment: it can match a payment with an invoice
+    that it does not pay."""
+    first = key.parts[0]
+    return DraftRule(
+        "same name and amount",
+        "1:1",
+        (
+            DraftCondition.equal(fallback.left, fallback.right),
+            DraftCondition.tolerance(pair, ToleranceFound({"absolute": "0"}, 0, 0, None)),
+            DraftCondition.window(window),
+        ),
+        "For rows without a reference, if such rows of one name, amount and time belong together;"
+        f" the names agree in {fallback.share:.1%} of the rows with one",
+        is_comment=True,
+        filters={
+            side: form.column
+            for side, form in (("left", first.left), ("right", first.right))
+            if not any(isinstance(each, Regex) for each in form.derivations)
+        },
+    )
+
+
+@dataclass(frozen=True)
+class NamePair:
+    """Columns such as the customer's name, and how often they agree where the key does."""
+
+    left: Form
+    right: Form
+    share: float
+
+
+def _by_name(sample: Sample, key: KeyEvaluation, found: Sequence[KeyCandidate]) -> NamePair | None:
+    """The other columns of many values that agree where the key does; a country does not tell rows
+    apart."""
     used = {part.left.column for part in key.parts}, {part.right.column for part in key.parts}
+    many = [
+        {each.name for each in side if each.distinct >= max(_FEW_NAMES, each.given / _SAME_NAME)}
+        for side in sample.facts
+    ]
     fitting = [
-        (round(-share, 3), place, each)
+        (-round(each.uniqueness, 3), -share, place, NamePair(each.left, each.right, share))
         for place, each in enumerate(found)
-        if each.left.column not in used[0] and each.right.column not in used[1]
+        if each.left.column in many[0] - used[0] and each.right.column in many[1] - used[1]
         and each.left.name in ("as it is", "in capitals")
         and (share := observed_differences.agreeing(
             sample, "left", "right", (each.left.column, each.right.column))) >= _NAMES_AGREE
     ]  # fmt: skip
-    return min(fitting, key=lambda each: each[:2])[2] if fitting else None
+    return min(fitting, key=lambda each: each[:3])[3] if fitting else None
 
 
 def _currency(
@@ -308,20 +341,21 @@ def _days(number: int) -> str:
 
 def _unsure(
     tables: tuple[SideTable, SideTable],
+    names: tuple[str, str],
     key: KeyEvaluation,
     pair: AmountPair | None,
     allowed: ToleranceFound | None,
     window: WindowFound | None,
 ) -> list[str]:
     found = [
-        f"{table.source.uri}: csv.{each.option} {each.reason}"
-        for table in tables
+        f"{name}: {'xlsx' if table.format == 'xlsx' else 'csv'}.{each.option}: {each.reason}"
+        for name, table in zip(names, tables, strict=True)
         for each in table.decisions
         if not each.is_sure
     ]
     found += [
-        f"{table.source.uri}: only the first {table.rows:,} of about {table.total:,} rows were read"
-        for table in tables
+        f"{name}: only the first {table.rows:,} of about {table.total:,} rows were read"
+        for name, table in zip(names, tables, strict=True)
         if table.total
     ]
     if key.uniqueness < _UNIQUE:
@@ -344,9 +378,15 @@ def _tried(
     tables: tuple[SideTable, SideTable],
     bounds: Bounds,
 ) -> tuple[Draft, Trial]:
-    """The draft without rules that match nothing, and what the others match."""
+    """The draft without rules that match nothing, and what the others match. Of a sample they stay:
+    it has too few pairs of rows without a reference, and of rare groups.
+    """
     recipe = parsing.read(recipe_text.write(draft))
     trial = try_recipe(connection, recipe, tables, bounds)
     taken = {each.name for each in trial.rules if each.matches}
-    kept = tuple(rule for rule in draft.rules if rule.name in taken) or draft.rules[:1]
+    kept = tuple(
+        rule
+        for rule in draft.rules
+        if trial.is_sample or rule.is_comment or rule.name in taken or rule is draft.rules[0]
+    )
     return recipe_text.with_rules(draft, kept), trial

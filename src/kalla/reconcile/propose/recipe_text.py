@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kalla.reconcile.propose.key_agreement import AmountPair
@@ -57,6 +57,8 @@ class DraftRule:
     cardinality: str
     conditions: tuple[DraftCondition, ...]
     note: str = ""
+    is_comment: bool = False  # a person decides whether to take it
+    filters: Mapping[str, str] = field(default_factory=dict)  # columns that must be empty
 
 
 @dataclass(frozen=True)
@@ -111,19 +113,29 @@ def _lines(draft: Draft, trial: Trial | None) -> Iterator[str]:
     taken = {each.name: each for each in trial.rules} if trial else {}
     for rule in draft.rules:
         yield from _comment(rule.note, "  ")
-        if rule.name in taken:
-            found = taken[rule.name]
+        if rule.is_comment:
+            yield from (f"  # {line[2:]}" for line in _rule(rule))
+            continue
+        if found := taken.get(rule.name):
             yield from _comment(
                 f"{found.matches:,} matches in the trial: {found.left:,} rows on the left,"
-                f" {found.right:,} on the right",
+                f" {found.right:,} on the right"
+                if found.matches
+                else "no match in the trial: its sample has too few rows to try this rule",
                 "  ",
             )
-        yield f"  - name: {_scalar(rule.name)}"
-        if rule.cardinality != "1:1":
-            yield f'    cardinality: "{rule.cardinality}"'
-        yield "    conditions:"
-        for condition in rule.conditions:
-            yield f"      - {_flow(condition.fields)}"
+        yield from _rule(rule)
+
+
+def _rule(rule: DraftRule) -> Iterator[str]:
+    yield f"  - name: {_scalar(rule.name)}"
+    if rule.cardinality != "1:1":
+        yield f'    cardinality: "{rule.cardinality}"'
+    for side, column in rule.filters.items():
+        yield f"    {side}_filters: [{_flow({'column': column, 'op': 'is_null'})}]"
+    yield "    conditions:"
+    for condition in rule.conditions:
+        yield f"      - {_flow(condition.fields)}"
 
 
 def _source(draft: DraftSource) -> Iterator[str]:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase, digits
 
 _RUN = re.compile(r"[A-Z]+|[0-9]+|[^A-Z0-9]+")
 _LEAST_DIGITS = 3
@@ -55,11 +56,16 @@ def learn(values: Sequence[str]) -> list[Pattern]:
 def _shape(value: str) -> tuple[str, ...]:
     """The kinds of a value's runs, with its separators: letters, digits and what is between."""
     runs = _RUN.findall(value)
-    return tuple("A" if run[0].isalpha() else "9" if run[0].isdigit() else run for run in runs)
+    return tuple("A" if _is_word(run) else "9" if run[0] in digits else run for run in runs)
+
+
+def _is_word(run: str) -> bool:
+    """Letters as the expressions know them: an umlaut is a separator."""
+    return run[0] in ascii_uppercase
 
 
 def _digits(values: Sequence[str]) -> int:
-    return min(sum(sign.isdigit() for sign in value) for value in values)
+    return min(sum(sign in digits for sign in value) for value in values)
 
 
 def _expression(values: Sequence[str], *, loose: bool = False) -> str:
@@ -67,10 +73,10 @@ def _expression(values: Sequence[str], *, loose: bool = False) -> str:
     found = []
     for runs in parts:
         first = runs[0]
-        if first[0].isdigit():
+        if first[0] in digits:
             lengths = {len(run) for run in runs}
             found.append(rf"\d{{{min(lengths)}}}" if len(lengths) == 1 else r"\d+")
-        elif first[0].isalpha():
+        elif _is_word(first):
             kinds = sorted(set(runs))
             if len(kinds) == 1:
                 found.append(first)
