@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, computed_field, field_validator
 
 from kalla.redaction import scrub, scrub_value
 from kalla.work.job import JobRecord, Status
@@ -51,6 +51,7 @@ class JobSummary(BaseModel):
         """Cancelled, and its worker has not yet said that the work has ended."""
         return self.status == "cancelled" and self.stopped_at is None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def permanent(self) -> bool:
         """Failed with attempts left: the same again would fail in the same way."""

@@ -323,4 +323,6 @@ async def test_a_job_that_was_not_tried_again_says_that_its_error_is_permanent(s
         await jobs.fail(connection, job, "no such column", permanent=True)
     async with site.client("viewer") as client:
         page = (await client.get(f"/jobs/{job.job_id}", headers=PAGE)).text
+        shown = (await client.get(f"/api/jobs/{job.job_id}")).json()
     assert "The error is permanent" in page
+    assert shown["permanent"] is True
