@@ -30,6 +30,7 @@ from kalla.cli.reconcile.termination import asked_to_end, clearing_up, deferring
 from kalla.errors import InvalidInput, KallaError
 from kalla.local import ports
 from kalla.local.servers.spark import Spark
+from kalla.plurals import counted
 from kalla.reconcile.arrays import array_path
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
@@ -68,7 +69,7 @@ def command(
     ] = None,
     style: Style = "text",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan; read and write no rows.")
+        bool, typer.Option("--dry-run", help="Print the plan; match and write nothing.")
     ] = False,
 ) -> None:
     """Match two sources by a recipe and write the evidence. Exit code 1 if there are exceptions.
@@ -188,7 +189,7 @@ def _print_plan(recipe: Recipe, style: str) -> None:
     for side in SIDES:
         facts = document["sources"][side]
         say(f"  {side:<6} {run_report.place(facts['uri'], facts['table'])}")
-        say(f"         {facts['kind']}, {facts['rows']}, {facts['chunks']} chunks")
+        say(f"         {facts['kind']}, {facts['rows']}, {counted(facts['chunks'], 'chunk')}")
         say(f"         columns: {', '.join(facts['columns'])}")
         for note in facts["notes"]:
             say(f"         {note}")
@@ -209,7 +210,7 @@ def _plan_document(
             "uri": source.uri,
             "table": source.table,
             "kind": f"{source.read} postgres" if staged else f"native {given.format}",
-            "rows": "rows unknown" if rows is None else f"about {rows:,} rows",
+            "rows": "rows unknown" if rows is None else f"about {counted(rows, 'row')}",
             "estimated_rows": rows,
             "bytes": given.bytes,
             "chunks": chunks if staged else len(given.files),

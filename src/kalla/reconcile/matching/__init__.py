@@ -1,1 +1,1 @@
-"""The parts of a match: values and conditions, pairs and groups, closest rows, buckets."""
+"""Decides which rows match: pairs, groups, ambiguity."""

@@ -386,7 +386,7 @@ def _sums(rule: Rule, columns: tuple[Columns, Columns]) -> tuple[Value, Value] |
 
 
 def _demand_columns(recipe: Recipe, inputs: Mapping[Side, Input]) -> None:
-    """Every column the recipe names is there; `reading` tells this earlier and with more advice."""
+    """Every column the recipe names is there; `recipe check` says so earlier, with more advice."""
     problems = []
     for side in SIDES:
         for name in recipe_columns.named(recipe, side):
