@@ -6,6 +6,7 @@ The workers are in this process, so that a fault can be put exactly where it is 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,9 +36,12 @@ from kalla.query.protocol.work_messages import Assignment, ListWork
 from kalla.query.worker.disk_budget import DiskBudget
 from kalla.query.worker.execution import Result
 from kalla.query.worker.server import QueryWorkerServer
+from kalla.settings import Settings
+from kalla.settings import Storage as StorageSettings
 from tests.integration.query.made_up import MINUTES, made_up
 from tests.integration.query.test_segment_source import written_segments
 from tests.promqltest.comparing import same_answers
+from tests.query_kit import query_worker
 from tests.worker_fleet_kit import TOKEN, Fleet, fleet
 
 SHARDS = 8
@@ -441,6 +445,23 @@ def _refusal(workers: Fleet, token: str) -> str:
         return other.workers.connections[0].problem
     finally:
         workers.run(other.close())
+
+
+async def test_workers_share_a_folder_and_leave_nothing_in_it(
+    workers: Fleet, tmp_path: Path
+) -> None:
+    left = tmp_path / "kalla-killed" / "artifacts"
+    left.mkdir(parents=True)
+    (left.parent / ".owner").touch()  # not locked: its process was killed
+    settings = Settings(storage=StorageSettings(metrics=str(workers.folder)))
+    async with (
+        query_worker(settings, folder=str(tmp_path)) as one,
+        query_worker(settings, folder=str(tmp_path)) as other,
+    ):
+        kept = [worker.spool.path(worker.spool.keep(pa.py_buffer(b"x"))) for worker in (one, other)]
+        assert all(path is not None and path.exists() for path in kept)
+        assert not left.exists()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_worker_that_others_can_reach_needs_a_token() -> None:

@@ -5,7 +5,6 @@ Artifacts are deleted some time after they were fetched, or when they were not f
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -52,8 +51,6 @@ class Spool:
         self._lock = threading.Lock()
         self._artifacts: dict[str, Artifact] = {}
         self.expired = 0
-        # Files of a former process in this folder are of no use.
-        shutil.rmtree(folder, ignore_errors=True)
         for each in (self._artifacts_folder, self._segments_folder):
             each.mkdir(parents=True, exist_ok=True)
 

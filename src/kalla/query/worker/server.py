@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -29,6 +29,7 @@ from kalla.query.worker.sessions import Sessions
 from kalla.query.worker.work_table import WorkTable
 from kalla.settings import Settings
 from kalla.storage import Storage
+from kalla.storage.scratch import scratch
 
 _log = logs.get(__name__)
 
@@ -47,7 +48,11 @@ class QueryWorkerServer:
         self.access = PeerAccess.of(settings.query)
         self.access.require_safe(own.host)
         artifact_port = artifact_listener.getsockname()[1]
-        folder = Path(own.folder or settings.data_dir / "query-worker") / str(artifact_port)
+        place = Path(own.folder or settings.data_dir / "query-worker")
+        place.mkdir(parents=True, exist_ok=True)
+        self._closing = ExitStack()
+        # A new one for each process: files of a former process are of no use.
+        folder = self._closing.enter_context(scratch(place))
         storage = Storage.of(settings.storage)
         self.metrics = WorkerMetrics()
         self.spool = Spool(
@@ -130,6 +135,7 @@ class QueryWorkerServer:
                 task.cancel()
             await self._grpc.stop(grace=None)
             await self.table.close()
+            self._closing.close()
 
     async def drain(self) -> None:
         """No new work; returns when all artifacts were fetched, or the time for that is over."""
