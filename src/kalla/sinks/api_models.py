@@ -46,11 +46,14 @@ class ShownPipeline(BaseModel):
     changed_by: str
 
     @classmethod
-    def of(cls, record: PipelineRecord, ledger: list[LedgerRow], rate: float = 0.0) -> Self:
+    def of(
+        cls, record: PipelineRecord, ledger: list[LedgerRow], rate: float, carried: bool
+    ) -> Self:
+        """`carried`: whether a worker holds one of its slots."""
         mine = [each for each in ledger if each.topic == record.kafka.topic]
         return cls(
             pipeline=record.pipeline,
-            state=_state(record, mine),
+            state=_state(record, mine, carried),
             desired=record.desired,
             replicas=record.replicas,
             trouble=record.trouble,
@@ -76,7 +79,7 @@ class ShownPipeline(BaseModel):
         )
 
 
-def _state(record: PipelineRecord, ledger: list[LedgerRow]) -> str:
+def _state(record: PipelineRecord, ledger: list[LedgerRow], carried: bool) -> str:
     if record.poisoned:
         return "poisoned"
     if record.desired == "stopped":
@@ -85,7 +88,9 @@ def _state(record: PipelineRecord, ledger: list[LedgerRow]) -> str:
         return ", ".join(stopped)
     if record.trouble:
         return "waiting"
-    return "delivering" if record.replicas else "started without replicas"
+    if not record.replicas:
+        return "started without replicas"
+    return "delivering" if carried else "waiting for a worker"
 
 
 class PipelineState(BaseModel):

@@ -12,13 +12,15 @@ from fastapi import APIRouter, Request, Response
 from kalla.database import Connection
 from kalla.sinks import ledger as ledgers
 from kalla.sinks import store
-from kalla.sinks.api_models import Name, ShownPipeline
+from kalla.sinks.api_models import Name
 from kalla.sinks.charts import charts
+from kalla.sinks.overview import show, show_all
 from kalla.sinks.records import replays
 from kalla.sinks.routes import assignments
 from kalla.sinks.servers import checks
 from kalla.web.access import Asking, GuardedRoute
 from kalla.web.app_state import AppState, State
+from kalla.web.live import clock
 from kalla.web.pages import live_page
 from kalla.work.state import leases
 
@@ -65,13 +67,13 @@ async def one_tab(request: Request, state: State, caller: Asking, name: Name, ta
 async def _tab(request: Request, state: AppState, caller: Asking, name: str, tab: Tab) -> Response:
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
-        rows = await ledgers.ledger(connection, name)
+        pipeline = await show(connection, record, state.settings.sinks.leases)
     view = PipelineView(name, tab, caller.may("operator"), state)
     return await live_page(
         request,
         view,
         f"sink_{tab.replace('-', '_')}.html",
-        pipeline=ShownPipeline.of(record, rows),
+        pipeline=pipeline,
         tabs=TABS,
         may_configure=caller.may("admin"),
         definitions=list(checks.definitions(record.document()).values()),
@@ -87,20 +89,11 @@ class ListView:
     async def fragments(
         self, connection: Connection, now: datetime | None = None
     ) -> Mapping[str, str]:
-        rates = await store.recent_rates(connection)
-        pipelines = [
-            ShownPipeline.of(
-                record,
-                await ledgers.ledger(connection, record.pipeline),
-                rates.get(record.pipeline, 0.0),
-            )
-            for record in await store.all_pipelines(connection)
-        ]
-        layout = self.state.layout
-        unleased = not self.state.settings.sinks.leases
+        leased = self.state.settings.sinks.leases
+        pipelines = await show_all(connection, leased)
         return {
-            "sinks_table": layout.fragment(
-                "sinks_table.html", now=now, pipelines=pipelines, unleased=unleased
+            "sinks_table": self.state.layout.fragment(
+                "sinks_table.html", now=now, pipelines=pipelines, unleased=not leased
             )
         }
 
@@ -119,18 +112,22 @@ class PipelineView:
     ) -> Mapping[str, str]:
         record = await store.get(connection, self.name)
         rows = await ledgers.ledger(connection, self.name)
-        rates = await store.recent_rates(connection)
+        leased = self.state.settings.sinks.leases
         context: dict[str, Any] = {
             "now": now,
             "view": self,
-            "pipeline": ShownPipeline.of(record, rows, rates.get(self.name, 0.0)),
+            "pipeline": await show(connection, record, leased),
             "ledger": rows,
-            "unleased": not self.state.settings.sinks.leases,
+            "unleased": not leased,
         }
         if self.tab == "run":
             held = await leases.holders(connection, record.resource)
             context["slots"] = assignments(held, rows)
-            context["charts"] = charts(await store.rates(connection, self.name))
+            waiting = {
+                each.partition: each.waiting for each in rows if each.topic == record.kafka.topic
+            }
+            moment = _ten_seconds(now or await clock(connection))
+            context["charts"] = charts(await store.rates(connection, self.name), waiting, moment)
         elif self.tab == "timeline":
             context["events"] = await store.events(connection, self.name, _EVENTS)
         elif self.tab == "dead-letters":
@@ -142,3 +139,8 @@ class PipelineView:
             name: self.state.layout.fragment(f"{name}.html", **context)
             for name in ("sink_state", *_FRAGMENTS.get(self.tab, ()))
         }
+
+
+def _ten_seconds(now: datetime) -> datetime:
+    """The begin of the ten seconds: a chart is sent again when it differs, not with every look."""
+    return now.replace(second=now.second // 10 * 10, microsecond=0)

@@ -25,6 +25,7 @@ from kalla.sinks.api_models import (
 from kalla.sinks.kernel import OWN_LETTERS, present_offsets
 from kalla.sinks.ledger import LedgerRow
 from kalla.sinks.model import ClickHouseConfig, KafkaConfig, Pipeline
+from kalla.sinks.overview import show, show_all
 from kalla.sinks.records import seeking
 from kalla.sinks.servers import checks, consumer_lag
 from kalla.sinks.servers.clickhouse_client import ClickHouse
@@ -46,15 +47,7 @@ router = APIRouter(prefix="/api/pipelines", route_class=GuardedRoute, tags=["pip
 async def list_pipelines(state: State) -> list[ShownPipeline]:
     """Every pipeline, by name."""
     async with state.database.transaction() as connection:
-        rates = await store.recent_rates(connection)
-        return [
-            ShownPipeline.of(
-                record,
-                await ledgers.ledger(connection, record.pipeline),
-                rates.get(record.pipeline, 0.0),
-            )
-            for record in await store.all_pipelines(connection)
-        ]
+        return await show_all(connection, state.settings.sinks.leases)
 
 
 @router.post("", status_code=201)
@@ -65,7 +58,7 @@ async def apply_pipeline(
     """Create a pipeline or change it. Its tables are checked; passwords only as secret://name."""
     record = await _apply(state, command, model.validate(document))
     response.headers["Location"] = f"/api/pipelines/{record.pipeline}"
-    return ShownPipeline.of(record, await ledgers.ledger(command.connection, record.pipeline))
+    return await show(command.connection, record, state.settings.sinks.leases)
 
 
 async def _apply(state: AppState, command: Command, pipeline: Pipeline) -> PipelineRecord:
@@ -88,9 +81,7 @@ async def show_pipeline(state: State, name: Name) -> ShownPipeline:
     """A pipeline with its configuration and state."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
-        rates = await store.recent_rates(connection)
-        rows = await ledgers.ledger(connection, name)
-        return ShownPipeline.of(record, rows, rates.get(name, 0.0))
+        return await show(connection, record, state.settings.sinks.leases)
 
 
 @router.delete("/{name}", status_code=204)

@@ -29,7 +29,11 @@ async def bench(site: Site) -> AsyncIterator[Bench]:
     producer = Producer(
         {"bootstrap.servers": site.servers.kafka.address, "message.max.bytes": 16_000_000}
     )
-    headers = [("trace", b"a"), ("trace", None), ("raw", b"\xff")]
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("trace", b"a"),
+        ("trace", None),
+        ("raw", b"\xff"),
+    ]
     producer.produce(bench.topic, event(1), b"no uuid", 0, headers=headers, timestamp=1_790_000)
     producer.produce(bench.topic, LARGE, None, 0)
     producer.produce(bench.topic, event(2), None, 0)
@@ -43,7 +47,7 @@ async def bench(site: Site) -> AsyncIterator[Bench]:
 def row(bench: Bench, **changes: Any) -> LedgerRow:
     nothing = dict.fromkeys(LedgerRow.__annotations__)
     given = {"topic": bench.topic, "partition": 0, "generation": 0, "first_offset": 0}
-    return LedgerRow(**{**nothing, **given, "next_offset": 4, **changes})  # type: ignore[arg-type]
+    return LedgerRow(**{**nothing, **given, "next_offset": 4, **changes})
 
 
 async def test_letters_are_listed_without_their_messages_and_shown_with_all_of_them(
@@ -65,8 +69,8 @@ async def test_letters_are_listed_without_their_messages_and_shown_with_all_of_t
     assert (letter.key, letter.headers) == ("no uuid", [("trace", None), ("raw", "\ufffd")])
     # What a mapping is tried on has the key and the headers, too: the last one of a name.
     message = await asyncio.to_thread(dead_letters.message_of, record, resolve, 0, 1)
-    headers = (("trace", None), ("raw", b"\xff"))
-    assert message == Message(bench.topic, 0, 1, 1_790_000, b"no uuid", event(1), headers)
+    last = (("trace", None), ("raw", b"\xff"))
+    assert message == Message(bench.topic, 0, 1, 1_790_000, b"no uuid", event(1), last)
     with pytest.raises(NotFound):
         await asyncio.to_thread(dead_letters.whole, record, resolve, 0, 0)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kalla.sinks import model, pages
+from kalla.sinks import model, pages, store
 from kalla.sinks.servers import checks
+from kalla.work.state import leases
 from tests.sinks_kit import DATABASE, MAPPING, Servers, event
 from tests.web_kit import PAGE, Site, open_site
 
@@ -58,6 +59,11 @@ async def test_a_pipeline_is_applied_started_and_shown(web: Site, sink_servers: 
         path = f"/api/pipelines/{topic}"
         state = await client.patch(f"{path}/state", json={"desired": "started", "replicas": 3})
         assert state.json() == {"desired": "started", "replicas": 3}
+        assert (await client.get(path)).json()["state"] == "waiting for a worker"
+        async with web.database.transaction() as connection:
+            resource = (await store.get(connection, topic)).resource
+            assert await leases.acquire(connection, resource, "a worker", 3, 60)
+        assert (await client.get(path)).json()["state"] == "delivering"
         lag = (await client.get(f"{path}/metrics")).json()
         assert [each["waiting"] for each in lag] == [0, 0]
         listing = await client.get("/sinks", headers=PAGE)
