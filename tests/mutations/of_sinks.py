@@ -76,6 +76,49 @@ SINKS = (
         f"{LEDGER}test_a_write_needs_the_lease",
     ),
     mutant(
+        "a stopped partition is tried again",
+        f"{SQL}#extend",
+        "\n  AND stopped IS NULL",
+        "",
+        f"{LEDGER}test_a_stopped_partition_is_neither_tried_again_nor_committed",
+    ),
+    mutant(
+        "a commit of a stopped partition",
+        f"{SQL}#commit",
+        " AND stopped IS NULL",
+        "",
+        f"{LEDGER}test_a_stopped_partition_is_neither_tried_again_nor_committed",
+    ),
+    mutant(
+        "a recovery that forgets the deadline of its own insert",
+        "sinks/ledger.py",
+        "    return replace(partition, intent_deadline=deadline, intent_part=part)\n",
+        "    return replace(partition, intent_part=part)\n",
+        f"{LEDGER}test_a_second_recovery_knows_that_the_insert_of_the_first_may_still_arrive",
+    ),
+    mutant(
+        "what is behind a gap is guessed",
+        f"{SQL}#skip_into_intent",
+        "intent_part = intent_end, ",
+        "",
+        f"{LEDGER}test_what_is_behind_a_gap_is_still_in_flight",
+    ),
+    mutant(
+        "a range in parts before its insert is settled",
+        "sinks/slots/deliveries.py",
+        "            # Parts have other tokens than the whole: it must not arrive any more.\n"
+        "            if not settled:\n",
+        "            if False:\n",
+        f"{LEDGER}test_a_range_that_was_too_slow_is_delivered_in_parts",
+    ),
+    mutant(
+        "a name that is used again uses its generations again",
+        "sinks/store.py",
+        '    await connection.execute(sql.keep_generations, {"pipeline": pipeline})\n',
+        "",
+        f"{LEDGER}test_a_pipeline_of_a_name_that_was_used_before_uses_no_generation_again",
+    ),
+    mutant(
         "a seek keeps the generation",
         f"{SQL}#seek",
         "generation = generation + 1",
@@ -110,6 +153,14 @@ SINKS = (
         "if delivery.recovered and delivery.probe:",
         "if False:",
         f"{KERNEL}test_a_recovered_range_that_is_there_is_not_inserted_again[local]",
+    ),
+    mutant(
+        "rows before dead letters",
+        "sinks/kernel.py",
+        "        # Dead letters first: when the rows have arrived, the range is complete.\n",
+        "        self._insert(self._table, rows, transform.input_types, '_offset', row_offsets,\n"
+        "                     delivery, '', deadline)\n",
+        f"{KERNEL}test_no_row_is_inserted_before_its_range_s_dead_letters[local]",
     ),
     mutant(
         "a repair before the earlier insert is settled",
@@ -149,8 +200,8 @@ SINKS = (
     mutant(
         "offsets that are gone are jumped over",
         "sinks/slots/carrier.py",
-        "        elif held.next_offset < low:\n",
-        "        elif False:\n",
+        "        elif held.next_offset < low and held.intent_id is None:",
+        "        elif False:",
         f"{CONTROL}test_offsets_that_retention_removed_stop_the_partition_until_skipped",
         also=(
             (
@@ -198,8 +249,8 @@ SINKS = (
     mutant(
         "an old intent without provenance is guessed",
         "sinks/slots/deliveries.py",
-        "if not self.table.probe and not await",
-        "if False and not await",
+        "        if not self.table.probe and not in_window:\n",
+        "        if False:\n",
         f"{RULES}test_without_provenance_an_old_intent_stops_as_uncertain",
     ),
 )

@@ -6,6 +6,7 @@ The same tests run in this process and in a task that Spark places.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,9 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from kalla.settings import Spark
-from kalla.sinks.kernel import Delivery, Facts, Kernel, Unsettled
+from kalla.sinks import kernel
+from kalla.sinks.kernel import Delivery, Facts, Kernel, TooLarge, Unsettled
 from kalla.sinks.servers import checks
-from kalla.sinks.servers.clickhouse_client import Late
+from kalla.sinks.servers.clickhouse_client import Late, Refused
 from kalla.sinks.servers.message_ranges import OffsetRange, OffsetsGone
 from kalla.sinks.slots.child import Connections
 from kalla.sinks.slots.placement import SparkPlacement
@@ -214,6 +216,32 @@ async def test_a_range_ends_though_its_last_offsets_were_aborted(
     assert facts.rows == 1
     assert (await bench.deliver(bench.delivery(5, start=3), bench.soon())).rows == 1
     assert bench.offsets() == [0, 4]
+
+
+@pytest.mark.parametrize("benches", ["local"], indirect=True)
+async def test_a_range_that_does_not_fit_in_memory_names_the_part_that_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "MOST_BYTES", 50 * len(event(10)))
+    with pytest.raises(TooLarge) as refused:
+        await bench.deliver(bench.delivery(100), bench.soon())
+    end = pickle.loads(pickle.dumps(refused.value)).end  # noqa: S301
+    assert 45 < end < 55
+    assert bench.offsets() == []
+    assert (await bench.deliver(bench.delivery(end), bench.soon())).rows == end
+    monkeypatch.setattr(kernel, "MOST_BYTES", 1)  # a single message is never too large
+    assert (await bench.deliver(bench.delivery(end + 1, start=end), bench.soon())).rows == 1
+
+
+@pytest.mark.parametrize("benches", ["local"], indirect=True)
+async def test_no_row_is_inserted_before_its_range_s_dead_letters(
+    site: Site, benches: Benches
+) -> None:
+    bench = benches([event(0), b"nonsense"])
+    site.servers.execute(f"DROP TABLE {bench.letters} SYNC")
+    with pytest.raises(Refused):
+        await bench.deliver(bench.delivery(2), bench.soon())
+    assert site.servers.rows(f"SELECT id FROM {bench.table}") == []
 
 
 async def test_a_message_of_five_megabytes_is_a_row(site: Site, benches: Benches) -> None:

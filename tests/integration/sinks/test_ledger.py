@@ -17,7 +17,7 @@ from kalla.errors import Conflict, Lost, Unavailable
 from kalla.settings import Database as DatabaseSettings
 from kalla.settings import Sinks
 from kalla.sinks import ledger, model, store
-from kalla.sinks.kernel import Delivery, Facts
+from kalla.sinks.kernel import Delivery, Facts, TooLarge
 from kalla.sinks.ledger import LedgerRow, Partition
 from kalla.sinks.servers.clickhouse_client import Late
 from kalla.sinks.servers.message_ranges import OffsetRange
@@ -314,6 +314,34 @@ async def test_a_range_that_was_too_slow_is_delivered_in_parts(books: Books) -> 
     assert len({each.token for each in child.asked}) == 3
     row = await books.row()
     assert (row.next_offset, row.intent_id) == (10, None)
+
+
+async def test_a_range_that_does_not_fit_in_memory_becomes_shorter(books: Books) -> None:
+    child = Child(TooLarge(WANTED, 4), FACTS)
+    mine = await deliveries(books, child)
+    assert await mine.deliver([WANTED], {0: 10}) == []
+    assert await mine.recover(mine.taken[0])
+    assert child.ranges == [(0, 10), (0, 4)]
+    row = await books.row()
+    assert (row.next_offset, row.intent_id) == (4, None)
+
+
+@pytest.mark.parametrize(("probe", "stopped"), [(True, None), (False, "uncertain")])
+async def test_what_is_behind_a_gap_is_still_in_flight(
+    books: Books, probe: bool, stopped: str | None
+) -> None:
+    held = await books.take()
+    await books.intend(held)
+    async with books.database.transaction() as connection:
+        await ledger.stop_partition(connection, "p", held, "gap", "why")
+    async with books.database.transaction() as connection:
+        await ledger.skip_gap(connection, "p", await books.row(), 5, "test")
+    child = Child(FACTS)
+    mine = await deliveries(books, child, probe=probe)
+    assert await mine.recover(mine.taken[0])
+    assert child.ranges == ([(5, 10)] if probe else [])
+    row = await books.row()
+    assert (row.stopped, row.next_offset) == (stopped, 10 if probe else 5)
 
 
 async def test_a_pipeline_of_a_name_that_was_used_before_uses_no_generation_again(

@@ -29,6 +29,7 @@ _ENDS_SECONDS = 0.1  # between queries for the ends of the log; less often while
 _IDLE_ENDS_SECONDS = 0.5
 _IDLE_AFTER_SECONDS = 10.0
 _ASK_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class GroupMember(threading.Thread):
                 "group.protocol": "classic",
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": int(session_seconds * 1000),
-                "heartbeat.interval.ms": int(session_seconds * 1000 / 6),
+                # By its heartbeat a member learns that partitions move.
+                "heartbeat.interval.ms": int(min(session_seconds / 6, _HEARTBEAT_SECONDS) * 1000),
                 "auto.offset.reset": "error",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
