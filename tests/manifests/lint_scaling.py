@@ -16,6 +16,7 @@ def scaling_findings(manifests: Manifests) -> Iterator[Finding]:
         _complete_autoscalers,
         _scale_targets,
         _demand_triggers,
+        _busy_triggers,
         _lag_triggers,
         _prometheus_triggers,
         _trigger_values,
@@ -61,7 +62,7 @@ def _demand_triggers(manifests: Manifests) -> Iterator[Finding]:
         # A pipeline's slot is not a job, and a worker carries more of them.
         places = "SINKS_REPLICAS_PER_WORKER" if role == "sinks" else "WORKER_CONCURRENCY"
         target = round(int(settings[f"KALLA_{places}"]) * _UTILISATION, 9)
-        demand = [t for t in each["spec"]["triggers"] if t["type"] == "metrics-api"]
+        demand = [t for t in _of_the_api(each) if t["name"] != "busy"]
         if not demand:
             yield Finding("demand", where(each), "no metrics-api trigger reads the demand")
         for trigger in demand:
@@ -74,6 +75,23 @@ def _demand_triggers(manifests: Manifests) -> Iterator[Finding]:
                 )
             if trigger.get("metricType", "AverageValue") != "AverageValue":
                 yield Finding("demand", where(each), "a total needs metricType AverageValue")
+
+
+def _busy_triggers(manifests: Manifests) -> Iterator[Finding]:
+    """Eight workers with a long job each have a demand of 8, for which 3 workers are enough."""
+    for each, role in _worker_scalers(manifests):
+        busy = [t for t in _of_the_api(each) if t["name"] == "busy"]
+        if [t["metadata"].get("valueLocation") for t in busy] != [f"roles.{role}.busy"]:
+            yield Finding("busy", where(each), f"one trigger must read roles.{role}.busy")
+        for trigger in busy:
+            if trigger["metadata"]["targetValue"] != "1":
+                yield Finding("busy", where(each), "a worker that is busy needs itself: 1")
+            if trigger.get("metricType", "AverageValue") != "AverageValue":
+                yield Finding("busy", where(each), "a total needs metricType AverageValue")
+
+
+def _of_the_api(scaler: Object) -> list[Object]:
+    return [t for t in scaler["spec"]["triggers"] if t["type"] == "metrics-api"]
 
 
 def _lag_triggers(manifests: Manifests) -> Iterator[Finding]:

@@ -45,7 +45,15 @@ def helm_command() -> list[str]:
 
 @cache
 def overlay_text(overlay: str) -> str:
-    return _run([*kustomize_command(), str(K8S / "overlays" / overlay)])
+    return _kustomized(K8S / "overlays" / overlay)
+
+
+def kustomized(folder: Path) -> Manifests:
+    return Manifests.parse(_kustomized(folder))
+
+
+def _kustomized(folder: Path) -> str:
+    return _run([*kustomize_command(), str(folder)])
 
 
 @cache

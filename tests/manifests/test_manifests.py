@@ -58,6 +58,18 @@ def test_the_chart_renders_the_objects_of_the_overlay(overlay: str) -> None:
         assert by_chart[key] == expected, key
 
 
+def test_prometheus_can_be_left_out(tmp_path: Path) -> None:
+    """While one trigger's source is dead, KEDA removes no worker."""
+    k8s = os.path.relpath(rendering.K8S, tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{k8s}/overlays/bring-your-own]\n"
+        f"components: [{k8s}/components/without-prometheus]\n"
+    )
+    manifests = rendered(lambda _: rendering.kustomized(tmp_path), "")
+    names = [each["name"] for each in scaler(manifests)["triggers"]]
+    assert names == ["demand", "busy"]
+
+
 def test_the_rules_are_those_of_the_documentation(production: Manifests) -> None:
     documented = yaml.safe_load((ROOT / "docs" / "alerts" / "kalla.rules.yml").read_text("utf-8"))
     rules = production.get("PrometheusRule", "kalla")
@@ -152,9 +164,19 @@ def a_target_that_is_not_that_of_the_concurrency(m: Manifests) -> None:
     take(m, "ConfigMap", "kalla-settings")["data"]["KALLA_WORKER_CONCURRENCY"] = "8"
 
 
+@mistake("busy")
+def scaling_below_the_busy_workers(m: Manifests) -> None:
+    del scaler(m)["triggers"][1]
+
+
+@mistake("busy")
+def busy_workers_of_another_role(m: Manifests) -> None:
+    scaler(m)["triggers"][1]["metadata"]["valueLocation"] = "roles.stage.busy"
+
+
 @mistake("lag")
 def lag_without_the_monitoring_endpoint(m: Manifests) -> None:
-    del scaler(m)["triggers"][1]["metadata"]["natsServerMonitoringEndpoint"]
+    del scaler(m)["triggers"][3]["metadata"]["natsServerMonitoringEndpoint"]
 
 
 @mistake("lag")
@@ -174,7 +196,7 @@ def no_data_taken_for_zero(m: Manifests) -> None:
 
 @mistake("trigger-text")
 def a_number_where_keda_wants_text(m: Manifests) -> None:
-    scaler(m)["triggers"][1]["metadata"]["lagThreshold"] = 4
+    scaler(m)["triggers"][3]["metadata"]["lagThreshold"] = 4
 
 
 @mistake("token")

@@ -100,6 +100,15 @@ def test_the_default_policy_hits_no_busy_worker_and_keeps_waits_short(
     assert default.worker_hours < results["demand"].worker_hours
 
 
+def test_the_triggers_on_kubernetes_hit_no_busy_worker() -> None:
+    # Eight long jobs fill eight workers, though by their demand three would do.
+    arrivals = tuple(float(n) for n in range(40))
+    lengths = tuple(3600.0 if n % 5 == 0 else 60.0 for n in range(40))
+    trace = Trace("long", arrivals, lengths)
+    assert simulate(trace, "demand").busy_hit > 0
+    assert simulate(trace, "keda").busy_hit == 0
+
+
 def test_too_few_workers_leave_jobs_unfinished() -> None:
     flood = Trace("flood", tuple(float(n) for n in range(100)), (600.0,) * 100)
     machine = Machine(concurrency=1, max_workers=2)

@@ -81,6 +81,13 @@ class Demand(_Horizontal):
         return (view.waiting + view.running) / (self.machine.concurrency * 0.8)
 
 
+class Keda(_Horizontal):
+    """The triggers of the ScaledObjects in deploy/k8s: the demand, and never below the busy."""
+
+    def wanted(self, view: View) -> float:
+        return max((view.waiting + view.running) / (self.machine.concurrency * 0.8), view.busy)
+
+
 class DrainTime(_Horizontal):
     """As many as finish the waiting work within a minute, in addition to the running work."""
 
@@ -197,6 +204,7 @@ _TUNED = Behaviour(down_stabilisation_seconds=120, down_pods=4, down_period_seco
 POLICIES: dict[str, Callable[[Machine, Trace], Scaler]] = {
     "stream-depth": lambda machine, _: StreamDepth(machine, Behaviour()),
     "demand": lambda machine, _: Demand(machine, Behaviour()),
+    "keda": lambda machine, _: Keda(machine, _TUNED),
     "drain-time": lambda machine, _: DrainTime(machine, _TUNED),
     "target-tracking": lambda machine, _: TargetTracking(machine, _TUNED),
     "predictive": lambda machine, _: Predictive(machine, _TUNED),
