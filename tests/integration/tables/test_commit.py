@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, Schema, write_deltalake
 
-from kalla.tables.delta.commit import FencedTable, Frontier, Stale, committed_frontier
+from kalla.tables.delta import housekeeping
+from kalla.tables.delta.commit import (
+    Committed,
+    FencedTable,
+    Frontier,
+    Stale,
+    committed_frontier,
+)
 from kalla.tables.delta.data_files import written
-from kalla.tables.delta.housekeeping import tidy
+from kalla.tables.delta.housekeeping import tidy, tidy_if_due
 from kalla.tables.delta.log_commit import NO_CHANGE, FileChange
 from kalla.tables.delta.row_changes import difference, rewritten
 from kalla.tables.delta.workspace import Workspace
@@ -260,6 +269,29 @@ def test_many_small_files_are_put_together(folder: Path) -> None:
         fenced.commit(changed(fenced, rows(*range(number))), frontier)
     assert stored(folder) == list(range(23))
     assert len(DeltaTable(folder / "t").file_uris()) < 20
+
+
+def test_readers_find_the_version_of_a_table_whose_rows_did_not_change_for_days(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "_EVERY", 8)
+    location = str(folder / "t")
+    log = folder / "t" / "_delta_log"
+    for number in range(2, 14):
+        found = commit_without_change(folder, number)
+        tidy_if_due(location, found.version)
+        for path in log.glob("*.json"):
+            os.utime(path, (time.time() - 2 * 86_400,) * 2)
+    assert not (log / f"{0:020d}.json").exists()
+    version = found.frontier.data_version
+    assert DeltaTable(location, version=version).to_pyarrow_table().num_rows == 2
+
+
+def commit_without_change(folder: Path, number: int) -> Committed:
+    fenced = FencedTable(str(folder / "t"), number)
+    known = fenced.raise_barrier()
+    assert known is not None
+    return fenced.commit(NO_CHANGE, replace(known, tick=number, refresh=f"{number}.1"))
 
 
 def test_old_files_go_and_the_table_is_refreshed_on(folder: Path) -> None:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kalla.errors import InvalidInput
+from kalla.errors import Conflict, InvalidInput
 from kalla.tables.schedule.pins import PinCache, pin_source
-from kalla.tables.sources.snapshots import Pin
+from kalla.tables.sources.snapshots import Gap, Pin, changed_rows, columns
 from kalla.tables.store import Source
 
 
@@ -50,3 +50,16 @@ def test_a_known_pin_is_the_newest_one_whatever_became_of_the_table(tmp_path: Pa
     shutil.rmtree(tmp_path / "rows")
     with pytest.raises(InvalidInput, match="is not there"):
         cache.of("", [given])
+
+
+def test_an_old_version_that_the_log_lost_is_a_gap(tmp_path: Path) -> None:
+    given = source(tmp_path)
+    write_deltalake(tmp_path / "rows", rows(1))
+    old = pin_source("", given)
+    write_deltalake(tmp_path / "rows", rows(2), mode="append")
+    DeltaTable(tmp_path / "rows").create_checkpoint()
+    (tmp_path / "rows" / "_delta_log" / f"{0:020d}.json").unlink()
+    with pytest.raises(Gap, match="no longer has its old version"):
+        changed_rows(old, pin_source("", given))
+    with pytest.raises(Conflict, match="does not exist any more"):  # as of a query
+        columns(old)

@@ -128,6 +128,9 @@ def test_strict_fails_instead_of_falling_to_full(spark: Any, tmp_path: Path) -> 
     shop.set("orders", [(2, "ann", "1.00")], mode="append")
     with pytest.raises(StrictRefused, match="an aggregate without GROUP BY has no key"):
         shop.refresh(strict=True)
+    shop.query = "SELECT sum(id) AS n FROM orders"
+    rebuilt = shop.refresh(strict=True, definition="e")
+    assert (rebuilt.strategy, rebuilt.rows) == ("FULL", 1)
 
 
 def test_a_table_that_is_at_its_tick_is_adopted(spark: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kalla.tables.delta import housekeeping
 from kalla.tables.delta.data_files import described
 from kalla.tables.delta.log_commit import (
     NO_CHANGE,
@@ -50,7 +51,9 @@ class Frontier:
     definition: str  # hash of the query
     tick: int
     refresh: str  # the claim that committed it
-    data_version: int  # the Delta version that last changed a row
+    # The Delta version that readers pin: the last one that changed a row, or a later one with the
+    # same rows, because the log below the newest checkpoint is removed after a day.
+    data_version: int
     inputs: Mapping[str, Any]  # the pin of every source and upstream table
 
 
@@ -98,7 +101,7 @@ class FencedTable:
     def commit(self, change: FileChange, frontier: Frontier) -> Committed:
         """Commits changed files; the frontier also moves without any."""
         version = self._checked()
-        if change.adds or change.removes:
+        if change.adds or change.removes or housekeeping.is_due(version):
             frontier = replace(frontier, data_version=version)
         self._put(version, self._barrier + 1, frontier, change)
         return self._verified(frontier)

@@ -10,11 +10,17 @@ _EVERY = 64  # commits
 _log = logs.get(__name__)
 
 
+def is_due(version: int) -> bool:
+    """Whether the commit of this version is followed by a checkpoint: every other commit is the
+    barrier of a refresh."""
+    return version % _EVERY < 2
+
+
 def tidy_if_due(location: str, version: int) -> None:
     """After a commit. The rows are safe: errors with old files are retried later."""
     from deltalake.exceptions import DeltaError
 
-    if version % _EVERY >= 2:  # every other commit is the barrier of a refresh
+    if not is_due(version):
         return
     try:
         tidy(location)

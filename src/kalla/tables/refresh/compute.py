@@ -108,10 +108,19 @@ class Computation:
 
     def _fallback(self, reason: Exception) -> Choice:
         asked = self._asked
-        if asked.strict and not asked.forced and self._frontier is not None:
+        if asked.strict and not asked.forced and self._is_known:
             raise StrictRefused(f"STRICT is set, and only FULL is possible: {reason}") from None
         size = self._size or Size(0, 0, asked.rows or 0)
         return Choice("FULL", predict("FULL", size, asked.samples), str(reason))
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the table has rows of this definition."""
+        frontier, asked = self._frontier, self._asked
+        return frontier is not None and (frontier.table_id, frontier.definition) == (
+            asked.table_id,
+            asked.definition,
+        )
 
     def _choice(self, known: Known) -> Choice:
         """Raises NotIncremental or Gap with the reason for FULL."""
@@ -120,7 +129,7 @@ class Computation:
             raise NotIncremental("asked for by hand")
         if frontier is None:
             raise NotIncremental("the first refresh")
-        if frontier.table_id != asked.table_id or frontier.definition != asked.definition:
+        if not self._is_known:
             raise NotIncremental("the definition changed")
         if asked.strategy == "FULL":
             return self._named("FULL", "REFRESH_STRATEGY = FULL")
@@ -252,7 +261,7 @@ class Computation:
         return known.delta is not None and set(known.delta.hidden_columns()) <= set(kept)
 
     def _full(self, known: Known | None, choice: Choice) -> Result:
-        asked, frontier, table = self._asked, self._frontier, self._table
+        asked, table = self._asked, self._table
         query = asked.query
         visible = None
         if known is not None and known.delta is not None and asked.strategy in ("AUTO", "DELTA"):
@@ -265,9 +274,7 @@ class Computation:
         fresh = self._workspace.files("fresh_rows", paths, names)
         count = self._workspace.count(fresh)
         comparable = (
-            frontier is not None
-            and frontier.definition == asked.definition
-            and frontier.table_id == asked.table_id
+            self._is_known
             and asked.deduplication
             and table is not None
             and table.schema is not None

@@ -77,7 +77,7 @@ class Refresh:
                 return found
             raise Unavailable(f"{asked.name} is being refreshed elsewhere: {stale}") from None
         except PinGone as gone:
-            return Failure(f"a pinned version does not exist any more: {gone}", counts=False)
+            return Failure(str(gone), counts=False)
         except StrictRefused as refused:
             return Failure(str(refused), counts=True)
         except AnalysisException as error:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import Conflict, InvalidInput, Problem
 from kalla.tables.delta.log_changes import LogChanges, LogGap, log_changes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Gap(Exception):
     """The changes between two pins are unknown; the message says why."""
 
 
-class PinGone(Exception):
+class PinGone(Conflict):
     """The pinned version does not exist any more: the next tick pins again."""
 
 
@@ -181,7 +181,11 @@ def _logged(old: Pin, new: Pin) -> LogChanges:
         return LogChanges()
     if new.version < old.version:
         raise Gap("a source was restored to an older version")
-    before, after = _table_at(old), _table_at(new)
+    try:
+        before = _table_at(old)
+    except PinGone as gone:
+        raise Gap(f"the log of a source no longer has its old version: {gone}") from None
+    after = _table_at(new)
     if before.schema().to_json() != after.schema().to_json():
         raise Gap("the schema of a source changed")
     try:
@@ -275,7 +279,9 @@ def _table_at(pinned: Pin) -> DeltaTable:
     try:
         return DeltaTable(pinned.location, version=pinned.version)
     except (DeltaError, OSError) as error:
-        raise PinGone(f"version {pinned.version} of {pinned.location}: {error}") from None
+        raise PinGone(
+            f"version {pinned.version} of {pinned.location} does not exist any more: {error}"
+        ) from None
 
 
 def _files(table: DeltaTable) -> list[str]:
