@@ -131,7 +131,7 @@ async def test_a_run_is_followed_to_its_report_and_evidence(
         rules = page.get_by_role("region", name="Rules")
         await expect(rules.get_by_role("row", name="paid in parts")).to_contain_text("1:N")
         await expect(page.locator("#run .exceptions li")).to_have_count(5)
-        await expect(page.locator("#run .exceptions")).to_contain_text("tolerance")
+        await expect(page.locator("#run .exceptions")).to_contain_text("the rule allows up to")
         await expect(page.locator("#evidence tbody tr")).to_have_count(25)
         assert await page.evaluate("window.stillHere")
 
@@ -220,7 +220,9 @@ async def test_an_exception_opens_beside_its_closest_candidate(
         await page.get_by_role("link", name="left amount").click()
         await page.get_by_role("link", name="INV-00391", exact=True).click()
         await expect(panel.get_by_role("heading")).to_have_text("left INV-00391")
-        await expect(panel).to_contain_text("tolerance(amount, amount) fails, 2837 against 2832")
+        await expect(panel).to_contain_text(
+            "differ by 5: 2,837 and 2,832; the rule allows up to 0.01"
+        )
         row = panel.get_by_role("row", name="amount")
         await expect(row).to_contain_text("fails by -5")
         await expect(row.locator(".differs")).to_have_text("2832.00 (differs)")

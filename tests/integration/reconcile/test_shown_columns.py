@@ -139,7 +139,10 @@ def test_an_exception_stands_beside_its_closest_candidate(evidence: str) -> None
     assert (row["left.payer"], row["right.customer"]) == ('Bob "B"', "Bob")
     found = open_exception(evidence, "unmatched_left", "left", "B4", LOCAL)
     assert found.names == {"left": "bank", "right": "general ledger"}
-    assert "tolerance(Betrag, amount) fails, 77.5 against 77 (-0.5)" in found.reason
+    assert found.reason == (
+        "closest is L4 (unmatched): Betrag and amount differ by 0.50: 77.50 and 77;"
+        " the rule allows up to 0.01"
+    )
     fields = {each.label: each for each in found.fields}
     assert fields["Betrag / amount"].fails
     assert fields["Betrag / amount"].differs == (True,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,20 @@ from kalla.reconcile.evidence.reading.evidence_reader import (
     reading,
     understood,
 )
+from kalla.reconcile.evidence.reading.exception_reasons import (
+    LABEL,
+    RuleConditions,
+    conditions_of,
+    why_ambiguous,
+    why_unmatched,
+)
 from kalla.reconcile.evidence.reading.pair_conditions import Cell, failing
-from kalla.reconcile.evidence.reading.run_report import why_ambiguous, why_unmatched
 from kalla.reconcile.recipe.model import SIDES, Csv, Side, opposite
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
 
 CANDIDATES = 5  # of an ambiguous row that are shown with it
 
-_COMPARED = re.compile(r"\w+\((.*), (.*)\)", re.DOTALL)
 _VALUES = ("amount", "currency", "date")
 _NOTHING = Cell(None, "VARCHAR")
 
@@ -70,13 +74,6 @@ class _Source(BaseModel):
     columns: _Columns = _Columns()  # evidence of older formats does not say
 
 
-class _Rule(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    name: str = ""
-    conditions: list[dict[str, Any]] = []
-
-
 class _RecipeSource(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -86,16 +83,12 @@ class _RecipeSource(BaseModel):
 class _Recipe(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    rules: list[_Rule] = []
+    rules: list[RuleConditions] = []
     sources: dict[Side, _RecipeSource] = {}
 
     @property
     def csv(self) -> dict[Side, Csv]:
         return {side: self.sources.get(side, _RecipeSource()).csv for side in SIDES}
-
-    def conditions(self, rule: str | None) -> list[dict[str, Any]]:
-        """Of a rule of that name."""
-        return next((each.conditions for each in self.rules if each.name == rule), [])
 
 
 class _Facts(BaseModel):
@@ -148,15 +141,7 @@ def _unmatched(reader: Reader, url: str, facts: _Facts, side: Side, row: _Row) -
         (candidate,) if candidate else (),
         (status,) if candidate else (),
         _fields(reader, facts, side, text["rule"], own, others, failed),
-        why_unmatched(
-            candidate,
-            status,
-            failed,
-            text["left_value"],
-            text["right_value"],
-            text["difference"],
-            text["rejection_reason"],
-        ),
+        why_unmatched(text, facts.recipe.rules),
         text["difference"],
     )
 
@@ -234,11 +219,16 @@ def _fields(
         for each in facts.recipe.rules
         for condition in each.conditions
     ]
-    compared = _COMPARED.fullmatch(failed or "")
-    first_failed = compared.groups() if compared else None
+    compared = LABEL.fullmatch(failed or "")
+    first_failed = compared.groups()[1:] if compared else None
     other = opposite(side)
     fail = [
-        failing(reader, facts.recipe.conditions(rule), facts.recipe.csv, {side: own, other: each})
+        failing(
+            reader,
+            conditions_of(facts.recipe.rules, rule),
+            facts.recipe.csv,
+            {side: own, other: each},
+        )
         for each in others
     ]
     found: list[Field] = []

@@ -30,16 +30,20 @@ from kalla.reconcile.evidence.reading.evidence_reader import (
     reading,
     understood,
 )
+from kalla.reconcile.evidence.reading.exception_reasons import (
+    RuleConditions,
+    some,
+    why_ambiguous,
+    why_unmatched,
+)
 from kalla.reconcile.evidence.reading.source_warnings import CsvOptions, SourceIssues
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
-from kalla.web.text_format import shortened
 
 LARGEST = 5  # of each currency
 
 _LISTED = 25
-_SHOWN_KEYS = 3
 _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
@@ -47,15 +51,6 @@ _MOST_DIGITS = 60
 _MOST_ROWS = 10**15
 _YEARS = (1970, 2999)
 _ALMOST_ALL = Decimal("99.99")
-
-_REASONS = {
-    "no_candidate": "nothing close to it was found on the other side",
-    "no_pair": "in no pair of the SQL's result",
-    "not_attempted": "no rule's filters admit it",
-    "taken": "fits {candidate}, which another row took",
-    "sum_failed": "fits {candidate}, but {condition} of their groups does not",
-    "condition_failed": "closest is {candidate} ({status}): {condition} fails",
-}
 
 
 def _bounded(amount: Decimal) -> Decimal:
@@ -218,6 +213,7 @@ class _Recipe(Part):
     recipe_id: str | None = None
     accept_suggested: bool = False
     sources: dict[Side, _Place]
+    rules: list[RuleConditions] = []
 
 
 class _Source(SourceIssues):
@@ -300,7 +296,9 @@ def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
     with reading(storage, _REPORT) as reader:
         try:
             for side in SIDES:
-                found += _unmatched(reader.dataset(folder, f"unmatched_{side}"), side, reader)
+                found += _unmatched(
+                    reader.dataset(folder, f"unmatched_{side}"), side, facts.recipe.rules, reader
+                )
             found += _ambiguous(reader.dataset(folder, "ambiguous"), reader)
         except KeyError as reason:
             raise damaged(folder, f"{reason} is no reason of an exception") from None
@@ -337,29 +335,34 @@ def _suggested(facts: _Facts) -> list[Exceptional]:
             amount=each.amount,
             currency=each.currency,
             closest_candidate=each.partners[0] if each.partners else None,
-            reason=f"suggested by {rule.name!r}, with {_some(each.partners, each.partner_count)}",
+            reason=f"suggested by {rule.name!r}, with {some(each.partners, each.partner_count)}",
         )
         for rule in facts.rules
         for each in rule.suggested
     ]
 
 
-def _unmatched(dataset: Dataset, side: Side, reader: Reader) -> list[Exceptional]:
+def _unmatched(
+    dataset: Dataset, side: Side, rules: Sequence[RuleConditions], reader: Reader
+) -> list[Exceptional]:
     columns = (
-        "record_key, closest_candidate, candidate_status, failing_condition, left_value,"
-        " right_value, difference, rejection_reason"
-    )
-    return [
-        Exceptional(
-            side=side,
-            record_key=key,
-            amount=amount,
-            currency=currency,
-            closest_candidate=candidate,
-            reason=why_unmatched(candidate, *rest),
+        "record_key", "closest_candidate", "candidate_status", "rule", "failing_condition",
+        "left_value", "right_value", "difference", "rejection_reason",
+    )  # fmt: skip
+    found = []
+    for amount, currency, *values in _first_rows(dataset, ", ".join(columns), reader):
+        row = dict(zip(columns, values, strict=True))
+        found.append(
+            Exceptional(
+                side=side,
+                record_key=row["record_key"],
+                amount=amount,
+                currency=currency,
+                closest_candidate=row["closest_candidate"],
+                reason=why_unmatched(row, rules),
+            )
         )
-        for amount, currency, key, candidate, *rest in _first_rows(dataset, columns, reader)
-    ]
+    return found
 
 
 def _ambiguous(dataset: Dataset, reader: Reader) -> list[Exceptional]:
@@ -389,39 +392,3 @@ def _first_rows(dataset: Dataset, columns: str, reader: Reader) -> list[tuple[An
         " QUALIFY row_number() OVER (PARTITION BY currency"
         f" ORDER BY abs(amount) DESC NULLS LAST, record_key) <= {LARGEST}"
     )
-
-
-def why_ambiguous(rule: str, reason: str, candidates: Sequence[str], count: int) -> str:
-    return (
-        f"ambiguous under {rule!r} ({reason.replace('_', ' ')}): it may belong to"
-        f" {_some(candidates, count)}"
-    )
-
-
-def why_unmatched(
-    candidate: str | None,
-    status: str | None,
-    condition: str | None,
-    left: str | None,
-    right: str | None,
-    difference: str | None,
-    reason: str,
-) -> str:
-    # Some keys and values are very long: the evidence has them in full.
-    named = shortened(candidate or "")
-    text = _REASONS[reason].format(candidate=named, status=status, condition=condition)
-    # Older evidence does not have sums.
-    if reason == "condition_failed" or (reason == "sum_failed" and left is not None):
-        values = [shortened(each or "nothing") for each in (left, right)]
-        alike = left and right and left != right and left.split() == right.split()
-        if alike:  # white space at an end is invisible
-            values = list(map(repr, values))
-        text += f", {' against '.join(values)}"
-        text += f" ({difference})" if difference else ""
-    return text
-
-
-def _some(keys: Sequence[str], count: int) -> str:
-    shown = list(map(shortened, keys[:_SHOWN_KEYS]))
-    more = count - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
