@@ -138,7 +138,7 @@ def _match(
         side: SideFacts(loaded[side], counted[side] | {"filtered": filtered(loaded[side])})
         for side in SIDES
     }
-    facts = with_doubts(facts, {side: doubts(session, side) for side in SIDES})
+    facts = with_ambiguous(facts, {side: ambiguous_counts(session, side) for side in SIDES})
     clock.lap("evidence")
     return Facts(
         states,
@@ -276,7 +276,7 @@ def _rule_facts(
     )
 
 
-def doubts(session: MatchSession, side: Side) -> dict[int, int]:
+def ambiguous_counts(session: MatchSession, side: Side) -> dict[int, int]:
     """The number of ambiguous rows by the number of the rule that marked them."""
     return dict(
         session.rows(
@@ -286,7 +286,7 @@ def doubts(session: MatchSession, side: Side) -> dict[int, int]:
     )
 
 
-def with_doubts(
+def with_ambiguous(
     facts: Sequence[RuleFacts], found: Mapping[Side, Mapping[int, int]]
 ) -> tuple[RuleFacts, ...]:
     return tuple(

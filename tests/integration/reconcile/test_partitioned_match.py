@@ -188,7 +188,7 @@ def test_buckets_files_and_the_order_of_rows_change_nothing(
     "names",
     [
         ("kalla:ordinal", "kalla:rule", "kalla:reason", "kalla:bucket", "kalla:explained", "=p0"),
-        ("KALLA:RULE", "kalla:candidates", "kalla:shortfalls", "=kalla:rule", "=", "h"),
+        ("KALLA:RULE", "kalla:candidates", "kalla:sum_mismatches", "=kalla:rule", "=", "h"),
         ("rowid", "row_id", "p0", "ordinal", "FILE_ROW_NUMBER", "filename"),
     ],
 )

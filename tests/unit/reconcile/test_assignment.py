@@ -48,12 +48,12 @@ def test_what_is_certain_is_what_every_best_assignment_has(component: Component)
         mine = [edge for edge in used if node in edge]
         others = [edge for edge in used if set(edge) & {each for pair in mine for each in pair}]
         if not mine:
-            assert solution.verdicts[node] == "unmatched"
+            assert solution.decisions[node] == "unmatched"
         elif others == mine and len(mine) == 1 and len(used[mine[0]]) == 1:
-            assert solution.verdicts[node] == "matched"
+            assert solution.decisions[node] == "matched"
             assert mine[0] in solution.pairs
         else:
-            assert solution.verdicts[node] == "ambiguous"
+            assert solution.decisions[node] == "ambiguous"
 
 
 @given(st.lists(st.sets(st.integers(0, 6)), min_size=7, max_size=7))
@@ -85,10 +85,10 @@ def test_a_chain_of_thousands_in_which_every_distance_is_another_is_solved(
     step: int, left_over: int
 ) -> None:
     solution, nodes = chain([10_000 + step * place for place in range(5_000)])
-    assert solution.verdicts[nodes[left_over]] == "unmatched"
+    assert solution.decisions[nodes[left_over]] == "unmatched"
     assert len(solution.pairs) == 2_500
 
 
 def test_a_chain_of_thousands_in_which_any_may_be_left_over_is_ambiguous() -> None:
     solution, _ = chain([7] * 5_000)
-    assert set(solution.verdicts.values()) == {"ambiguous"}
+    assert set(solution.decisions.values()) == {"ambiguous"}

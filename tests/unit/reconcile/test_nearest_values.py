@@ -44,14 +44,14 @@ def test_rows_next_to_a_wanted_one_are_those_of_the_values_below_and_above(
             assert currencies
             assert unit == 2**57
             continue
-        found_steps = nearest_values.next_to(*rows)
-        seekers, offers = found_steps.wanted().to_pydict(), found_steps.offers().to_pydict()
-        assert found_steps.most == max(Counter(offers["step"]).values(), default=0)
+        nearest = nearest_values.next_to(*rows)
+        wanted, offers = nearest.wanted().to_pydict(), nearest.offers().to_pydict()
+        assert nearest.most == max(Counter(offers["value_number"]).values(), default=0)
         found = {
             (seeker, row_id)
-            for seeker, step in zip(seekers["seeker"], seekers["step"], strict=True)
-            for row_id, place in zip(offers["row_id"], offers["step"], strict=True)
-            if step == place
+            for seeker, number in zip(wanted["row_id"], wanted["value_number"], strict=True)
+            for row_id, place in zip(offers["row_id"], offers["value_number"], strict=True)
+            if number == place
         }
         expected = set()
         for seeker, wish, code in looking:

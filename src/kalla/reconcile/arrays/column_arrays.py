@@ -94,7 +94,7 @@ class ColumnArrays:
         return pa.table({"row_id": typed(row_ids, pa.int64()), **columns})
 
 
-def fitting(schema: pa.Schema, rows: int, most: int) -> list[str]:
+def storable_columns(schema: pa.Schema, rows: int, most: int) -> list[str]:
     """The columns that can be arrays; none if they would take more than the given bytes."""
     names = [field.name for field in schema if _is_word(field.type)]
     return names if size(rows, names) <= most else []

@@ -174,8 +174,8 @@ class _Meeting:
             else held.take(typed(chosen, pa.int32()))
             for part, held in enumerate(block.parts)
         }
-        told = {
-            f"d{place}": _told(
+        differences = {
+            f"d{place}": _difference_values(
                 self.known.windows[place], delta, chosen, room(f"d{place}", np.int16, count=some)
             )
             for place, delta in deltas.items()
@@ -187,14 +187,14 @@ class _Meeting:
                 f"{opposite(self.side)}_row_id": typed(row_ids, pa.int32()),
                 f"{ours}p0": typed(keys, self.known.key[other].narrowest),
                 **parts,
-                **told,
+                **differences,
                 "interchangeable": pa.repeat(False, some),
                 "fifo": pa.repeat(False, some),
             }
         )
 
 
-def _told(
+def _difference_values(
     window: Window, deltas: Units, chosen: Places, numbered: npt.NDArray[np.int16]
 ) -> pa.Array:
     """The chosen differences, which satisfy a check: of decimals as decimals, of dates as days.

@@ -16,7 +16,7 @@ from kalla.reconcile.arrays.array_conditions import Compared, Window, compared
 from kalla.reconcile.arrays.arrow_numbers import RowIds
 from kalla.reconcile.arrays.column_arrays import PLACES, Chosen, Column, ColumnArrays, Held, typed
 from kalla.reconcile.arrays.loaded_rows import LoadedRows
-from kalla.reconcile.arrays.nearest_values import Measured, Steps, in_parts
+from kalla.reconcile.arrays.nearest_values import Measured, NearestValues, in_parts
 from kalla.reconcile.plan.plan import RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side, opposite
 from kalla.reconcile.sql.conditions import Check
@@ -212,19 +212,19 @@ class _Looking:
         wanted = wanted[looking]
         first = np.searchsorted(keys, wanted)
         counts = np.searchsorted(keys, wanted, "right") - first
-        return self._offered(Steps(looking, first, counts, others))
+        return self._offered(NearestValues(looking, first, counts, others))
 
     def _nearest(self, check: Check, window: Window, lonely: RowIds) -> _Pairs:
         """Those with the nearest value not above, and those with the nearest above."""
         there, looking = measured(check, window.columns, self._side, self._row_ids[lonely])
         return self._offered(nearest_values.next_to(there, replace(looking, row_ids=lonely)))
 
-    def _offered(self, found: Steps) -> _Pairs:
+    def _offered(self, found: NearestValues) -> _Pairs:
         """Leaves too many candidates to SQL."""
-        if found.most > self._bound or found.pairs > _FEW * len(found.seekers):
+        if found.most > self._bound or found.pairs > _FEW * len(found.row_ids):
             raise _Unknown
         at, which = nearest_values.ranges(found.first, found.counts)
-        return _Pairs(found.seekers[which], found.standing[at])
+        return _Pairs(found.row_ids[which], found.candidates[at])
 
     def _take(self, number: int, known: Compared, pairs: _Pairs) -> None:
         """Of those that are offered the best: most conditions, least distance, first key; what

@@ -52,18 +52,18 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A step is a value of a currency, and those who stand on it stand together. Who wants one has
-    two: the nearest not above, the nearest above; of one that there is not, nobody stands there."""
+class NearestValues:
+    """For each row the two nearest values of its currency, not above and above, with the candidates
+    that have them; candidates of equal value lie together. A value that does not exist has none."""
 
-    seekers: RowIds  # each twice
-    first: Places  # who stands on its step, among those that are standing
-    counts: Places
-    standing: RowIds
+    row_ids: RowIds  # each twice
+    first: Places  # where the candidates of its value begin
+    counts: Places  # how many have its value
+    candidates: RowIds
 
     @property
     def most(self) -> int:
-        """How many stand on one step."""
+        """The most candidates of one value."""
         return int(self.counts.max(initial=0))
 
     @property
@@ -71,16 +71,16 @@ class Steps:
         return int(self.counts.sum())
 
     def wanted(self) -> pa.Table:
-        """As a table: seeker, step."""
+        """As a table: row_id, value_number."""
         there = self.counts > 0
-        return as_table({"seeker": self.seekers[there], "step": self.first[there]})
+        return as_table({"row_id": self.row_ids[there], "value_number": self.first[there]})
 
     def offers(self) -> pa.Table:
-        """As a table: row_id, step."""
+        """As a table: row_id, value_number."""
         there = self.counts > 0
         first, one = np.unique(self.first[there], return_index=True)
         at, places = ranges(first, self.counts[there][one])
-        return as_table({"row_id": self.standing[at], "step": first[places]})
+        return as_table({"row_id": self.candidates[at], "value_number": first[places]})
 
 
 def ranges(first: Places, counts: Places) -> tuple[Places, Places]:
@@ -156,7 +156,7 @@ def in_sight(offered: Measured, wanted: Measured) -> Places:
     return np.concatenate(found)
 
 
-def next_to(offered: Measured, wanted: Measured) -> Steps:
+def next_to(offered: Measured, wanted: Measured) -> NearestValues:
     """Each wanted row has the nearest value of its currency not above its own, and the nearest
     above. Values are comparable.
     """
@@ -167,7 +167,7 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
         values, lowest = _in_one_line(offered, low, span, codes), 0
     among = _in_cells(values, lowest, sought, span * codes)
     if not len(values):
-        return Steps(*(np.empty(0, np.int64) for _ in range(4)))
+        return NearestValues(*(np.empty(0, np.int64) for _ in range(4)))
     some = values if among is None else values[among]
     values, standing = _in_order(_in_one_line(Measured(None, some), lowest, span * codes, 1))
     if among is not None:
@@ -181,7 +181,7 @@ def next_to(offered: Measured, wanted: Measured) -> Steps:
     if offered.codes is not None:  # the end of the line of another currency is not near
         for way, near in enumerate((below, next_one)):
             there[:, way] &= values[near] // span == sought // span
-    return Steps(
+    return NearestValues(
         np.repeat(wanted.at(order), 2),
         first.ravel(),
         np.where(there, last - first, 0).ravel(),

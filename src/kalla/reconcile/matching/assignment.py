@@ -15,7 +15,7 @@ from typing import Literal
 from kalla.reconcile.matching.graph_cycles import on_cycles
 
 Distance = tuple[int, ...]
-Verdict = Literal["matched", "unmatched", "ambiguous"]
+Decision = Literal["matched", "unmatched", "ambiguous"]
 
 _GOLDEN = 0x9E3779B1  # that part of 2^32 which the golden section is of one
 
@@ -33,7 +33,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Solution:
-    verdicts: Mapping[int, Verdict]
+    decisions: Mapping[int, Decision]
     pairs: tuple[tuple[int, int], ...]  # matched classes: each is the only partner of the other
 
 
@@ -45,19 +45,19 @@ def solve(component: Component) -> Solution:
     for left, right in placing.pairs():
         partners[left].append(right)
         partners[right].append(left)
-    verdicts: dict[int, Verdict] = {}
+    decisions: dict[int, Decision] = {}
     for node, others in partners.items():
         if node in moving or len(others) > 1:
-            verdicts[node] = "ambiguous"
+            decisions[node] = "ambiguous"
         elif not others:
-            verdicts[node] = "unmatched"
+            decisions[node] = "unmatched"
         elif others[0] in moving or len(partners[others[0]]) > 1:
-            verdicts[node] = "ambiguous"
+            decisions[node] = "ambiguous"
         else:
-            verdicts[node] = "matched"
+            decisions[node] = "matched"
     lefts = {edge[0] for edge in component.edges}
-    pairs = [(left, partners[left][0]) for left in lefts if verdicts[left] == "matched"]
-    return Solution(verdicts, tuple(sorted(pairs)))
+    pairs = [(left, partners[left][0]) for left in lefts if decisions[left] == "matched"]
+    return Solution(decisions, tuple(sorted(pairs)))
 
 
 class _Placing:

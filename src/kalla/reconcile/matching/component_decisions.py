@@ -47,7 +47,7 @@ class _Classes:
             }
         )
 
-    def doubts(self, nodes: Nodes, reason: str) -> pa.Table:
+    def ambiguous(self, nodes: Nodes, reason: str) -> pa.Table:
         found = self.pairs(nodes, nodes, reason)
         is_left = pa.array(nodes < self.split)
         lefts = pc.if_else(is_left, found.column("l"), pa.scalar(None, pa.int64()))
@@ -56,7 +56,7 @@ class _Classes:
 
 
 def decide(session: MatchSession, kids: str, distances: Sequence[str], *, fifo: bool) -> None:
-    """`verdicts` (l, r, reason), of the classes of these keys (a condition), between which there
+    """`decisions` (l, r, reason), of the classes of these keys (a condition), between which there
     are `edges` (l, r): pairs that match, and classes (the other null) that are in doubt.
 
     The distances are of a class `l` and a class `r`.
@@ -71,16 +71,16 @@ def decide(session: MatchSession, kids: str, distances: Sequence[str], *, fifo: 
     pairs, tied = _solve(session, classes, labels, (edges > 1) & (edges <= few), distances)
     lefts, rights = np.concatenate([lefts, pairs[:, 0]]), np.concatenate([rights, pairs[:, 1]])
     even = classes.rows[lefts] == classes.rows[rights]
-    told = [classes.pairs(lefts[even], rights[even], "matched")]
+    decided = [classes.pairs(lefts[even], rights[even], "matched")]
     # With classes of unequal size the remaining rows are undetermined, unless rows have an order.
     lefts, rights = lefts[~even], rights[~even]
     if fifo:
-        told.append(classes.pairs(lefts, rights, "fifo"))
+        decided.append(classes.pairs(lefts, rights, "fifo"))
     else:
-        told.append(classes.doubts(np.concatenate([lefts, rights]), "unequal"))
-    told.append(classes.doubts(tied, "tie"))
-    told.append(classes.doubts(np.flatnonzero(edges > few), "too_large"))
-    session.table("verdicts", pa.concat_tables(told))
+        decided.append(classes.ambiguous(np.concatenate([lefts, rights]), "unequal"))
+    decided.append(classes.ambiguous(tied, "tie"))
+    decided.append(classes.ambiguous(np.flatnonzero(edges > few), "too_large"))
+    session.table("decisions", pa.concat_tables(decided))
 
 
 def _read_classes(session: MatchSession, kids: str) -> _Classes:
@@ -138,7 +138,7 @@ def _solve(
         rows = {node: int(classes.rows[node]) for edge in numbered for node in edge[:2]}
         solution = assignment.solve(Component(rows, numbered))
         pairs += solution.pairs
-        tied += [node for node, told in solution.verdicts.items() if told == "ambiguous"]
+        tied += [node for node, decision in solution.decisions.items() if decision == "ambiguous"]
     return np.array(pairs, np.int64).reshape(-1, 2), np.array(tied, np.int64)
 
 

@@ -46,11 +46,11 @@ class _Keys:
         return f"kid BETWEEN {self.first} AND {self.last}"
 
 
-def solve(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
-    """The pairs among the rows set aside, with what is `said` of a pair; the others are doubted."""
+def solve(session: MatchSession, rule: RulePlan, values: str) -> pa.Table:
+    """The pairs among the contested rows, with these values of each; the others are ambiguous."""
     _number_keys(session, rule)
     for side in SIDES:
-        _make_classes(session, rule, side, f"{side}_crowd")
+        _make_classes(session, rule, side, f"{side}_contested")
     session.run("CREATE OR REPLACE TEMP TABLE solved (l BIGINT, r BIGINT, reason VARCHAR)")
     checks = [rule.checks[place] for place in rule.pair_checks]
     distances = [unscaled(check.distance, check.scale) for check in checks]
@@ -58,31 +58,38 @@ def solve(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
     for keys in _some_keys(session):
         if _find_edges(session, rule, keys):
             component_decisions.decide(session, keys.chosen, distances, fifo=rule.fifo)
-            session.run("INSERT INTO solved FROM verdicts WHERE l + r >= 0")
+            session.run("INSERT INTO solved FROM decisions WHERE l + r >= 0")
             _mark_ambiguous_classes(session, rule)
         else:
             too_large.append(keys.first)
-    pairs = _pair_classes(session, rule, said)
+    pairs = _pair_classes(session, rule, values)
     _mark_ambiguous_hot_keys(session, rule, too_large)
-    for name in ("left_class", "right_class", "left_member", "right_member", "solved", "crowded"):
+    for name in (
+        "left_class",
+        "right_class",
+        "left_member",
+        "right_member",
+        "solved",
+        "contested_keys",
+    ):
         session.run(f"DROP TABLE {name}")
     return pairs
 
 
 def _number_keys(session: MatchSession, rule: RulePlan) -> None:
-    """`crowded`: a number for each key of the rows set aside. Without a key, all have the same."""
+    """`contested_keys`: a number for each key of these rows. Without a key, all have the same."""
     if keys := ", ".join(key_columns(rule)):
-        both = " UNION ".join(f"SELECT {keys} FROM {side}_crowd" for side in SIDES)
+        both = " UNION ".join(f"SELECT {keys} FROM {side}_contested" for side in SIDES)
         numbered = f"SELECT *, row_number() OVER () AS kid FROM ({both})"
     else:
         numbered = "SELECT 0::BIGINT AS kid"
-    session.run(f"CREATE OR REPLACE TEMP TABLE crowded AS {numbered}")
+    session.run(f"CREATE OR REPLACE TEMP TABLE contested_keys AS {numbered}")
 
 
 def _make_classes(session: MatchSession, rule: RulePlan, side: Side, rows: str) -> None:
     """Make `{side}_class` (class, kid, values, n; by key) and `{side}_member` (row_id, class)."""
     compared = value_columns(rule)
-    keyed = f"SELECT t.*, c.kid FROM {rows} t JOIN crowded c ON " + conjunction(
+    keyed = f"SELECT t.*, c.kid FROM {rows} t JOIN contested_keys c ON " + conjunction(
         [f"t.{name} = c.{name}" for name in key_columns(rule)]
     )
     session.run(
@@ -145,7 +152,7 @@ def _is_within(session: MatchSession, chosen: list[str], band: str) -> bool:
     return bool(found <= most)
 
 
-def _pair_classes(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
+def _pair_classes(session: MatchSession, rule: RulePlan, values: str) -> pa.Table:
     """The rows of matched classes, one to one in the order of their keys (or dates)."""
     for side, column in zip(SIDES, ("l", "r"), strict=True):
         _, join = session.keyed(side, "t", "t.row_id")
@@ -155,15 +162,16 @@ def _pair_classes(session: MatchSession, rule: RulePlan, said: str) -> pa.Table:
             f"CREATE OR REPLACE TEMP TABLE {side}_ranked AS SELECT t.row_id, m.class,"
             f" row_number() OVER (PARTITION BY m.class ORDER BY {', '.join(order)}) AS place"
             f" FROM {side}_member m JOIN solved s ON s.{column} = m.class"
-            f" JOIN {side}_crowd t ON t.row_id = m.row_id {join}"
+            f" JOIN {side}_contested t ON t.row_id = m.row_id {join}"
         )
     return session.arrow(
-        f"SELECT a.row_id AS left_row_id, b.row_id AS right_row_id, {said},"
+        f"SELECT a.row_id AS left_row_id, b.row_id AS right_row_id, {values},"
         " c.n > 1 AND s.reason = 'matched' AS interchangeable, s.reason = 'fifo' AS fifo"
         " FROM solved s JOIN left_ranked a ON a.class = s.l"
         " JOIN right_ranked b ON b.class = s.r AND b.place = a.place"
         " JOIN left_class c ON c.class = s.l"
-        " JOIN left_crowd l ON l.row_id = a.row_id JOIN right_crowd r ON r.row_id = b.row_id"
+        " JOIN left_contested l ON l.row_id = a.row_id"
+        " JOIN right_contested r ON r.row_id = b.row_id"
     )
 
 
@@ -171,10 +179,10 @@ def _mark_ambiguous_classes(session: MatchSession, rule: RulePlan) -> None:
     """The rows of ambiguous classes, each with the first of its candidates."""
     for side, other in (SIDES, SIDES[::-1]):
         mine, theirs = ("l", "r") if side == "left" else ("r", "l")
-        doubtful = f"SELECT {mine} AS class, reason FROM verdicts WHERE {theirs} IS NULL"
-        if not session.rows(f"{doubtful} LIMIT 1"):
+        ambiguous = f"SELECT {mine} AS class, reason FROM decisions WHERE {theirs} IS NULL"
+        if not session.rows(f"{ambiguous} LIMIT 1"):
             continue
-        near = f"SELECT {mine} AS class, {theirs} AS other FROM edges SEMI JOIN ({doubtful}) d ON"
+        near = f"SELECT {mine} AS class, {theirs} AS other FROM edges SEMI JOIN ({ambiguous}) d ON"
         near += f" {mine} = d.class"
         session.keys_table(
             other,
@@ -199,7 +207,7 @@ def _mark_ambiguous_classes(session: MatchSession, rule: RulePlan) -> None:
         session.mark_ambiguous(
             side,
             f"SELECT m.row_id, {rule.number}, d.reason, c.keys, c.n FROM {side}_member m"
-            f" JOIN ({doubtful}) d USING (class) JOIN ({candidates}) c USING (class)",
+            f" JOIN ({ambiguous}) d USING (class) JOIN ({candidates}) c USING (class)",
         )
 
 

@@ -36,13 +36,14 @@ def group(session: MatchSession, rule: RulePlan) -> None:
     same = conjunction([f"t.{name} = k.{name}" for name in names])
     for side in SIDES:
         session.run(
-            f"CREATE OR REPLACE TEMP VIEW {side}_grouped AS SELECT t.*, n.kin FROM {side}_rule t"
-            f" JOIN {side}_keys k ON {same} JOIN {side}_kin n ON n.node = k.node"
+            f"CREATE OR REPLACE TEMP VIEW {side}_grouped AS"
+            f" SELECT t.*, n.group_number FROM {side}_rule t"
+            f" JOIN {side}_keys k ON {same} JOIN {side}_groups n ON n.node = k.node"
         )
 
 
 def _connect(session: MatchSession, rule: RulePlan) -> None:
-    """`{side}_kin` (node, kin): a number for each set of keys that are connected."""
+    """`{side}_groups` (node, group_number): a number for each set of keys that are connected."""
     lefts, rights = session.columns(_equal_keys(rule))
     (count,) = session.row("SELECT count(*) FROM left_keys")
     (others,) = session.row("SELECT count(*) FROM right_keys")
@@ -52,10 +53,15 @@ def _connect(session: MatchSession, rule: RulePlan) -> None:
     from scipy.sparse.csgraph import connected_components
 
     links = coo_array((np.ones(len(lefts), np.bool_), (lefts, rights + count)), (size, size))
-    kin = connected_components(links, directed=False)[1] if size else np.empty(0, np.int32)
+    group_numbers = (
+        connected_components(links, directed=False)[1] if size else np.empty(0, np.int32)
+    )
     for side, nodes, first in zip(SIDES, (lefts, rights), (0, count), strict=True):
         found = np.unique(nodes)
-        session.table(f"{side}_kin", pa.table({"node": found, "kin": kin[found + first]}))
+        session.table(
+            f"{side}_groups",
+            pa.table({"node": found, "group_number": group_numbers[found + first]}),
+        )
 
 
 def _equal_keys(rule: RulePlan) -> str:

@@ -55,7 +55,7 @@ class _Findings:
     groups: list[tuple[int, str, int]] = field(
         default_factory=list
     )  # gid (its one row), side, row_id
-    doubts: dict[Side, list[tuple[int, str, list[int]]]] = field(
+    ambiguous: dict[Side, list[tuple[int, str, list[int]]]] = field(
         default_factory=lambda: {"left": [], "right": []}
     )
     too_large: dict[Side, list[int]] = field(default_factory=lambda: {"left": [], "right": []})
@@ -157,7 +157,7 @@ def _search_subsets(
 ) -> None:
     """One row on the one side, and its whole group does not fit."""
     bounds = session.plan.bounds
-    fitting = Fitting(rule.sum_bound, one, rule.sum_scale)
+    bounds_of = Fitting(rule.sum_bound, one, rule.sum_scale)
     todo = (
         "SELECT one, one_amount, many, many_amount FROM admissible JOIN whole USING (one)"
         f" WHERE NOT fits AND n > 1 AND counting <= {bounds.subset_rows} AND many_amount <> 0"
@@ -166,7 +166,7 @@ def _search_subsets(
     for rows in _grouped(session, todo):
         owner, wanted = rows[0][0], rows[0][1]
         manys, amounts = [row[2] for row in rows], [row[3] for row in rows]
-        fits = fitting(wanted, sum(map(abs, amounts)))
+        fits = bounds_of(wanted, sum(map(abs, amounts)))
         found = subset_sum.for_one(amounts, fits, bounds.subset_rows, bounds.subset_sums)
         _note(findings, found, [owner], manys, one, many)
 
@@ -176,7 +176,7 @@ def _search_together(
 ) -> None:
     """Several rows on the one side."""
     bounds = session.plan.bounds
-    fitting = Fitting(rule.sum_bound, one, rule.sum_scale)
+    bounds_of = Fitting(rule.sum_bound, one, rule.sum_scale)
     counting = "FROM admissible WHERE NOT alone AND many_amount <> 0"
     todo = f"SELECT kid, one, one_amount, many, many_amount {counting} ORDER BY kid, one, many"
     members = (
@@ -199,7 +199,7 @@ def _search_together(
         found = subset_sum.for_several(
             list(amounts.values()),
             list(may.values()),
-            [fitting(wanted[row_id], reach) if row_id in wanted else () for row_id in owners],
+            [bounds_of(wanted[row_id], reach) if row_id in wanted else () for row_id in owners],
             bounds.subset_rows,
             bounds.subset_sums,
         )
@@ -232,9 +232,9 @@ def _note(
         users = {manys[place]: [ones[user] for user in used] for place, used in found.users}
         for place in found.ones:
             candidates = [row_id for row_id, used in users.items() if ones[place] in used]
-            findings.doubts[one].append((ones[place], found.reason, candidates))
+            findings.ambiguous[one].append((ones[place], found.reason, candidates))
         for row_id, used in users.items():
-            findings.doubts[many].append((row_id, found.reason, used))
+            findings.ambiguous[many].append((row_id, found.reason, used))
 
 
 def _write(session: MatchSession, rule: RulePlan, groups: str, findings: _Findings) -> None:
@@ -262,12 +262,12 @@ def _write(session: MatchSession, rule: RulePlan, groups: str, findings: _Findin
             mark_ambiguous_keys(
                 session, rule, side, other, "m.row_id IN (SELECT row_id FROM large)"
             )
-        doubts = findings.doubts[side]
-        if not doubts:
+        ambiguous = findings.ambiguous[side]
+        if not ambiguous:
             continue
-        row_ids, reasons, candidates = zip(*doubts, strict=True)
+        row_ids, reasons, candidates = zip(*ambiguous, strict=True)
         session.table(
-            "doubts",
+            "ambiguous_rows",
             pa.table(
                 {
                     "row_id": pa.array(row_ids, pa.int64()),
@@ -281,7 +281,7 @@ def _write(session: MatchSession, rule: RulePlan, groups: str, findings: _Findin
             rule,
             side,
             other,
-            "SELECT row_id, reason, unnest(candidates) AS other FROM doubts",
+            "SELECT row_id, reason, unnest(candidates) AS other FROM ambiguous_rows",
         )
 
 
@@ -292,9 +292,9 @@ def _mark_ambiguous_large(session: MatchSession, rule: RulePlan, one: Side, many
     whole = f"NOT fits AND n > 1 AND counting > {session.plan.bounds.subset_rows}"
     alone = f"SELECT one FROM whole WHERE {whole}"
     added = f"SELECT many FROM admissible JOIN whole USING (one) WHERE {whole} AND many_amount <> 0"
-    crowd = f"SELECT row_id FROM many_rows WHERE kid IN ({large})"
+    many_of_large = f"SELECT row_id FROM many_rows WHERE kid IN ({large})"
     for side, other, which in (
         (one, many, f"{hot} OR m.kid IN ({large}) OR m.row_id IN ({alone})"),
-        (many, one, f"{hot} OR m.row_id IN ({crowd}) OR m.row_id IN ({added})"),
+        (many, one, f"{hot} OR m.row_id IN ({many_of_large}) OR m.row_id IN ({added})"),
     ):
         mark_ambiguous_keys(session, rule, side, other, which)

@@ -40,12 +40,12 @@ def match(session: MatchSession, rule: RulePlan) -> pa.Table:
     if pairs is None:
         hot = _find_hot(session, rule)
         pairs = _join(session, rule, hot)
-    doubtful = _doubtful(session, pairs)
-    if hot or doubtful.any():
+    contested = _contested(session, pairs)
+    if hot or contested.any():
         row_ids = [np.concatenate([np.empty(0, np.int64), *each]) for each in _row_ids(pairs)]
-        _set_aside(session, rule, [each[doubtful] for each in row_ids], hot)
+        _set_aside(session, rule, [each[contested] for each in row_ids], hot)
         solved = contested_keys.solve(session, rule, _pair_columns(session, rule))
-        alone = pairs.filter(pa.array(~doubtful))
+        alone = pairs.filter(pa.array(~contested))
         alone = alone.select(solved.column_names).cast(solved.schema)
         pairs = pa.concat_tables([alone, solved])
 
@@ -138,7 +138,7 @@ def _row_ids(pairs: pa.Table) -> Rows:
     ]
 
 
-def _doubtful(session: MatchSession, pairs: pa.Table) -> npt.NDArray[np.bool_]:
+def _contested(session: MatchSession, pairs: pa.Table) -> npt.NDArray[np.bool_]:
     """Pairs with a row that is also in another pair; each other pair is a component of its own."""
 
     def of_side(side: Side, parts: list[RowIds]) -> npt.NDArray[np.bool_] | None:
@@ -151,23 +151,23 @@ def _doubtful(session: MatchSession, pairs: pa.Table) -> npt.NDArray[np.bool_]:
         together = np.concatenate(parts)
         return np.asarray(np.bincount(together, minlength=rows)[together] > 1)
 
-    doubtful = np.zeros(len(pairs), np.bool_)
+    contested = np.zeros(len(pairs), np.bool_)
     for found in _by_side(session, of_side, _row_ids(pairs)):
         if found is not None:
-            doubtful |= found
-    return doubtful
+            contested |= found
+    return contested
 
 
-def _set_aside(session: MatchSession, rule: RulePlan, doubtful: list[RowIds], hot: str) -> None:
-    """`{side}_crowd`: the rows of doubtful pairs, and of hot keys."""
-    for side, row_ids in zip(SIDES, doubtful, strict=True):
+def _set_aside(session: MatchSession, rule: RulePlan, contested: list[RowIds], hot: str) -> None:
+    """`{side}_contested`: the rows of contested pairs, and of hot keys."""
+    for side, row_ids in zip(SIDES, contested, strict=True):
         given = session.rule_input(rule, side)
         chosen = np.zeros(session.row_status[side].rows, np.bool_)
         chosen[row_ids] = True
-        session.table("doubtful", as_column(np.flatnonzero(chosen)))
+        session.table("contested_rows", as_column(np.flatnonzero(chosen)))
         which = [f"({hot})"] if hot else []
-        which += ["row_id IN (SELECT row_id FROM doubtful)"] if len(row_ids) else []
+        which += ["row_id IN (SELECT row_id FROM contested_rows)"] if len(row_ids) else []
         session.run(
-            f"CREATE OR REPLACE TEMP TABLE {side}_crowd AS SELECT * FROM {given}"
+            f"CREATE OR REPLACE TEMP TABLE {side}_contested AS SELECT * FROM {given}"
             f" WHERE {' OR '.join(which)}"
         )

@@ -11,8 +11,8 @@ from kalla.reconcile.session.rule_sql import conjunction, group_columns, unscale
 from kalla.reconcile.sql import column_values, decimal_sums
 from kalla.reconcile.sql.column_values import Value, literal
 
-SAID = ("left_value", "right_value", "difference")  # as texts
-_COLUMNS = ("rule", *SAID)
+VALUES = ("left_value", "right_value", "difference")  # as texts
+_COLUMNS = ("rule", *VALUES)
 
 # What one row has, by rule, on its way from task to task.
 KIND = f"STRUCT({', '.join(f'{name} VARCHAR' for name in _COLUMNS)})[]"
@@ -23,9 +23,9 @@ def are_kept(plan: Plan) -> bool:
 
 
 def lay_out(session: MatchSession, side: Side) -> None:
-    """`{side}_shortfalls` (row_id, rule and what is said), shared by all forks."""
+    """`{side}_sum_mismatches` (row_id, rule and the values), shared by all forks."""
     columns = ", ".join(f"{name} VARCHAR" for name in _COLUMNS)
-    session.run(f"CREATE TABLE IF NOT EXISTS {side}_shortfalls (row_id BIGINT, {columns})")
+    session.run(f"CREATE TABLE IF NOT EXISTS {side}_sum_mismatches (row_id BIGINT, {columns})")
 
 
 def keep(session: MatchSession, rule: RulePlan, groups: str) -> None:
@@ -41,15 +41,15 @@ def keep(session: MatchSession, rule: RulePlan, groups: str) -> None:
         )
     amount = Value("", "number", rule.sum_scale)
     sums = [decimal_sums.scaled(decimal_sums.whole(f"{each}.total"), amount.scale) for each in "ab"]
-    said = [column_values.shown(amount, sql) for sql in sums]
-    said.append(rule.sum_bound.difference(sums[0], sums[1], amount.scale))
+    texts = [column_values.shown(amount, sql) for sql in sums]
+    texts.append(rule.sum_bound.difference(sums[0], sums[1], amount.scale))
     shared = "".join(f"{name}, " for name in keys)
     left, right = (
         f"(SELECT {shared}{decimal_sums.halves('units')} AS total FROM {side}_short GROUP BY ALL)"
         for side in SIDES
     )
     listed = [f"a.{name}" for name in keys]
-    listed += [f"{sql} AS {name}" for sql, name in zip(said, SAID, strict=True)]
+    listed += [f"{sql} AS {name}" for sql, name in zip(texts, VALUES, strict=True)]
     session.run(
         f"CREATE OR REPLACE TEMP TABLE short AS SELECT {', '.join(listed)}"
         f" FROM {left} a JOIN {right} b ON {_same(keys, 'a', 'b')}"
@@ -57,8 +57,8 @@ def keep(session: MatchSession, rule: RulePlan, groups: str) -> None:
     for side in SIDES:
         lay_out(session, side)
         session.run(
-            f"INSERT INTO {side}_shortfalls SELECT t.row_id, {literal(rule.name)},"
-            f" {', '.join(SAID)}"
+            f"INSERT INTO {side}_sum_mismatches SELECT t.row_id, {literal(rule.name)},"
+            f" {', '.join(VALUES)}"
             f" FROM {side}_short t JOIN short s ON {_same(keys, 't', 's')}"
         )
 
@@ -92,9 +92,8 @@ def handed_on(session: MatchSession, side: Side) -> str:
         return "NULL"
     lay_out(session, side)
     packed = ", ".join(f"{name} := s.{name}" for name in _COLUMNS)
-    return (
-        f"(SELECT list(struct_pack({packed})) FROM {side}_shortfalls s WHERE s.row_id = t.row_id)"
-    )
+    mismatches = f"{side}_sum_mismatches s WHERE s.row_id = t.row_id"
+    return f"(SELECT list(struct_pack({packed})) FROM {mismatches})"
 
 
 def restore(session: MatchSession, side: Side, handed: str) -> None:
@@ -102,6 +101,6 @@ def restore(session: MatchSession, side: Side, handed: str) -> None:
     lay_out(session, side)
     columns = ", ".join(f"s.{name}" for name in _COLUMNS)
     session.run(
-        f"INSERT INTO {side}_shortfalls SELECT row_id, {columns}"
+        f"INSERT INTO {side}_sum_mismatches SELECT row_id, {columns}"
         f" FROM (SELECT row_id, unnest({handed}) AS s FROM {session.all_rows(side)})"
     )

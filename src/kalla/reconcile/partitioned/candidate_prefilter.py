@@ -73,10 +73,10 @@ def _near_values(session: MatchSession, rule: RulePlan, side: Side, rows: SidePl
     admitted = [f"{theirs} IS NOT NULL", *filter(None, [rule.filters[SIDES.index(rows.side)]])]
     found: list[str | None] = [None]
     if currency:
-        told = session.rows(
+        found_rows = session.rows(
             f"SELECT DISTINCT {currency[side]} AS c FROM {session.all_rows(side)} WHERE c NOT NULL"
         )
-        found = [each for (each,) in told]
+        found = [each for (each,) in found_rows]
     if len(found) > nearest_values.MOST_CURRENCIES:
         return conjunction(admitted)
     table = f"near_{rule.number}"

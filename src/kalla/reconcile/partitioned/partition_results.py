@@ -25,7 +25,7 @@ class PartitionResult:
     rules: tuple[RuleFacts, ...] = ()
     written: tuple[Written, ...] = ()
     states: Mapping[Side, Mapping[str, Tally]] | None = None
-    doubts: Mapping[Side, Mapping[int, int]] | None = None
+    ambiguous: Mapping[Side, Mapping[int, int]] | None = None
     left_over: Mapping[Side, str] | None = None  # rows that the next stage looks at, by its key
     open_rows: Mapping[Side, str] | None = None  # what the last stage left
     suggested: Mapping[Side, str] | None = None  # the keys of rows that left so
@@ -84,9 +84,9 @@ def rules_of(
                 ),
             )
         )
-    doubts: dict[Side, dict[int, int]] = {side: {} for side in SIDES}
+    ambiguous: dict[Side, dict[int, int]] = {side: {} for side in SIDES}
     for result in results:
-        for side, found in (result.doubts or {}).items():
+        for side, found in (result.ambiguous or {}).items():
             for number, count in found.items():
-                doubts[side][number] = doubts[side].get(number, 0) + count
-    return kernel.with_doubts(facts, doubts)
+                ambiguous[side][number] = ambiguous[side].get(number, 0) + count
+    return kernel.with_ambiguous(facts, ambiguous)

@@ -227,7 +227,7 @@ class _Match:
             rules = kernel.write_matched(session, evidence, carried)
             suggested = self._write_suggested(session)
             if not is_last:
-                states = {side: _gone(session, side) for side in SIDES}
+                states = {side: _settled_counts(session, side) for side in SIDES}
                 left_over = {
                     side: self._hand_on(session, side, self.stages[number + 1]) for side in SIDES
                 }
@@ -243,7 +243,7 @@ class _Match:
                 rules,
                 tuple(evidence.written),
                 {side: kernel.states_of(session, side) for side in SIDES},
-                {side: kernel.doubts(session, side) for side in SIDES},
+                {side: kernel.ambiguous_counts(session, side) for side in SIDES},
                 None,
                 {side: self._set_aside(session, side) for side in SIDES},
                 suggested,
@@ -370,7 +370,7 @@ class _Match:
             "kalla:reason": "a.reason",
             "kalla:candidates": "a.candidates",
             "kalla:candidate_count": "a.candidate_count",
-            "kalla:shortfalls": sum_mismatches.handed_on(session, side),
+            "kalla:sum_mismatches": sum_mismatches.handed_on(session, side),
             "kalla:explained": f"row_id IN (SELECT row_id FROM {side}_explained) OR NULL",
         }
         rows = f"{session.open_rows(side)} t LEFT JOIN {side}_ambiguous a USING (row_id)"
@@ -390,7 +390,7 @@ def _counted_files(results: Sequence[PartitionResult]) -> tuple[Written, ...]:
     return tuple(kept_files)
 
 
-def _gone(session: MatchSession, side: Side) -> dict[str, Tally]:
+def _settled_counts(session: MatchSession, side: Side) -> dict[str, Tally]:
     """The rows that have left: all that a stage knows of before the last."""
     session.run(f"CREATE TEMP TABLE {side}_unmatched (row_id BIGINT)")
     return kernel.states_of(session, side) | {"ambiguous": Tally()}
@@ -399,13 +399,13 @@ def _gone(session: MatchSession, side: Side) -> dict[str, Tally]:
 def _error_text(run: Callable[[Task], Found]) -> Callable[[Task], Found]:
     """DuckDB's error would be the same again: one sentence, and no retries."""
 
-    def told(task: Task) -> Found:
+    def reported(task: Task) -> Found:
         try:
             return run(task)
         except duckdb.Error as error:
             raise duckdb_errors.of_matching(error) from error
 
-    return told
+    return reported
 
 
 def _by_side(found: Any) -> dict[Side, tuple[str, ...]]:

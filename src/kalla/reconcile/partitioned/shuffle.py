@@ -29,6 +29,7 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import hashable, key_part
 from kalla.reconcile.session.side_loading import Loaded
 from kalla.reconcile.sources import direct_reads
+from kalla.reconcile.sources.formats import converted_files
 from kalla.reconcile.sources.formats.parquet_schemas import footers
 from kalla.reconcile.sources.scanning.scan_sql import listed, parquet, reader
 from kalla.reconcile.sql import duckdb_errors
@@ -43,7 +44,7 @@ STATE: Mapping[str, str] = {
     "kalla:reason": "VARCHAR",
     "kalla:candidates": "VARCHAR[]",
     "kalla:candidate_count": "BIGINT",
-    "kalla:shortfalls": sum_mismatches.KIND,
+    "kalla:sum_mismatches": sum_mismatches.KIND,
     "kalla:explained": "BOOLEAN",  # unmatched, and its evidence is written
 }
 
@@ -160,7 +161,8 @@ def spread(
         try:
             write(session, side, {}, bucket, count, own, f"{reader(part.input)}{where}")
         except duckdb.Error as error:
-            raise duckdb_errors.of_reading(error, f"the {side} source", part.input.files) from None
+            files, skipped = converted_files.originals(part.input), part.input.csv.skip
+            raise duckdb_errors.of_reading(error, f"the {side} source", files, skipped) from None
         _read_back(session, side, own)
         named = [f"p{place}" for place in range(len(part.primary_key))]
         hashes = session.column(f"SELECT {_key_hash(part, named)} FROM {side}_rows")

@@ -54,7 +54,7 @@ def write(session: MatchSession, rows: str, count: int, place: str) -> None:
         session.storage.writing(join(place, _ROWS)) as path,
         pa.ipc.new_file(str(path), schema) as file,
     ):
-        for batch in _told(session, reader, rows):
+        for batch in _counted(session, reader, rows):
             for number, part in _sorted_out(batch):
                 file.write_batch(part)
                 found.append(number)
@@ -93,7 +93,7 @@ def load(url: str, storage: Storage) -> npt.NDArray[Any]:
         return found
 
 
-def _told(
+def _counted(
     session: MatchSession, reader: pa.RecordBatchReader, rows: str
 ) -> Iterator[pa.RecordBatch]:
     """Batches; what DuckDB says of rows that it cannot read, it says itself."""

@@ -75,10 +75,12 @@ def _restore_states(session: MatchSession, side: Side) -> None:
         f"INSERT INTO {side}_ordinals SELECT row_id, {known['ordinal']} FROM {rows}"
         f" WHERE {known['ordinal']} IS NOT NULL"
     )
-    doubt = [quote(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")]
+    ambiguity = [
+        quote(f"kalla:{name}") for name in ("rule", "reason", "candidates", "candidate_count")
+    ]
     session.mark_ambiguous(
         side,
-        f"SELECT row_id, {', '.join(doubt)} FROM {rows} WHERE {known['rule']} IS NOT NULL",
+        f"SELECT row_id, {', '.join(ambiguity)} FROM {rows} WHERE {known['rule']} IS NOT NULL",
     )
     if sum_mismatches.are_kept(session.plan):
-        sum_mismatches.restore(session, side, quote("kalla:shortfalls"))
+        sum_mismatches.restore(session, side, quote("kalla:sum_mismatches"))

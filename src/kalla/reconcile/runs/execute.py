@@ -145,13 +145,13 @@ def _match(
     if not is_s3(work):
         storage.write_text(mark, "")
     if count > 1:
-        told = _TaskProgress(
+        tasks = _TaskProgress(
             session, progress, mark, partitioned_match.tasks_expected(made.rules, count)
         )
         # As many tasks as cores; on one machine they share its memory.
         memory = plan.share(limits.memory, limits.threads) if _is_local(session) else limits.memory
         narrow = dataclasses.replace(resources, threads=1, memory=memory)
-        return partitioned_match.match(made, count, places, narrow, when, told)
+        return partitioned_match.match(made, count, places, narrow, when, tasks)
     parts = sum(match_progress.STAGES.values())
     before, pairs = 0, None
     if made.statement is not None:
@@ -161,14 +161,14 @@ def _match(
     progress("match", before, before + parts)
 
     def kernel_of(task: Plan) -> Facts:
-        told = match_progress.progress_file(reached, storage)
+        report = match_progress.progress_file(reached, storage)
         own = uuid4().hex[:12]  # a task may run twice, even at once
-        return kernel.match(task, places.evidence, resources, when, pairs, told, task=own)
+        return kernel.match(task, places.evidence, resources, when, pairs, report, task=own)
 
-    def tell(done: float) -> None:
+    def report_progress(done: float) -> None:
         progress("match", before + round(done), before + parts)
 
-    with match_progress.follow_progress_file(reached, storage, tell):
+    with match_progress.follow_progress_file(reached, storage, report_progress):
         (facts,) = place(session, _on_shared_folder(mark, kernel_of), [made])
     return facts
 
@@ -182,7 +182,7 @@ def _buckets(session: SparkSession, made: Plan, limits: Limits) -> int:
         return 1
     if _is_local(session):
         return plan.buckets_alone(inputs, limits.memory, limits.threads)
-    # A partition a core, unless told otherwise: counted by the first row of each, unshuffled.
+    # A partition a core, unless set otherwise: counted by the first row of each, unshuffled.
     rows = session.range(100_000).selectExpr("monotonically_increasing_id() AS place")
     cores = len(rows.where(f"place % {_PLACES} = 0").collect())
     return plan.buckets(inputs, limits.memory, cores)
@@ -328,11 +328,11 @@ def check_evidence(facts: Facts, storage: Storage = LOCAL) -> None:
         }
         for dataset, rows in due.items():
             files = [each for each in facts.written if each.dataset == dataset]
-            told = sum(each.left if side == "left" else each.right for each in files)
-            if told != rows:
+            counted = sum(each.left if side == "left" else each.right for each in files)
+            if counted != rows:
                 raise Permanent(
-                    f"conservation failed: {dataset} tells of {told:,} {side} rows, where there are"
-                    f" {rows:,}, a difference of {told - rows:,}"
+                    f"conservation failed: {dataset} counts {counted:,} {side} rows instead of"
+                    f" {rows:,}, a difference of {counted - rows:,}"
                 )
 
 

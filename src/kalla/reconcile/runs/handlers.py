@@ -104,25 +104,25 @@ def first_jobs(recipe: Recipe, priority: int = 0) -> tuple[list[NewJob], dict[st
 class StagePlan(Stateless):
     """Cuts a table into key ranges, a job each; under a snapshot it stages them itself."""
 
-    def __init__(self, ground: HandlerDependencies) -> None:
-        self._ground = ground
+    def __init__(self, dependencies: HandlerDependencies) -> None:
+        self._dependencies = dependencies
 
     def run(self, job: Job, context: Context) -> Outcome:
         asked = AskedSide.model_validate(job.payload)
         recipe = parsing.read(asked.recipe)
         source = recipe.sources[asked.side]
-        ground = self._ground
+        dependencies = self._dependencies
         with source_planning.connector(
-            source, asked.side, recipe.time_zone, resolve=ground.secret
+            source, asked.side, recipe.time_zone, resolve=dependencies.secret
         ) as connector:
             with native_files.problems_at(f"sources.{asked.side}", "table"):
                 mark = connector.mark()
                 estimate = connector.estimate()
                 parts = connector.split(
-                    source_planning.chunks_wanted(source, estimate.rows, ground.limits)
+                    source_planning.chunks_wanted(source, estimate.rows, dependencies.limits)
                 )
             columns = source_planning.columns_to_read(connector, recipe, asked.side)
-            at_once = source_planning.chunks_at_once(source, ground.limits)
+            at_once = source_planning.chunks_at_once(source, dependencies.limits)
             result = {
                 "side": asked.side,
                 "rows_expected": estimate.rows,
@@ -139,7 +139,7 @@ class StagePlan(Stateless):
                 }
                 jobs = (_chunk_job(job, asks, each, at_once) for each in parts)
                 return Outcome(result, tuple(jobs))
-            kernel = _stager(ground, job, connector, asked.side, columns)
+            kernel = _stager(dependencies, job, connector, asked.side, columns)
             return self._stage_all(job, context, kernel, parts, at_once, result)
 
     def _stage_all(
@@ -156,7 +156,7 @@ class StagePlan(Stateless):
         """
         rows = 0
         with (
-            self._ground.spark.session(job, context) as session,
+            self._dependencies.spark.session(job, context) as session,
             ThreadPoolExecutor(min(at_once, len(parts))) as lanes,
         ):
             tags = set(session.getTags())
@@ -183,18 +183,18 @@ class StagePlan(Stateless):
 class StageChunk(Stateless):
     """One key range of a table to one Parquet file."""
 
-    def __init__(self, ground: HandlerDependencies) -> None:
-        self._ground = ground
+    def __init__(self, dependencies: HandlerDependencies) -> None:
+        self._dependencies = dependencies
 
     def run(self, job: Job, context: Context) -> Outcome:
         asked = AskedChunk.model_validate(job.payload)
         source = parsing.read_source(asked.source)
         part = Slice.from_json(asked.part)
         with source_planning.connector(
-            source, asked.side, asked.time_zone, resolve=self._ground.secret
+            source, asked.side, asked.time_zone, resolve=self._dependencies.secret
         ) as connector:
-            kernel = _stager(self._ground, job, connector, asked.side, asked.columns)
-            with self._ground.spark.session(job, context) as session:
+            kernel = _stager(self._dependencies, job, connector, asked.side, asked.columns)
+            with self._dependencies.spark.session(job, context) as session:
                 (staged,) = place(session, kernel, [part])
             read_to = connector.clock()
         result = {
@@ -211,27 +211,29 @@ class StageChunk(Stateless):
 class Exec:
     """The match, and its evidence."""
 
-    def __init__(self, ground: HandlerDependencies) -> None:
-        self._ground = ground
+    def __init__(self, dependencies: HandlerDependencies) -> None:
+        self._dependencies = dependencies
 
     def run(self, job: Job, context: Context) -> Outcome:
         recipe = parsing.read(Asked.model_validate(job.payload).recipe)
         began = datetime.now(UTC)
-        ground = self._ground
-        url = ground.storage.plain(join(ground.settings.evidence_url, *attempt_of(job)))
-        with leftovers.none_if_it_fails(url, ground.storage), ExitStack() as held:
+        dependencies = self._dependencies
+        url = dependencies.storage.plain(join(dependencies.settings.evidence_url, *attempt_of(job)))
+        with leftovers.none_if_it_fails(url, dependencies.storage), ExitStack() as held:
             inputs = {side: self._input(recipe, side, context, held) for side in SIDES}
-            account = Account(context.progress, rows=rows_expected(inputs, ground.storage))
+            account = Account(context.progress, rows=rows_expected(inputs, dependencies.storage))
 
-            def tell(stage: str, done: int, of: int) -> None:
+            def report_progress(stage: str, done: int, of: int) -> None:
                 context.check()
                 account.reach(stage, done, of)
 
-            session = held.enter_context(ground.spark.session(job, context, account.tasks))
-            found = execute.match(session, recipe, inputs, url, ground.limits, tell, began)
+            session = held.enter_context(dependencies.spark.session(job, context, account.tasks))
+            found = execute.match(
+                session, recipe, inputs, url, dependencies.limits, report_progress, began
+            )
             for side in SIDES:  # a file that was opened meanwhile may have been a link
                 _demand_inside(recipe, side, inputs[side])
-        made = run_report.of_evidence(url, ground.storage)
+        made = run_report.of_evidence(url, dependencies.storage)
         rows = sum(side.loaded.rows for side in found.facts.sides.values())
         return Outcome({"evidence": url, "match_rate": made.match_rate}, rows=rows, facts=made)
 
@@ -243,26 +245,30 @@ class Exec:
         await store.settle(connection, job.run_id, outcome.facts)
 
     def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
-        source, ground = recipe.sources[side], self._ground
+        source, dependencies = recipe.sources[side], self._dependencies
         if not source_planning.is_staged(source):
-            looked_at = source_planning.inspect_files(source, side, storage=ground.storage)
+            looked_at = source_planning.inspect_files(source, side, storage=dependencies.storage)
             _demand_inside(recipe, side, looked_at)
             return looked_at
         if source.read == "direct":
             connector = held.enter_context(
-                source_planning.connector(source, side, recipe.time_zone, resolve=ground.secret)
+                source_planning.connector(
+                    source, side, recipe.time_zone, resolve=dependencies.secret
+                )
             )
             with native_files.problems_at(f"sources.{side}", "table"):
                 return held.enter_context(
-                    direct_reads.open_input(connector, recipe, side, ground.limits)
+                    direct_reads.open_input(connector, recipe, side, dependencies.limits)
                 )
-        told = [each for each in context.inputs if each["side"] == side]
-        files = [file for each in told for file in each.get("files", ())]
-        notes = [note for each in told for note in each.get("notes", ())]
-        ends = [each["read_to"] for each in told if "read_to" in each]
-        marks = [source_planning.marked(each["mark"], ends) for each in told if "mark" in each]
+        facts = [each for each in context.inputs if each["side"] == side]
+        files = [file for each in facts for file in each.get("files", ())]
+        notes = [note for each in facts for note in each.get("notes", ())]
+        ends = [each["read_to"] for each in facts if "read_to" in each]
+        marks = [source_planning.marked(each["mark"], ends) for each in facts if "mark" in each]
         try:
-            return source_planning.staged(source, side, files, notes, marks, storage=ground.storage)
+            return source_planning.staged(
+                source, side, files, notes, marks, storage=dependencies.storage
+            )
         except InvalidInput as error:
             raise Permanent(
                 f"the staged rows are missing ({error}): submit the run again"
@@ -294,15 +300,15 @@ def _chunk_job(plan: Job, asks: Mapping[str, Any], part: Slice, at_once: int) ->
 
 
 def _stager(
-    ground: HandlerDependencies,
+    dependencies: HandlerDependencies,
     job: Job,
     connector: Connector,
     side: Side,
     columns: Sequence[str] | None,
 ) -> Callable[[Slice], Staged]:
     """The kernel that stages a slice, with the settings of this machine."""
-    storage = ground.storage
-    folder = join(ground.settings.staging_url, *attempt_of(job))
+    storage = dependencies.storage
+    folder = join(dependencies.settings.staging_url, *attempt_of(job))
 
     def kernel(part: Slice) -> Staged:
         # Spark may run a task twice, and at once.

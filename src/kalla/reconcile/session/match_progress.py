@@ -62,11 +62,11 @@ def no_progress(_: float) -> None:
 def progress_file(url: str, storage: Storage) -> ProgressCallback:
     """Writes progress to a file; a reader sees one number or another, never a part of one."""
 
-    def tell(done: float) -> None:
+    def report(done: float) -> None:
         with suppress(Unavailable):  # progress is not visible for a while
             storage.write_text(url, f"{done:.1f}")
 
-    return tell
+    return report
 
 
 @contextmanager
@@ -102,9 +102,9 @@ def follow_progress_file(
 class Account:
     """The current facts of a running match. Spark and the match report them from their threads."""
 
-    def __init__(self, tell: Callable[..., None], **facts: Any) -> None:
-        """Calls `tell` with all facts whenever some have changed."""
-        self._tell = tell
+    def __init__(self, callback: Callable[..., None], **facts: Any) -> None:
+        """Calls `callback` with all facts whenever some have changed."""
+        self._callback = callback
         self._facts = facts
         self._began = self._reached = monotonic()
         self._lock = threading.Lock()
@@ -122,14 +122,14 @@ class Account:
         with self._lock:
             if self._facts.get("stage") == SQL:
                 self._reach(parts_done=self._facts["parts"] * done // (2 * of))
-            self._say(tasks_done=done, tasks=of)
+            self._update(tasks_done=done, tasks=of)
 
     def _reach(self, **facts: Any) -> None:
         self._reached = monotonic()
-        self._say(**facts)
+        self._update(**facts)
 
-    def _say(self, **facts: Any) -> None:
+    def _update(self, **facts: Any) -> None:
         # As durations: the clocks of those who read it may differ from ours.
         seconds, since = self._reached - self._began, monotonic() - self._reached
         self._facts |= facts | {"seconds": round(seconds, 3), "since": round(since, 3)}
-        self._tell(**self._facts)
+        self._callback(**self._facts)

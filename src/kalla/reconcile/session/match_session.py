@@ -138,7 +138,9 @@ class MatchSession(Engine):
         if rows < column_arrays.MANY:
             return None
         schema = self.arrow(f"SELECT * FROM {side}_held LIMIT 0").schema
-        names = column_arrays.fitting(schema, rows, int(self._memory * column_arrays.BESIDE))
+        names = column_arrays.storable_columns(
+            schema, rows, int(self._memory * column_arrays.BESIDE)
+        )
         if not names:
             return None
         listed = ", ".join(["rowid", *map(quote, names)])
@@ -154,7 +156,7 @@ class MatchSession(Engine):
         with self.connection.cursor() as reading:
             reading.execute("SET SESSION arrow_output_version = '1.5'")  # short decimals as words
             found = reading.sql(rows).to_arrow_reader(column_arrays.IN_CACHE)
-            names = column_arrays.fitting(found.schema, expected, most)
+            names = column_arrays.storable_columns(found.schema, expected, most)
             if len(names) < len(found.schema):
                 return None
             read = column_arrays.gather(expected, names, streamed(found), most)
@@ -310,11 +312,11 @@ class MatchSession(Engine):
         """A table of row_id and status: those of the rows (a query of row_ids) that are settled."""
         asked = self.row_status[side].distinct(self.column(row_ids))
         kind = column_values.enum([*SETTLED, *OPEN])
-        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_gone (row_id BIGINT, status {kind})")
+        self.run(f"CREATE OR REPLACE TEMP TABLE {side}_settled (row_id BIGINT, status {kind})")
         for status in SETTLED:
             found = self.row_status[side].settled(asked, status)
-            self.add(f"{side}_gone", found, f"SELECT given, {literal(status)}")
-        return f"{side}_gone"
+            self.add(f"{side}_settled", found, f"SELECT given, {literal(status)}")
+        return f"{side}_settled"
 
     def mark_ambiguous(self, side: Side, rows: str) -> None:
         """Add rows (row_id, rule, reason, candidates, candidate_count) not yet marked ambiguous."""

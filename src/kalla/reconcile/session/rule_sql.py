@@ -25,7 +25,7 @@ def key_columns(rule: RulePlan) -> list[str]:
 
 def group_columns(rule: RulePlan) -> list[str]:
     """The columns that identify a group in the views `{side}_grouped`."""
-    return ["kin"] if rule.normalized_key else key_columns(rule)
+    return ["group_number"] if rule.normalized_key else key_columns(rule)
 
 
 def equal_columns(rule: RulePlan) -> list[str]:

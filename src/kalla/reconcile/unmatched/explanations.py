@@ -17,11 +17,11 @@ from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Value, literal
 from kalla.reconcile.sql.conditions import Check
 
-SAID = ("failing", "left_value", "right_value", "difference")
+VALUES = ("failing", "left_value", "right_value", "difference")
 
 
 @dataclass(frozen=True)
-class Near:
+class Nearest:
     """What one rule found closest: a table of row_id, other and satisfied. What it says of their
     values is looked up for those alone, among the rows that were `looking` and those `offered`;
     where each has but one, these `meet` by themselves."""
@@ -36,9 +36,9 @@ class Near:
         return f"{self.table}_offered"
 
 
-def tell(session: MatchSession, side: Side, found: list[Near]) -> None:
-    """`{side}_found` and `{side}_near`: of each row the best of all rules, and in words what is to
-    be said of it."""
+def explain_nearest(session: MatchSession, side: Side, found: list[Nearest]) -> None:
+    """`{side}_found` and `{side}_near`: the best candidate of each row over all rules, and its
+    explanation."""
     own, _ = letters(side)
     chosen = ""
     if len(session.plan.rules) > 1 and found:
@@ -52,7 +52,7 @@ def tell(session: MatchSession, side: Side, found: list[Near]) -> None:
             " GROUP BY row_id"
         )
         chosen = f" SEMI JOIN {side}_best b ON b.row_id = {own}.row_id AND b.rule = "
-    row_ids, told = [], []
+    row_ids, explained = [], []
     for rule in session.plan.rules:
         best = f"{chosen}{rule.number}" if chosen else ""
         its = [each for each in found if each.rule is rule]
@@ -61,26 +61,26 @@ def tell(session: MatchSession, side: Side, found: list[Near]) -> None:
         ]
         if its:
             pairs = " UNION ALL ".join(_pairs(each, side) + best for each in its)
-            told.append(_told(session.plan.rules, rule, pairs))
-    _say(session, side, row_ids, told)
+            explained.append(_explanation_of_rule(session.plan.rules, rule, pairs))
+    _create_views(session, side, row_ids, explained)
 
 
 def explain_candidates(
     session: MatchSession, side: Side, seen: Sequence[NearestCandidates]
 ) -> None:
     """The same for candidates from arrays, where each row has the best of all rules already."""
-    row_ids, told = [], []
+    row_ids, explained = [], []
     key = session.plain_key(opposite(side), "")
     for number, each in enumerate(seen):
         name = f"{side}_seen_{number}"
         session.connection.register(name, array_path.table(session, side, each))
         row_ids.append(f"SELECT row_id, other FROM {name}")
-        said, rows = dict.fromkeys(SAID, "NULL"), name
+        values, rows = dict.fromkeys(VALUES, "NULL"), name
         if each.place is not None:
-            said, rows = explain_pairs(each.rule, each.place, name)
+            values, rows = explain_pairs(each.rule, each.place, name)
         rows = f"SELECT *, {key} AS key FROM {rows}"
-        told.append(_explanation_query(session.plan.rules, each.rule, said, rows))
-    _say(session, side, row_ids, told)
+        explained.append(_explanation_query(session.plan.rules, each.rule, values, rows))
+    _create_views(session, side, row_ids, explained)
 
 
 def explain_pairs(rule: RulePlan, place: int, table: str) -> tuple[dict[str, str], str]:
@@ -88,22 +88,24 @@ def explain_pairs(rule: RulePlan, place: int, table: str) -> tuple[dict[str, str
     pairs as conditions see them."""
     value = f"v{place}"
     both = ", ".join(f"struct_pack({value} := {letter}) AS {letter}" for letter in "lr")
-    (said,) = _explanation_cases([(value, rule.checks[place])])
-    return said, f"(SELECT * REPLACE ({both}) FROM {table})"
+    (values,) = _explanation_cases([(value, rule.checks[place])])
+    return values, f"(SELECT * REPLACE ({both}) FROM {table})"
 
 
-def _say(session: MatchSession, side: Side, row_ids: Sequence[str], told: Sequence[str]) -> None:
+def _create_views(
+    session: MatchSession, side: Side, row_ids: Sequence[str], explained: Sequence[str]
+) -> None:
     nothing = (
         "SELECT NULL::BIGINT AS row_id, NULL::VARCHAR AS rule, NULL::BIGINT AS other,"
         " NULL::VARCHAR AS candidate, NULL::VARCHAR AS failing, NULL::VARCHAR AS left_value,"
         " NULL::VARCHAR AS right_value, NULL::VARCHAR AS difference WHERE false"
     )
-    for name, each in (("found", row_ids), ("near", told)):
+    for name, each in (("found", row_ids), ("near", explained)):
         sql = " UNION ALL ".join(each) or nothing
         session.run(f"CREATE OR REPLACE TEMP VIEW {side}_{name} AS {sql}")
 
 
-def _pairs(near: Near, side: Side) -> str:
+def _pairs(near: Nearest, side: Side) -> str:
     """Unmatched rows and their nearest candidates, both as conditions see them."""
     own, their = letters(side)
     names = value_columns(near.rule)
@@ -121,20 +123,20 @@ def _pairs(near: Near, side: Side) -> str:
     )
 
 
-def _told(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
+def _explanation_of_rule(rules: Sequence[RulePlan], rule: RulePlan, pairs: str) -> str:
     compared = _compared(rule)
     failing = " ".join(
         f"WHEN NOT {holds(check)} THEN {place}" for place, (_, check) in enumerate(compared)
     )
     spelled = _explanation_cases(compared)
-    said = {
+    values = {
         name: "CASE place "
         + " ".join(f"WHEN {place} THEN {each[name]}" for place, each in enumerate(spelled))
         + " END"
-        for name in SAID
+        for name in VALUES
     }
     return _explanation_query(
-        rules, rule, said, f"SELECT *, CASE {failing} END AS place FROM ({pairs})"
+        rules, rule, values, f"SELECT *, CASE {failing} END AS place FROM ({pairs})"
     )
 
 
@@ -152,10 +154,10 @@ def _explanation_cases(compared: Sequence[tuple[str, Check]]) -> list[dict[str, 
 
 
 def _explanation_query(
-    rules: Sequence[RulePlan], rule: RulePlan, said: Mapping[str, str], rows: str
+    rules: Sequence[RulePlan], rule: RulePlan, values: Mapping[str, str], rows: str
 ) -> str:
     """The whole explanation of rows (row_id, other, key, l, r)."""
-    named = {"rule": literal(rule.name), **said}
+    named = {"rule": literal(rule.name), **values}
     types = kinds(rules)
     listed = ", ".join(
         f"CAST({sql} AS {types.get(name, 'VARCHAR')}) AS {name}" for name, sql in named.items()

@@ -18,13 +18,13 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.session.rule_sql import conjunction, equal_columns, value_columns
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.unmatched.explanations import (
-    Near,
+    Nearest,
     count_held,
     explain_candidates,
+    explain_nearest,
     holds,
     letters,
     of_one_currency,
-    tell,
 )
 
 # Others that are offered to a row: with more it is worth while to see which rows are alike.
@@ -51,7 +51,7 @@ def search_by_sql(
 ) -> None:
     """The same, for all kinds of rules."""
     other = opposite(side)
-    found: list[Near] = []
+    found: list[Nearest] = []
     looking: dict[int, str] = {}
     for rule in session.plan.rules:
         if rule.key and by_key:
@@ -66,7 +66,7 @@ def search_by_sql(
         if (place := nearest_values.searched(rule)) is not None:
             rows = looking.get(rule.number) or _looking(session, rule, side, "lonely")
             found.append(_nearest(session, rule, side, other, rows, place))
-    tell(session, side, found)
+    explain_nearest(session, side, found)
 
 
 def _looking(session: MatchSession, rule: RulePlan, side: Side, which: str) -> str:
@@ -82,8 +82,8 @@ def _looking(session: MatchSession, rule: RulePlan, side: Side, which: str) -> s
 
 def _same_key(
     session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str
-) -> list[Near]:
-    near = Near(rule, f"{side}_near_{rule.number}_by_key", looking)
+) -> list[Nearest]:
+    near = Nearest(rule, f"{side}_near_{rule.number}_by_key", looking)
     keys = equal_columns(rule)
     rows = _admit(session, rule, other, _of_same_key(session, rule, side, other, looking))
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
@@ -116,13 +116,13 @@ def _same_key(
             f" {satisfied} AS satisfied FROM {looking} {own} {pairs}"
         )
         return [replace(near, meet=pairs)]
-    crowded = most > _FEW
-    if crowded:  # one key may well be
-        (crowded,) = session.row(
+    many = most > _FEW
+    if many:  # one key may well be
+        (many,) = session.row(
             f"SELECT count(*) > {_FEW} * (SELECT count(*) FROM {looking})"
             f" FROM {looking} {own} {pairs}"
         )
-    _rank(session, near, side, looking, pairs, crowded=crowded)
+    _rank(session, near, side, looking, pairs, many=many)
     return [near]
 
 
@@ -151,9 +151,9 @@ def _admit(session: MatchSession, rule: RulePlan, side: Side, row_ids: RowIds | 
 
 def _nearest(
     session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str, place: int
-) -> Near:
+) -> Nearest:
     """Rows with the nearest amount (else date) not above, and the nearest above."""
-    near = Near(rule, f"{side}_near_{rule.number}_by_value", looking)
+    near = Nearest(rule, f"{side}_near_{rule.number}_by_value", looking)
     lonely = f"(SELECT * FROM {looking} WHERE row_id IN (SELECT row_id FROM {side}_lonely))"
     found = nearest_values.next_to(
         *(
@@ -161,30 +161,30 @@ def _nearest(
             or _measured(session, rule, side, lonely, place)
         )
     )
-    seekers, offers = found.wanted(), found.offers()
-    session.table("seekers", seekers)
+    wanted, offers = found.wanted(), found.offers()
+    session.table("wanted_values", wanted)
     session.table("offers", offers)
     rows = _admit(session, rule, other, numbers(offers.column("row_id").combine_chunks()))
     key, join = session.keyed(other, "t", "t.row_id")
     if found.most > (bound := session.plan.bounds.closest_candidates):
         order = ", ".join(session.key_order(other, "t"))
         session.run(
-            "CREATE OR REPLACE TEMP TABLE offers AS SELECT o.row_id, o.step"
+            "CREATE OR REPLACE TEMP TABLE offers AS SELECT o.row_id, o.value_number"
             f" FROM {rows} t JOIN offers o ON o.row_id = t.row_id {join}"
-            f" QUALIFY row_number() OVER (PARTITION BY o.step ORDER BY {order}) <= {bound}"
+            f" QUALIFY row_number() OVER (PARTITION BY o.value_number ORDER BY {order}) <= {bound}"
         )
     session.run(
-        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT o.step, {_columns(rule)},"
+        f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT o.value_number, {_columns(rule)},"
         f" {key} AS key, {_in_order(session, other)}"
         f" FROM {rows} t JOIN offers o ON o.row_id = t.row_id {join}"
     )
     own, their = letters(side)
     pairs = (
-        f"JOIN seekers n ON n.seeker = {own}.row_id JOIN {near.offered} {their}"
-        f" ON {their}.step = n.step"
+        f"JOIN wanted_values n ON n.row_id = {own}.row_id JOIN {near.offered} {their}"
+        f" ON {their}.value_number = n.value_number"
     )
-    crowded = found.pairs > _FEW * len(seekers)
-    _rank(session, near, side, lonely, pairs, crowded=crowded)
+    many = found.pairs > _FEW * len(wanted)
+    _rank(session, near, side, lonely, pairs, many=many)
     return near
 
 
@@ -244,7 +244,7 @@ def _measured(
 
 
 def _rank(
-    session: MatchSession, near: Near, side: Side, looking: str, pairs: str, *, crowded: bool
+    session: MatchSession, near: Nearest, side: Side, looking: str, pairs: str, *, many: bool
 ) -> None:
     """Of each looking row's offered ones the best: most conditions, least distance, first key.
 
@@ -276,7 +276,7 @@ def _rank(
             f" {count_held(rule)} AS satisfied{listed} FROM {rows} {own} {pairs}) GROUP BY row_id"
         )
 
-    if not crowded:
+    if not many:
         session.run(f"CREATE OR REPLACE TEMP TABLE {near.table} AS {ranked(near.looking)}")
         return
     alike = [
@@ -313,6 +313,6 @@ def _order(session: MatchSession, side: Side) -> list[str]:
     return [f"o{number}" for number in range(len(session.key_order(side, "t")))]
 
 
-def _row_ids(found: list[Near]) -> str:
+def _row_ids(found: list[Nearest]) -> str:
     every = [f"SELECT row_id FROM {each.table}" for each in found]
     return " UNION ALL ".join([*every, "SELECT 0 WHERE false"])

@@ -33,12 +33,12 @@ def by_sql(session: MatchSession, side: Side) -> str:
     near = session.rows_at(other, session.row_status[other].distinct(row_ids), f"{side}_candidates")
     ambiguous, unmatched = (f"{literal(each)}::{enum(STATUSES)}" for each in OPEN)
     of_row = shown_columns.of_row(session.plan.sides[side], "")
-    said, sums = {name: f"n.{name}" for name in explanations.SAID}, ""
+    values, sums = {name: f"n.{name}" for name in explanations.VALUES}, ""
     if sum_mismatches.are_kept(session.plan):
         sum_mismatches.lay_out(session, side)
-        said |= {name: f"coalesce(n.{name}, s.{name})" for name in sum_mismatches.SAID}
+        values |= {name: f"coalesce(n.{name}, s.{name})" for name in sum_mismatches.VALUES}
         sums = (
-            f" LEFT JOIN {side}_shortfalls s ON s.row_id = u.row_id"
+            f" LEFT JOIN {side}_sum_mismatches s ON s.row_id = u.row_id"
             " AND s.rule = CAST(n.rule AS VARCHAR)"
             " AND n.failing IS NULL AND g.row_id IS NULL AND a.row_id IS NULL"
         )
@@ -48,7 +48,7 @@ def by_sql(session: MatchSession, side: Side) -> str:
         f" {unmet} AS unmet, n.candidate,"
         f" CASE WHEN g.status IS NOT NULL THEN g.status WHEN a.row_id IS NOT NULL THEN {ambiguous}"
         f" WHEN n.other IS NOT NULL THEN {unmatched} END AS status,"
-        f" n.rule, {', '.join(f'{sql} AS {name}' for name, sql in said.items())}"
+        f" n.rule, {', '.join(f'{sql} AS {name}' for name, sql in values.items())}"
         f" FROM {side}_unmatched u JOIN {session.open_rows(side)} t USING (row_id) {join}"
         f" LEFT JOIN {side}_near n ON n.row_id = u.row_id"
         f" LEFT JOIN (SELECT row_id, {shown_columns.listed(candidate)} FROM {near}) c"

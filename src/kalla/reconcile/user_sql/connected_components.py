@@ -129,10 +129,10 @@ def _connect(session: MatchSession) -> None:
         f"CREATE TEMP TABLE placed AS SELECT *, {alone} AS alone, row_number() OVER () - 1 AS gid"
         " FROM links"
     )
-    crowd = session.arrays("SELECT lnode, rnode FROM placed WHERE NOT alone")
+    connected = session.arrays("SELECT lnode, rnode FROM placed WHERE NOT alone")
     (first_free,) = session.row("SELECT count(*) FROM placed")
-    lefts, left_at = np.unique(crowd["lnode"].astype(np.int64), return_inverse=True)
-    rights, right_at = np.unique(crowd["rnode"].astype(np.int64), return_inverse=True)
+    lefts, left_at = np.unique(connected["lnode"].astype(np.int64), return_inverse=True)
+    rights, right_at = np.unique(connected["rnode"].astype(np.int64), return_inverse=True)
     size = len(lefts) + len(rights)
     # Imported only here: the import takes longer than most matches.
     from scipy.sparse import coo_array

@@ -104,10 +104,10 @@ def find_pairs(
                 f"match_sql makes more than {_MOST_PAIRS:,} pairs in one task of Spark: many rows"
                 " of both sides share the join key; add a more selective condition"
             ) from None
-        if told := searches.refusal(str(error)):
-            raise Permanent(told) from None
-        if said := _lasting(error):
-            raise Permanent(f"match_sql failed: {said}") from None
+        if refusal := searches.refusal(str(error)):
+            raise Permanent(refusal) from None
+        if lasting := _lasting(error):
+            raise Permanent(f"match_sql failed: {lasting}") from None
         raise
 
 
@@ -278,8 +278,8 @@ def copy(plan: Plan, piece: Piece, url: str, resources: Resources) -> str:
                 f" TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             )
     except duckdb.Error as error:
-        said = " ".join(line.strip() for line in str(error).splitlines()[:3])
-        raise Permanent(f"the {side} source cannot be read: {said}") from None
+        message = " ".join(line.strip() for line in str(error).splitlines()[:3])
+        raise Permanent(f"the {side} source cannot be read: {message}") from None
     finally:
         session.close()
     return url
@@ -305,11 +305,11 @@ def _lasting(error: PySparkException) -> str | None:
     from pyspark.errors import IllegalArgumentException
 
     state = error.getSqlState() or ""
-    told = _CONDITION.search(str(error))
+    condition = _CONDITION.search(str(error))
     if not state.startswith(_LASTING) and not isinstance(error, IllegalArgumentException):
         # Of a task, within what is said of the job.
         if found := _PATTERN.search(str(error)):
             return found[0]
-        if told is None or not told[1].startswith(_LASTING):
+        if condition is None or not condition[1].startswith(_LASTING):
             return None
-    return " ".join(told[0].split())[:500] if told else _first_line(error)
+    return " ".join(condition[0].split())[:500] if condition else _first_line(error)

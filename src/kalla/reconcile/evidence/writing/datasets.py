@@ -166,8 +166,8 @@ class Evidence:
         self._session.run(
             f"CREATE OR REPLACE TEMP TABLE {side}_members AS"
             f" SELECT g.gid, {key} AS {side}_key, {shown_columns.listed(shown)}"
-            f" FROM (SELECT gid, row_id AS rid FROM {groups} WHERE side = '{side}') g"
-            f" JOIN {self._session.all_rows(side)} t ON t.row_id = g.rid {join}"
+            f" FROM (SELECT gid, row_id AS member FROM {groups} WHERE side = '{side}') g"
+            f" JOIN {self._session.all_rows(side)} t ON t.row_id = g.member {join}"
         )
 
     def _grouped(self, rule: RulePlan, groups: str) -> None:
@@ -291,8 +291,8 @@ class Evidence:
                     count += len(block)
                     written.write_batch(block.select(schema.names), _ROWS)
             file = _File.of(path)
-        told = (name, dataset.removeprefix("unmatched_"))
-        left, right = (count if side in told else 0 for side in SIDES)
+        sides = (name, dataset.removeprefix("unmatched_"))
+        left, right = (count if side in sides else 0 for side in SIDES)
         self.written.append(
             Written(dataset, url, count, file.bytes, digest, left, right, file.sha256)
         )
