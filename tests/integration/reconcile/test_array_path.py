@@ -53,7 +53,7 @@ def test_the_evidence_of_rows_in_hand_is_the_one_written_by_hand(case: Case) -> 
 
 
 @settings(
-    max_examples=3_000 if _LONG else 40,
+    max_examples=3_000 if _LONG else 24,
     derandomize=not _LONG,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

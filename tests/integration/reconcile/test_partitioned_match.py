@@ -409,7 +409,7 @@ def test_evidence_that_gets_lost_fails_the_match(tmp_path: Path) -> None:
     check_evidence(found)
     for lost in ("matched", "unmatched_right", "ambiguous"):
         kept = tuple(each for each in found.written if each.dataset != lost)
-        with pytest.raises(Permanent, match=f"conservation failed: {lost} tells of 0"):
+        with pytest.raises(Permanent, match=f"conservation failed: {lost} counts 0"):
             check_evidence(replace(found, written=kept))
 
 
