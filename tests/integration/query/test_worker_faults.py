@@ -6,7 +6,7 @@ The workers are in this process, so that a fault can be put exactly where it is 
 from __future__ import annotations
 
 import asyncio
-import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pyarrow as pa
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from kalla.errors import StartFailed, Unavailable
 from kalla.query.coordination.events import FailQuery
@@ -25,6 +26,7 @@ from kalla.query.coordination.rendezvous import candidates
 from kalla.query.discovery.static import StaticList
 from kalla.query.dispatch import worker_connection
 from kalla.query.dispatch.dispatcher import Dispatcher
+from kalla.query.dispatch.metrics import QueryGauges
 from kalla.query.dispatch.query_records import QueryRecord, WorkRecord
 from kalla.query.dispatch.worker_source import WorkerSource
 from kalla.query.engine import Answer, Engine
@@ -461,7 +463,7 @@ async def test_workers_share_a_folder_and_leave_nothing_in_it(
         kept = [worker.spool.path(worker.spool.keep(pa.py_buffer(b"x"))) for worker in (one, other)]
         assert all(path is not None and path.exists() for path in kept)
         assert not left.exists()
-    assert os.listdir(tmp_path) == []
+    assert not list(tmp_path.iterdir())  # noqa: ASYNC240  (nothing else runs)
 
 
 def test_a_worker_that_others_can_reach_needs_a_token() -> None:
@@ -476,6 +478,42 @@ def test_an_artifact_is_not_served_without_the_token(workers: Fleet) -> None:
     host, port = connection.artifact_host
     answer = httpx.get(f"http://{host}:{port}/artifacts/any", timeout=10)
     assert answer.status_code == 401
+
+
+METRICS = {
+    "api": {
+        "streams", "heartbeat_seconds", "disconnects_total", "reconnect_seconds",
+        "assignment_seconds", "work_accepted_total", "work_rejected_total",
+        "work_reassigned_total", "work_affinity_total", "queue_depth", "oldest_age_seconds",
+        "work_running", "live", "duration_seconds", "ready_to_fetch_seconds", "fetch_seconds",
+        "checksum_mismatches_total", "first_result_seconds", "errors_total",
+    },
+    "worker": {
+        "worker_streams", "worker_queue_depth", "worker_oldest_age_seconds", "worker_running",
+        "worker_accepted_total", "worker_rejected_total", "worker_failed_total",
+        "worker_wait_seconds", "worker_task_seconds", "worker_download_seconds",
+        "worker_cancel_seconds", "worker_cache_total", "worker_artifact_cleanups_total",
+        "worker_spool_bytes", "worker_cache_bytes", "worker_free_bytes", "worker_memory_bytes",
+        "worker_draining",
+    },
+}  # fmt: skip
+
+
+def test_api_and_worker_have_every_metric_by_its_name_and_alerts_name_these(workers: Fleet) -> None:
+    of_api = CollectorRegistry()
+    of_api.register(QueryGauges(workers.dispatcher.metrics.registry))
+    host, port = workers.dispatcher.workers.connections[0].artifact_host
+    of_worker = httpx.get(f"http://{host}:{port}/metrics", timeout=10).text
+
+    for side, text in (("api", generate_latest(of_api).decode()), ("worker", of_worker)):
+        names = set(
+            re.findall(r"^# TYPE kalla_query_(\w+) (?:counter|gauge|histogram)$", text, re.M)
+        )
+        own = {name for name in names if not name.endswith("_created")}
+        assert own == METRICS[side]
+    rules = (Path(__file__).parents[3] / "docs/alerts/kalla.rules.yml").read_text("utf-8")
+    named = set(re.findall(r"kalla_query_(\w+?)(?:_bucket|_sum|_count)?\b", rules))
+    assert named <= METRICS["api"] | METRICS["worker"]
 
 
 def test_a_heartbeat_comes_back(workers: Fleet) -> None:

@@ -55,3 +55,25 @@ def test_an_artifact_that_is_evicted_while_it_is_written_leaves_no_file(
         spool.keep(content(500))
     assert files(spool) == set(kept)
     assert spool.sizes() == (0, 850)
+
+
+def test_a_fetched_artifact_stays_30_seconds_and_another_10_minutes(
+    spool: Spool, clock: Clock
+) -> None:
+    fetched, unfetched = spool.keep(content(10)), spool.keep(content(20))
+    spool.acknowledge(fetched)
+
+    clock.now = 29.9
+    assert spool.sweep() == 0
+    assert files(spool) == {fetched, unfetched}
+    clock.now = 30.0
+    assert spool.sweep() == 0  # an ordinary deletion, not an expiry
+    assert files(spool) == {unfetched}
+    clock.now = 599.9
+    assert spool.sweep() == 0
+    assert spool.content(unfetched) == content(20)
+    clock.now = 600.0
+    assert spool.sweep() == 1
+    assert files(spool) == set()
+    assert spool.sizes() == (0, 0)
+    assert spool.content(unfetched) is None

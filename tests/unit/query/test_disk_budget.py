@@ -68,11 +68,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert "unacknowledged" not in {kinds[old] for old in dropped}
             self._take(f"s{self.made}", size, dropped, kinds)
 
-    @rule(data=st.data(), state=st.sampled_from(["acknowledged", "expired"]))
-    def mark(self, data: st.DataObject, state: str) -> None:
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
         artifacts = [name for name in self.files if name.startswith("a")]
         if artifacts:
-            self.budget.mark(data.draw(st.sampled_from(artifacts)), state)  # type: ignore[arg-type]
+            self.budget.acknowledge(data.draw(st.sampled_from(artifacts)))
 
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:

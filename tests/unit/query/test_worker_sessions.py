@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import grpc
 import pytest
 
+from kalla import release
+from kalla.errors import VersionSkew
+from kalla.query.dispatch.worker_connection import WorkerConnection
 from kalla.query.promql.query_errors import Stopped
 from kalla.query.protocol import control_pb2 as pb
 from kalla.query.protocol.peer_access import PeerAccess
@@ -27,6 +31,9 @@ class Context:
 
     def invocation_metadata(self) -> tuple[()]:
         return ()
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise ConnectionError(f"{code.name}: {details}")
 
 
 class Waiting:
@@ -47,7 +54,7 @@ async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
 
 async def opened(sessions: Sessions, *messages: pb.ToWorker) -> AsyncIterator[pb.ToApi]:
     async def incoming() -> AsyncIterator[pb.ToWorker]:
-        version = sessions_module.version("kalla")
+        version = release.version()
         yield pb.ToWorker(
             hello=pb.Hello(protocol_version=PROTOCOL_VERSION, api_id="a", kalla_version=version)
         )
@@ -74,6 +81,37 @@ async def test_the_stream_of_an_api_that_does_not_read_is_closed(
 
         assert len([message async for message in stream]) <= 6
     assert sessions.count == 0
+
+
+async def test_an_api_of_another_version_is_refused_with_a_sentence_that_names_both(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_module, "version", lambda: "0.2.0")
+    with pytest.raises(
+        ConnectionError,
+        match=r"FAILED_PRECONDITION: this query worker is Kalla 0\.2\.0, but the API is Kalla 0\.1",
+    ):
+        await anext(opened(sessions))
+
+
+class Answering:
+    """A stream of a query worker that answers with these messages."""
+
+    def __init__(self, *messages: pb.ToApi) -> None:
+        self._messages = iter(messages)
+
+    async def read(self) -> Any:
+        return next(self._messages, grpc.aio.EOF)
+
+
+async def test_a_query_worker_of_another_version_is_refused_by_the_api() -> None:
+    welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, worker_id="w", kalla_version="0.2.0")
+    connection = WorkerConnection("127.0.0.1:1", "a", PeerAccess(), cast(Any, None))
+    try:
+        with pytest.raises(VersionSkew, match=r"but the query worker is Kalla 0\.2\.0"):
+            await connection._listen(cast(Any, Answering(pb.ToApi(welcome=welcome))))
+    finally:
+        await connection.close()
 
 
 async def test_a_full_worker_says_at_once_when_it_takes_work_again(sessions: Sessions) -> None:

@@ -200,7 +200,8 @@ class Dispatcher:
         return True
 
     def lost(self, connection: WorkerConnection) -> None:
-        self.metrics.disconnects.inc()
+        if not connection.status.draining:
+            self.metrics.disconnects.inc()
         self._artifacts.hang_up(connection.artifact_host)
         if self.workers.remove(connection):
             _log.warning("a query worker was lost", worker=connection.worker_id)
@@ -355,7 +356,7 @@ class Dispatcher:
         """The query alone holds the artifact from now on, so that it can release it."""
         unit = self._units.get(key.query_id, {}).pop(key, None)
         if unit is not None and unit.content is not None:
-            unit.record.state = "fetched"
+            unit.record.state, unit.record.fetched_at = "fetched", time.monotonic()
             if not unit.result.done():
                 unit.result.set_result(unit.content)
 

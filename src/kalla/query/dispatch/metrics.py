@@ -30,14 +30,16 @@ class DispatchMetrics:
         self.fetch = seconds("fetch_seconds", "Fetching an artifact")
         self.duration = seconds("duration_seconds", "From a query to its answer")
         self.first_result = seconds("first_result_seconds", "From a query to its first artifact")
-        self.disconnects = counter("disconnects_total", "Control streams that ended")
+        self.disconnects = counter(
+            "disconnects_total", "Control streams that ended without a drain"
+        )
         self.accepted = counter("work_accepted_total", "Work units that a worker began")
         self.rejected = counter("work_rejected_total", "Work units that a worker did not take")
         self.reassigned = counter("work_reassigned_total", "Work units given to another worker")
         self.affinity = counter(
             "work_affinity_total", "Work units by whether the worker had their segments", "hit"
         )
-        self.mismatches = counter("checksum_mismatches_total", "Artifacts damaged on the way")
+        self.mismatches = counter("checksum_mismatches_total", "Artifacts damaged in transit")
         self.errors = counter("errors_total", "Queries without an answer", "reason")
 
     def watch(self, gauges: Callable[[], dict[str, float]]) -> None:

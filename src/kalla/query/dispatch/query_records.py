@@ -35,6 +35,7 @@ class WorkRecord:
     added_at: float = field(default_factory=time.monotonic)
     assigned_at: float = 0.0
     ready_at: float = 0.0
+    fetched_at: float = 0.0
 
 
 @dataclass

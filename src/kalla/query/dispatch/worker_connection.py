@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from typing import Protocol
 
 import grpc
@@ -15,6 +14,7 @@ from kalla import logs
 from kalla.query.protocol import control_pb2 as pb
 from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
+from kalla.release import require_same_series, version
 
 _log = logs.get(__name__)
 
@@ -38,12 +38,12 @@ class Listener(Protocol):
 
 
 class WorkerConnection:
-    """`worker_id` is empty until the worker has sent it."""
+    """`worker_id` and `kalla_version` are empty until the worker has sent them."""
 
     def __init__(self, address: str, api_id: str, access: PeerAccess, listener: Listener) -> None:
         self.address = address
         self.host = address.rpartition(":")[0]
-        self.worker_id = ""
+        self.worker_id = self.kalla_version = ""
         self.artifact_port = 0
         self.problem = ""
         self.status = pb.WorkerStatus()
@@ -163,6 +163,8 @@ class WorkerConnection:
             # The status of the stream gives the reason.
             code, details = await call.code(), await call.details()
             raise ConnectionError(details or f"the query worker closed the stream ({code})")
+        self.kalla_version = first.welcome.kalla_version
+        require_same_series("this API", version(), "the query worker is", self.kalla_version)
         self.worker_id = first.welcome.worker_id
         self.artifact_port = first.welcome.artifact_port
         if not self._listener.joined(self):
@@ -200,7 +202,7 @@ class WorkerConnection:
             hello=pb.Hello(
                 protocol_version=PROTOCOL_VERSION,
                 api_id=self._api_id,
-                kalla_version=version("kalla"),
+                kalla_version=version(),
             )
         )
         while True:

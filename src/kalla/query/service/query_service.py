@@ -228,7 +228,7 @@ class QueryService:
             records.end(record, ending, reason)
             span.end(reason, ending=ending, work_units=len(record.work), retries=record.retries)
             metrics.duration.observe(record.seconds)
-            fetched = [one.ready_at for one in record.work if one.ready_at]
+            fetched = [one.fetched_at for one in record.work if one.fetched_at]
             if fetched:
                 metrics.first_result.observe(min(fetched) - record.began)
 

@@ -50,7 +50,6 @@ class Spool:
         self._clock = clock
         self._lock = threading.Lock()
         self._artifacts: dict[str, Artifact] = {}
-        self.expired = 0
         for each in (self._artifacts_folder, self._segments_folder):
             each.mkdir(parents=True, exist_ok=True)
 
@@ -91,7 +90,7 @@ class Spool:
     def acknowledge(self, name: str) -> None:
         with self._lock:
             if name in self._artifacts:
-                self.budget.mark(name, "acknowledged")
+                self.budget.acknowledge(name)
                 self._artifacts[name].goes_at = self._clock() + self._acknowledged_seconds
 
     def drop(self, name: str) -> None:
@@ -100,15 +99,15 @@ class Spool:
             self._delete([name])
 
     def sweep(self) -> int:
-        """Deletes expired files; returns how many artifacts these were."""
+        """Deletes artifacts whose time is over; returns how many of them nobody had fetched."""
         with self._lock:
             now = self._clock()
             late = [name for name, one in self._artifacts.items() if one.goes_at <= now]
+            states = [self.budget.entries[name].state for name in late]
             for name in late:
                 self.budget.remove(name)
             self._delete(late)
-            self.expired += len(late)
-            return len(late)
+            return states.count("unacknowledged")
 
     @property
     def count(self) -> int:
@@ -165,14 +164,15 @@ class SegmentFiles:
     `loads` counts by thread, so that a work unit can tell whether it had to read the store.
     """
 
-    def __init__(self, storage: Storage, url: str, spool: Spool) -> None:
+    def __init__(
+        self, storage: Storage, url: str, spool: Spool, downloaded: Callable[[float], object]
+    ) -> None:
         self._storage = storage
         self._url = url
         self._spool = spool
+        self._downloaded = downloaded  # called with the seconds of each download
         self._is_remote = "://" in url
         self._counting = threading.local()
-        self.download_seconds = 0.0
-        self.downloads = 0
 
     @property
     def loads(self) -> int:
@@ -192,8 +192,7 @@ class SegmentFiles:
                 self._spool.forget_segment(segment)  # evicted at this moment, or damaged here
         began = time.monotonic()
         found = segments.content(self._storage, self._url, segment)
-        self.download_seconds += time.monotonic() - began
-        self.downloads += 1
+        self._downloaded(time.monotonic() - began)
         self._spool.keep_segment(segment, found)
         return found
 

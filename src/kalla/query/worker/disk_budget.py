@@ -11,10 +11,11 @@ from typing import Literal
 
 from kalla.errors import KallaError
 
-State = Literal["segment", "unacknowledged", "acknowledged", "expired"]
+State = Literal["segment", "unacknowledged", "acknowledged"]
 
 # What is evicted first. An artifact that was not fetched comes last: its work would be done again.
-EVICTION_ORDER: tuple[State, ...] = ("segment", "acknowledged", "expired", "unacknowledged")
+# Expired ones are deleted within a second, whatever room there is.
+EVICTION_ORDER: tuple[State, ...] = ("segment", "acknowledged", "unacknowledged")
 
 
 class DiskFull(KallaError):
@@ -54,7 +55,7 @@ class DiskBudget:
 
     @property
     def spool_bytes(self) -> int:
-        return self.held("unacknowledged", "acknowledged", "expired")
+        return self.held("unacknowledged", "acknowledged")
 
     @property
     def cache_bytes(self) -> int:
@@ -84,11 +85,11 @@ class DiskBudget:
         if name in self.entries:
             self.entries[name].used_at = self._next()
 
-    def mark(self, name: str, state: Literal["acknowledged", "expired"]) -> None:
+    def acknowledge(self, name: str) -> None:
         if (entry := self.entries.get(name)) is not None:
             self._held[entry.state] -= entry.size
-            self._held[state] += entry.size
-            entry.state = state
+            self._held["acknowledged"] += entry.size
+            entry.state = "acknowledged"
 
     def remove(self, name: str) -> int:
         """The bytes that it had."""

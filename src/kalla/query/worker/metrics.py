@@ -54,7 +54,13 @@ class WorkerMetrics:
         )
         self.cleanups = Counter(
             "kalla_query_worker_artifact_cleanups_total",
-            "Artifacts deleted when their time was over",
+            "Artifacts deleted because nobody fetched them in time",
+            registry=registry,
+        )
+        self.download_seconds = Histogram(
+            "kalla_query_worker_download_seconds",
+            "Downloading an object of the metric store",
+            buckets=_SECONDS,
             registry=registry,
         )
 

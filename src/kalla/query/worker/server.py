@@ -61,8 +61,10 @@ class QueryWorkerServer:
             own.acknowledged_seconds,
             own.unfetched_seconds,
         )
-        self._files = SegmentFiles(storage, settings.metrics_url, self.spool)
-        self._executor = Executor(storage, settings.metrics_url, self._files, own.memory_bytes)
+        files = SegmentFiles(
+            storage, settings.metrics_url, self.spool, self.metrics.download_seconds.observe
+        )
+        self._executor = Executor(storage, settings.metrics_url, files, own.memory_bytes)
         self.table = WorkTable(self._executor, self.spool, self.metrics, own.threads, own.queue)
         self._grpc = grpc.aio.server(
             options=[
@@ -195,8 +197,6 @@ class QueryWorkerServer:
             "spool_bytes": spool,
             "free_bytes": total - cache - spool,
             "memory_bytes": memory,
-            "downloads": self._files.downloads,
-            "download_seconds": self._files.download_seconds,
             "draining": float(self.table.draining),
         }
 

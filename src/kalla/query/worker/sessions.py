@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from uuid import uuid4
 
 import grpc
 
 from kalla import logs
+from kalla.errors import VersionSkew
 from kalla.query.protocol import control_pb2 as pb
 from kalla.query.protocol.background import repeat
 from kalla.query.protocol.peer_access import PeerAccess
 from kalla.query.protocol.versions import PROTOCOL_VERSION
 from kalla.query.worker.work_table import WorkTable, key_of
+from kalla.release import require_same_series, version
 
 _log = logs.get(__name__)
 
@@ -82,7 +83,7 @@ class Sessions:
                 welcome=pb.Welcome(
                     protocol_version=PROTOCOL_VERSION,
                     worker_id=self._worker_id,
-                    kalla_version=version("kalla"),
+                    kalla_version=version(),
                     artifact_port=self._artifact_port,
                 )
             )
@@ -197,4 +198,9 @@ class Sessions:
                 f"this query worker speaks version {PROTOCOL_VERSION} of the protocol, the API "
                 f"version {first.hello.protocol_version}: run the same Kalla on both",
             )
+        api_version = first.hello.kalla_version
+        try:
+            require_same_series("this query worker", version(), "the API is", api_version)
+        except VersionSkew as skew:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(skew))
         return first.hello
