@@ -19,10 +19,11 @@ NOW = datetime(2026, 5, 31, 12, tzinfo=UTC)
 def bars(**left: Figures) -> dict[str, list[tuple[str, float, str]]]:
     """By bar: what each part says, its width and its address."""
     states = {state: left.get(state, Figures()) for state in STATES}
+    none = dict.fromkeys(STATES, Figures())
     report = Report(
         name="x", recipe="x", recipe_hash="", sources={}, names={"left": "ledger"}, started_at=NOW,
         finished_at=NOW, seconds=1, match_rate=0.5, exceptions=1, rules=[], largest_exceptions=[],
-        troubles=[], evidence="/e", sides={"left": states, "right": dict.fromkeys(STATES, Figures())},
+        troubles=[], evidence="/e", sides={"left": states, "right": none},
     )  # fmt: skip
     run = RunDetail(
         run_id=7, name="x", recipe_id="x", recipe_version=1, recipe_hash="", sources={},
@@ -32,7 +33,7 @@ def bars(**left: Figures) -> dict[str, list[tuple[str, float, str]]]:
     )  # fmt: skip
     html = Layout(["kalla.reconcile"], ()).fragment(
         "run_report.html", now=NOW, view=SimpleNamespace(may_change=True), run=run, sources={},
-        sides=SIDES, states=STATES, percent=percent,
+        names={"left": "ledger", "right": "bank"}, sides=SIDES, states=STATES, percent=percent,
     )  # fmt: skip
     part = re.compile(r'<a href="([^"]*)" aria-label="([^"]*)">\s*<rect[^>]* width="([\d.]+)"')
     found = re.findall(r'aria-label="([^"]*) by status">(.*?)</svg>', html, re.DOTALL)

@@ -42,6 +42,7 @@ def shown(progress: Progress) -> str:
         view=SimpleNamespace(may_change=True),
         run=run,
         sources=run.sources,
+        names={"left": "ledger", "right": "bank"},
         sides=SIDES,
         states=STATES,
     )
@@ -58,8 +59,8 @@ def test_staging_tells_chunks_rows_rate_and_time_left() -> None:
     )
     text = shown(Progress("staging", sides, None, None, 310_500.4, 95.0, 0.25))
     assert "Stage staging" in text
-    assert "Left 3 of 8 chunks, 750,000 of about 2,000,000 rows" in text
-    assert "Right 0 of 2 or more chunks, 0 rows" in text
+    assert "ledger 3 of 8 chunks, 750,000 of about 2,000,000 rows" in text
+    assert "bank 0 of 2 or more chunks, 0 rows" in text
     assert "Rate 310,500 rows/s" in text
     assert "Time left 1 min 35 s" in text
     assert "Running for 9.0 s" in text

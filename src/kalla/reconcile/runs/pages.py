@@ -21,7 +21,8 @@ from kalla.errors import KallaError
 from kalla.reconcile.evidence.reading.run_comparison import CHANGES, WORDS, Change, Difference
 from kalla.reconcile.evidence.reading.run_report import percent
 from kalla.reconcile.kernel import STATES
-from kalla.reconcile.recipe.model import SIDES
+from kalla.reconcile.recipe.model import SIDES, Side
+from kalla.reconcile.recipe.source_names import name_of, told_apart
 from kalla.reconcile.runs import store
 from kalla.reconcile.runs.evidence_routes import Part, RunId, difference
 from kalla.reconcile.runs.evidence_table import (
@@ -114,8 +115,16 @@ async def run(
         "run.html",
         figures_address=partial(bar_address, run_id),
         others=others,
+        names=side_names(detail),
         **parts,
     )
+
+
+def side_names(detail: RunDetail) -> Mapping[Side, str]:
+    """What the report calls the sides; before there is one, by the places of the sources."""
+    if detail.report:
+        return {side: detail.report.name_of(side) for side in SIDES}
+    return told_apart({side: name_of(detail.sources.get(side, "")) for side in SIDES})
 
 
 async def _others(connection: Connection, detail: RunDetail) -> dict[str, list[RunSummary]]:
@@ -178,6 +187,7 @@ class RunView:
             "view": self,
             "run": detail,
             "sources": {side: scrub(uri) for side, uri in detail.sources.items()},
+            "names": side_names(detail),
             "sides": SIDES,
             "states": STATES,
             "percent": percent,
