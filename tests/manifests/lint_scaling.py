@@ -27,6 +27,7 @@ def scaling_findings(manifests: Manifests) -> Iterator[Finding]:
         _readiness,
         _disruption_budgets,
         _spark_allocation,
+        _spark_safety,
         _roles,
     ):
         yield from rule(manifests)
@@ -250,6 +251,18 @@ def _spark_allocation(manifests: Manifests) -> Iterator[Finding]:
             where(spark),
             f"executors run {image}, the server {container['image']}",
         )
+
+
+def _spark_safety(manifests: Manifests) -> Iterator[Finding]:
+    from kalla.local.servers.spark import SAFETY
+    from kalla.spark.session import READING
+
+    if manifests.get("StatefulSet", "kalla-spark") is None:
+        return
+    conf = manifests.spark_defaults()
+    for name, value in {**READING, **SAFETY}.items():
+        if conf.get(name) != value:
+            yield Finding("spark-safety", "ConfigMap/kalla-spark", f"{name} is not {value}")
 
 
 def _roles(manifests: Manifests) -> Iterator[Finding]:

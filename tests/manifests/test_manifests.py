@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kalla.local.servers.spark import SAFETY
+from kalla.spark.session import READING
 from tests.manifests import rendering, schemas
 from tests.manifests.lint import lint
 from tests.manifests.objects import Manifests, Object
@@ -56,6 +58,15 @@ def test_the_chart_renders_the_objects_of_the_overlay(overlay: str) -> None:
     assert by_chart.keys() == by_overlay.keys()
     for key, expected in by_overlay.items():
         assert by_chart[key] == expected, key
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", ["cluster", "scaled"])
+def test_the_spark_of_a_compose_file_has_what_every_spark_needs(name: str) -> None:
+    services = yaml.safe_load((ROOT / f"deploy/compose/{name}.yml").read_text())["services"]
+    command = services["spark"]["command"]
+    for setting in {**READING, **SAFETY}.items():
+        assert "=".join(setting) in command
 
 
 def test_prometheus_can_be_left_out(tmp_path: Path) -> None:
@@ -269,6 +280,11 @@ def shuffle_tracking_without_a_timeout(m: Manifests) -> None:
 @mistake("spark-allocation")
 def executors_that_are_not_decommissioned(m: Manifests) -> None:
     _spark_conf(m, "spark.decommission.enabled", "false")
+
+
+@mistake("spark-safety")
+def tasks_that_outlive_their_cancel(m: Manifests) -> None:
+    _spark_conf(m, "spark.task.reaper.enabled", "false")
 
 
 @mistake("executor-image")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,17 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+appender.console.layout.pattern = %%d{yyyy-MM-dd HH:mm:ss} %%p %%c{1}: %%m%%n%%ex
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.appenderRef.outlived.ref = outlived
+appender.outlived.type = File
+appender.outlived.name = outlived
+appender.outlived.fileName = %(outlived)s
+appender.outlived.createOnDemand = true
+appender.outlived.layout.type = PatternLayout
+appender.outlived.layout.pattern = %%m%%n
+appender.outlived.filter.whole.type = RegexFilter
+appender.outlived.filter.whole.regex = Killed task \\d+ could not be stopped within \\d+ ms.*
 """
 
 # Java's own choice looks for garbage while kernels run, on cores that these need: they took a tenth
@@ -35,7 +44,17 @@ _LASTING = "-XX:+UseParallelGC"
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _OUTLIVING_SECONDS = 20
-_OUTLIVED = re.compile(rb"Killed task .{0,40}could not be stopped within")
+# What every Spark of Kalla needs, so that SQL of one run is no concern of another's.
+SAFETY = {
+    # A stack overflow fails its task, and does not end Spark for all.
+    "spark.executor.killOnFatalError.depth": "0",
+    # Tasks that go on after a cancel are watched. On a cluster Spark replaces their executor; see
+    # `restart_reason`.
+    "spark.task.reaper.enabled": "true",
+    "spark.task.reaper.threadDump": "false",
+    "spark.task.reaper.pollingInterval": "5s",
+    "spark.task.reaper.killTimeout": f"{_OUTLIVING_SECONDS}s",
+}
 
 
 class Spark(Server):
@@ -77,7 +96,9 @@ class Spark(Server):
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         for name in ("tmp", "conf", "warehouse"):
             folder.make(self.folder / name)
-        (self.folder / "conf" / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+        self._outlived.unlink(missing_ok=True)
+        logging = _LOGGING % {"outlived": self._outlived}
+        (self.folder / "conf" / "log4j2.properties").write_text(logging, encoding="utf-8")
 
     def command(self) -> Sequence[str]:
         java_options = _quoted(f"-Djava.io.tmpdir={self.folder / 'tmp'}")
@@ -98,12 +119,7 @@ class Spark(Server):
             "spark.python.daemon.module": "kalla.app.spark_daemon",
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
-            # A stack overflow fails its task, and does not end Spark for all.
-            "spark.executor.killOnFatalError.depth": "0",
-            # Tasks that go on after a cancel are watched: see `restart_reason`.
-            "spark.task.reaper.enabled": "true",
-            "spark.task.reaper.threadDump": "false",
-            "spark.task.reaper.pollingInterval": "5s",
+            **SAFETY,
             "spark.task.reaper.killTimeout": f"{_OUTLIVING_SECONDS}s",
             "spark.ui.enabled": "false",
             # Its inner ports, too, are for itself alone; the secret is made up at every start.
@@ -140,12 +156,16 @@ class Spark(Server):
         return {name: value for name, value in own.items() if not name.startswith("KALLA_")}
 
     def restart_reason(self) -> str | None:
-        """Java's pattern search cannot be cancelled. On a cluster Spark replaces such an executor;
-        here, in one process, it only logs it.
+        """Java's pattern search cannot be cancelled. In one process Spark only logs such a task: to
+        a file of its own, where no value of the data can stand.
         """
-        if _OUTLIVED.search(self.written_since_start()):
+        if self._outlived.exists():
             return f"ran a task for {_OUTLIVING_SECONDS} s after it was cancelled"
         return None
+
+    @property
+    def _outlived(self) -> Path:
+        return self.folder / "outlived"
 
     def probe(self) -> bool:
         # It listens when the session behind it is there.
