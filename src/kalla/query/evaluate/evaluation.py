@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -221,7 +222,10 @@ class EvalFlow:
             return
         with ThreadPoolExecutor(self.workers, thread_name_prefix="leaf") as pool:
             running = [
-                (leaf, [pool.submit(self._run_ahead, leaf, shard) for shard in shards])
+                (
+                    leaf,
+                    [pool.submit(copy_context().run, self._run_ahead, leaf, one) for one in shards],
+                )
                 for leaf in distinct
             ]
             try:

@@ -7,6 +7,7 @@ engine is imported by the first thread that needs it: its compiler takes seconds
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -379,7 +380,8 @@ class QueryService:
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
         """Runs a function in a thread, which stays occupied until the function ends."""
-        work = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        run = contextvars.copy_context().run  # its log lines name the query, too
+        work = asyncio.get_running_loop().run_in_executor(self._threads, run, function)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

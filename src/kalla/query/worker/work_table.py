@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -203,7 +204,9 @@ class WorkTable:
             self._metrics.wait_seconds.observe(waited)
             loop = asyncio.get_running_loop()
             try:
-                result, name = await loop.run_in_executor(self._threads, self._execute, unit)
+                # The thread's log lines name the work unit, too.
+                run = contextvars.copy_context().run
+                result, name = await loop.run_in_executor(self._threads, run, self._execute, unit)
             except Exception as error:
                 self._failed(unit, error)
                 return
