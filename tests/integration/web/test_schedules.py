@@ -90,6 +90,24 @@ async def test_a_time_that_several_schedulers_see_is_run_once(site: Site, recipe
     assert row["callback"] == {"url": f"{HOOK}/day", "secret": "hook", "above": 3}
 
 
+async def test_a_run_of_another_text_does_not_become_what_a_schedule_runs(
+    site: Site, recipe_id: str, tmp_path: Path
+) -> None:
+    await scheduled(site, recipe_id)
+    async with site.client("operator") as client:
+        saved = (await client.get(f"/api/recipes/{recipe_id}")).json()["text"]
+        other = {"recipe": f"# of another month\n{saved}"}
+        refused = await client.post("/api/runs", json=other)
+        assert refused.status_code == 409, refused.text
+        assert "version 2 of monthly, which 1 schedule will run" in refused.text
+        assert (await client.post("/api/runs", json={"recipe": saved})).status_code == 201
+        await come_due(site)
+        await scheduler(site).tick()
+        assert {run["recipe_version"] for run in await runs(site)} == {1}
+        asked = await client.post("/api/runs", json={**other, "new_version": True})
+        assert asked.json()["recipe_version"] == 2
+
+
 async def test_a_time_is_left_out_while_the_run_before_goes_on_or_if_missed_ones_are_skipped(
     site: Site, recipe_id: str
 ) -> None:

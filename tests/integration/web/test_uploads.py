@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,11 @@ async def send(site: Site, name: str, content: bytes) -> dict[str, str]:
     return found
 
 
+async def sweep(site: Site) -> None:
+    async with site.database.transaction() as connection:
+        await upload_store.sweeper(site.settings)(connection, Retention())
+
+
 async def test_two_uploads_are_previewed_proposed_tried_and_run(site: Site, folder: Path) -> None:
     ledger = await send(site, "ledger.xlsx", (EXAMPLES / "ledger.xlsx").read_bytes())
     bank = await send(site, "bank export.csv", (EXAMPLES / "bank-export.csv").read_bytes())
@@ -47,6 +54,8 @@ async def test_two_uploads_are_previewed_proposed_tried_and_run(site: Site, fold
         assert tried.json()["rules"] == proposed["trial"]["rules"]
         run = await client.post("/api/runs", json={"recipe": proposed["text"]})
         assert run.status_code == 201, run.text
+        again = (await client.post("/api/recipes/propose", json=asked)).json()
+        assert 'name: "ledger and bank export 2"' in again["text"]
         profile = await client.get(f"/api/sources/upload-{bank['upload_id']}/profile")
         assert {each["name"]: each["role"] for each in profile.json()["columns"]}["Betrag"] == (
             "amount"
@@ -67,9 +76,74 @@ async def test_an_upload_expires_and_is_swept_unless_it_is_saved(site: Site, fol
         )
         assert (await client.get(f"/api/uploads/{gone['upload_id']}/preview")).status_code == 404
     assert names_in(folder) == ["gone.csv", "kept.csv"]
-    async with site.database.transaction() as connection:
-        await upload_store.sweeper(site.settings)(connection, Retention())
+    await sweep(site)
     assert names_in(folder) == ["kept.csv"]
+    async with site.client("admin") as client:
+        assert (await client.post("/api/sources/kept/remove")).status_code == 200
+    assert (await shown(site, kept))["expires_at"] is not None
+
+
+async def shown(site: Site, upload: dict[str, str]) -> dict[str, str]:
+    async with site.client("viewer") as client:
+        found: list[dict[str, str]] = (await client.get("/api/uploads")).json()
+    return next(each for each in found if each["upload_id"] == upload["upload_id"])
+
+
+async def test_files_that_no_upload_names_are_swept(site: Site, folder: Path) -> None:
+    await send(site, "rows.csv", b"id\n1\n")
+    (folder / "0011223344556677").mkdir()
+    (folder / "0011223344556677" / "lost.csv").write_text("id\n1\n")
+    for name in (".upload-killed", ".upload-arriving"):
+        (folder / name).write_text("id\n")
+    os.utime(folder / ".upload-killed", (0, 0))
+    await sweep(site)
+    assert names_in(folder) == ["rows.csv"]
+    assert (folder / ".upload-arriving").exists()
+    assert not (folder / ".upload-killed").exists()
+
+
+async def test_an_operator_removes_an_upload_but_not_the_file_of_a_source(
+    site: Site, folder: Path
+) -> None:
+    gone = await send(site, "gone.csv", b"id\n1\n")
+    kept = await send(site, "kept.csv", b"id\n1\n")
+    async with site.client("operator") as client:
+        await client.post(f"/api/uploads/{kept['upload_id']}/save", json={"name": "kept"})
+        assert (await client.delete(f"/api/uploads/{gone['upload_id']}")).status_code == 204
+        refused = await client.delete(f"/api/uploads/{kept['upload_id']}")
+        assert refused.status_code == 409, refused.text
+    async with site.client("viewer") as client:
+        assert (await client.delete(f"/api/uploads/{kept['upload_id']}")).status_code == 403
+    assert names_in(folder) == ["kept.csv"]
+
+
+async def test_an_operator_replaces_uploaded_sources_alone(site: Site, folder: Path) -> None:
+    sent = await send(site, "rows.csv", b"id\n1\n")
+    source = {"uri": str(folder.parent / "bank.csv"), "primary_key": ["id"]}
+    async with site.client("admin") as client:
+        added = await client.post("/api/sources", json={"name": "bank", "source": source})
+        assert added.status_code == 201, added.text
+    path = f"/api/uploads/{sent['upload_id']}/save"
+    async with site.client("operator") as client:
+        refused = await client.post(path, json={"name": "bank", "replace": True})
+        assert refused.status_code == 403, refused.text
+        for _ in range(2):
+            saved = await client.post(path, json={"name": "own", "replace": True})
+            assert saved.status_code == 200, saved.text
+    async with site.client("admin") as client:
+        saved = await client.post(path, json={"name": "bank", "replace": True})
+        assert saved.status_code == 200, saved.text
+
+
+async def test_errors_name_uploaded_files_as_people_do(site: Site, folder: Path) -> None:
+    sent = await send(site, "konto.xlsx", b"\xd0\xcf\x11\xe0")
+    async with site.client("operator") as client:
+        for path in (
+            f"/api/uploads/{sent['upload_id']}/preview",
+            f"/api/sources/upload-{sent['upload_id']}/profile",
+        ):
+            (error,) = (await client.get(path)).json()["errors"]
+            assert error["message"].startswith("konto.xlsx is an Excel file of before 2007")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +151,9 @@ async def test_an_upload_expires_and_is_swept_unless_it_is_saved(site: Site, fol
     [
         ("rows.exe", b"MZ", 422, "its name must end in .csv"),
         ("rows.csv", b"", 422, "is empty"),
-        ("../../etc/x.csv", b"id\n1\n", 201, ""),
+        ("../../etc/x.csv", b"id\n1\n", 201, "etc_x.csv"),
+        ("выписка.csv", b"id\n1\n", 201, "file.csv"),
+        ("对账单.CSV.gz", gzip.compress(b"id\n1\n"), 201, "file.csv.gz"),
     ],
 )
 async def test_names_and_empty_files_are_refused_and_paths_are_none(
@@ -86,8 +162,11 @@ async def test_names_and_empty_files_are_refused_and_paths_are_none(
     async with site.client("operator") as client:
         answer = await client.post("/api/uploads", params={"name": name}, content=content)
     assert answer.status_code == status
-    assert message in answer.text
-    assert names_in(folder) == (["etc_x.csv"] if status == 201 else [])
+    if status == 201:
+        assert names_in(folder) == [message]
+    else:
+        assert message in answer.text
+        assert names_in(folder) == []
 
 
 async def test_a_viewer_may_not_upload_and_a_large_file_is_refused(

@@ -46,6 +46,9 @@ def submit(
         str | None, typer.Option(help="An address to call at the end; registered.")
     ] = None,
     priority: Annotated[int, typer.Option(help="Higher is claimed first.")] = 0,
+    new_version: Annotated[
+        bool, typer.Option("--new-version", help="Also if a schedule will run this text.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again under this key changes nothing.")
     ] = None,
@@ -62,6 +65,7 @@ def submit(
         "right": right,
         "callback_url": callback,
         "priority": priority,
+        "new_version": new_version,
     }
     if file.suffix in (".yaml", ".yml", ".json") or file.is_file():
         if version is not None:

@@ -66,13 +66,16 @@ def propose(
     right: Source,
     *,
     names: tuple[str, str] = ("left", "right"),
+    title: str | None = None,
     uris: tuple[str, str] | None = None,
     storage: Storage = LOCAL,
     resolve: Resolve = from_environment,
     bounds: Bounds = side_tables.PROFILED,
     progress: ProgressCallback = lambda _: None,
 ) -> Proposal:
-    """Propose a recipe for two sources; `uris` replace the sources' own uris in it."""
+    """Propose a recipe for two sources; `title` is its name, made of their names unless given, and
+    `uris` replace the sources' own uris in it.
+    """
     began = time.monotonic()
     with side_tables.opened(storage, bounds) as connection:
         progress("reading both sources")
@@ -84,7 +87,7 @@ def propose(
                 raise InvalidInput(Problem(name, "has no rows to compare"))
         progress("looking for columns that hold the same values")
         facts = (column_facts(connection, own), column_facts(connection, other))
-        draft = _draft(connection, tables, facts, names, uris)
+        draft = _draft(connection, tables, facts, names, title or " and ".join(names), uris)
         progress("trying the recipe")
         draft, trial = _tried(connection, draft, tables, bounds)
     text = recipe_text.write(draft, trial)
@@ -117,6 +120,7 @@ def _draft(
     tables: tuple[SideTable, SideTable],
     facts: tuple[list[ColumnFacts], list[ColumnFacts]],
     names: tuple[str, str],
+    title: str,
     uris: tuple[str, str] | None,
 ) -> Draft:
     sample = Sample(connection, tables, facts)
@@ -159,7 +163,6 @@ def _draft(
                 table.decisions,
             )
         )
-    title = " and ".join(names)
     return Draft(title, (sources[0], sources[1]), tuple(rules), tuple(evidence), tuple(unsure))
 
 

@@ -18,6 +18,7 @@ from kalla.reconcile.propose.trial_cache import TrialCache
 from kalla.reconcile.recipe.model import SIDES, Filter, Recipe, Source
 from kalla.reconcile.registry import admission, drafts, entries
 from kalla.reconcile.registry.admission import Known
+from kalla.reconcile.registry.upload_names import public_errors
 from kalla.reconcile.sources.inspection import Preview
 from kalla.secrets import Vault
 from kalla.settings import Settings
@@ -74,7 +75,8 @@ async def profile_source(state: State, name: Name) -> dict[str, Any]:
     async with state.database.transaction() as connection:
         source = (await entries.source(connection, name)).source
     means = _means(state.settings)
-    found = await _in_thread(lambda: profile.profile(source, **means))
+    with public_errors(state.settings):
+        found = await _in_thread(lambda: profile.profile(source, **means))
     return dataclasses.asdict(found)
 
 
@@ -86,7 +88,10 @@ async def load_scoped(state: State, name: Name, scope: Scope) -> Preview:
     async with state.database.transaction() as connection:
         source = (await entries.source(connection, name)).source
     means = _means(state.settings)
-    return await _in_thread(lambda: row_samples.scoped(source, scope.filters, scope.limit, **means))
+    with public_errors(state.settings):
+        return await _in_thread(
+            lambda: row_samples.scoped(source, scope.filters, scope.limit, **means)
+        )
 
 
 @router.post("/recipes/propose", tags=["recipes"])
@@ -96,18 +101,25 @@ async def propose_recipe(state: State, asked: AskedPair) -> dict[str, Any]:
     async with state.database.transaction() as connection:
         known = await entries.known_sources(connection)
         uploads = await entries.upload_names(connection)
-    left, right = (_named(getattr(asked, side), side, known) for side in SIDES)
-    names = tuple(_called(getattr(asked, side), uploads) for side in SIDES)
-    if names[0] == names[1]:
-        names = ("left", "right")
+        left, right = (_named(getattr(asked, side), side, known) for side in SIDES)
+        names = tuple(_called(getattr(asked, side), uploads) for side in SIDES)
+        if names[0] == names[1]:
+            names = ("left", "right")
+        title = await entries.free_name(connection, " and ".join(names))
     means = _means(state.settings)
 
     def propose() -> proposal.Proposal:
         return proposal.propose(
-            left, right, names=(names[0], names[1]), uris=(asked.left, asked.right), **means
+            left,
+            right,
+            names=(names[0], names[1]),
+            title=title,
+            uris=(asked.left, asked.right),
+            **means,
         )
 
-    return proposal.as_facts(await _in_thread(propose))
+    with public_errors(state.settings):
+        return proposal.as_facts(await _in_thread(propose))
 
 
 @router.post("/recipes/try", tags=["recipes"])
@@ -134,7 +146,8 @@ async def try_recipe(state: State, asked: AskedTrial) -> dict[str, Any]:
                 before = admitted(asked.before)
         return _trials.attempt(admitted(asked.recipe), before, **means)
 
-    return await _in_thread(attempt)
+    with public_errors(state.settings):
+        return await _in_thread(attempt)
 
 
 def _means(settings: Settings) -> dict[str, Any]:

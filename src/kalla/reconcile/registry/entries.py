@@ -113,6 +113,8 @@ async def register_source(
     row = await _one(connection, statement, name=name, document=document, by=by)
     if row is None:
         raise Conflict(f"there is a source {name!r} already: use replace, or choose another name")
+    if replace:
+        await connection.execute(sql.release_uploads)
     return await asyncio.to_thread(_registered, row)
 
 
@@ -125,7 +127,12 @@ async def sources(connection: Connection) -> list[RegisteredSource]:
 async def known_sources(connection: Connection) -> dict[str, SourceDocument]:
     """The sources that recipes may name: uploads that have not expired, and registered ones."""
     found = await _all(connection, sql.current_uploads)
-    uploads = {f"upload-{row['upload_id']}": SourceDocument(uri=row["url"]) for row in found}
+    uploads = {
+        f"upload-{row['upload_id']}": SourceDocument(
+            uri=row["url"], alias=row["file_name"].partition(".")[0] or None
+        )
+        for row in found
+    }
     return uploads | {each.name: each.source for each in await sources(connection)}
 
 
@@ -154,6 +161,7 @@ async def remove_source(connection: Connection, name: str) -> RegisteredSource:
     row = await _one(connection, sql.remove_source, name=name)
     if row is None:
         raise await _missing_source(connection, name)
+    await connection.execute(sql.release_uploads)
     return await asyncio.to_thread(_registered, row)
 
 
@@ -194,6 +202,31 @@ async def save_recipe(
         by=by,
     )
     return SavedRecipe(**row, repeated=False)
+
+
+async def replaced_version(connection: Connection, text: str) -> RecipeVersion | None:
+    """The latest version of a recipe, if saving this valid text would make another one."""
+    text = drafts.normal(text)
+    recipe_id = (await asyncio.to_thread(drafts.named, text)).recipe_id
+    row = await _one(connection, sql.latest_recipe, recipe_id=recipe_id)
+    if row is None or row["hash"] == sha256(text.encode()).hexdigest():
+        return None
+    return RecipeVersion(**row)
+
+
+async def schedules_of(connection: Connection, recipe_id: str) -> int:
+    """How many schedules run the latest version of a recipe."""
+    row = await _one(connection, sql.schedules_of, recipe_id=recipe_id)
+    return int(row["schedules"]) if row else 0
+
+
+async def free_name(connection: Connection, name: str) -> str:
+    """The name, with a number behind it if the id made of it belongs to a recipe already."""
+    number, free = 1, name
+    while await _one(connection, sql.latest_recipe, recipe_id=drafts.slug(free)) is not None:
+        number += 1
+        free = f"{name} {number}"
+    return free
 
 
 async def recipes(

@@ -43,6 +43,12 @@ SELECT name FROM kalla.secrets ORDER BY name;
 -- name: remove_source
 DELETE FROM kalla.sources WHERE name = %(name)s RETURNING *;
 
+-- name: release_uploads
+-- Files that no source names any more; a run that reads one has a day to end.
+UPDATE kalla.uploads u SET expires_at = kalla.clock() + interval '1 day'
+WHERE expires_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM kalla.sources s WHERE strpos(s.document, u.url) > 0);
+
 -- name: serialise_recipe
 -- Two savings of one recipe take turns: both would see the same latest version.
 SELECT pg_advisory_xact_lock(hashtextextended('kalla recipe ' || %(recipe_id)s, 0));
@@ -68,6 +74,9 @@ LIMIT %(limit)s;
 
 -- name: recipe_names
 SELECT DISTINCT recipe_id FROM kalla.recipes ORDER BY recipe_id LIMIT 1000;
+
+-- name: schedules_of
+SELECT count(*) AS schedules FROM kalla.schedules WHERE recipe_id = %(recipe_id)s AND NOT is_paused;
 
 -- name: recipe_versions
 SELECT recipe_id, version, name, hash, created_at, created_by

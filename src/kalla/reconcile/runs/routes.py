@@ -54,6 +54,9 @@ class RunSubmission(BaseModel):
         description="call only if the run has more exceptions than this, or does not complete",
     )  # fmt: skip
     priority: int = 0
+    new_version: bool = Field(
+        False, description="also if a schedule will run this text, as it runs the latest version"
+    )
 
 
 class Adoption(BaseModel):
@@ -82,6 +85,7 @@ async def submit_run(
         by=command.caller.name,
         callback=await submission.callback_to(connection, asked.callback_url, asked.callback_above),
         priority=asked.priority,
+        new_version=asked.new_version,
     )
     run_id, woken = await submission.submit(connection, state.settings, state.job_types, wanted)
     command.woken += woken

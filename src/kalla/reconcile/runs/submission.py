@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from kalla.database import Connection
+from kalla.errors import Conflict
+from kalla.plurals import counted
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.plan.plan import recipe_hash
 from kalla.reconcile.recipe import parsing
@@ -36,6 +38,7 @@ class RunRequest:
     by: str
     callback: Callback | None = None
     priority: int = 0
+    new_version: bool = False  # also where a schedule will run it
 
 
 async def submit(
@@ -48,6 +51,8 @@ async def submit(
     seen = await look.columns_for_command(connection, partial(drafts.ready, *filling), known)
     async with in_patience(connection):
         recipe = await entries.prepare(*filling, seen)
+    if request.saved is None and not request.new_version:
+        await _demand_unscheduled(connection, request.text)
     # A run names the version it used, whatever was saved while its sources were looked at.
     kept = request.saved or await entries.save_recipe(
         connection, request.text, request.by, uris=request.uris
@@ -70,6 +75,20 @@ async def submit(
     run_id, woken = await runs.create(connection, job_types, KIND, jobs, gates, limit)
     await store.create(connection, run_id, new)
     return run_id, woken
+
+
+async def _demand_unscheduled(connection: Connection, text: str) -> None:
+    """A schedule runs the latest version: a run must not change that by the way."""
+    latest = await entries.replaced_version(connection, text)
+    if latest is None:
+        return
+    scheduled = await entries.schedules_of(connection, latest.recipe_id)
+    if scheduled:
+        raise Conflict(
+            f"this makes version {latest.version + 1} of {latest.recipe_id}, which"
+            f" {counted(scheduled, 'schedule')} will run: give the recipe another name, or set"
+            " new_version"
+        )
 
 
 async def callback_to(

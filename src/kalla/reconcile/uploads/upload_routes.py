@@ -14,14 +14,17 @@ from typing import IO, Annotated, Any, Self
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from kalla.errors import InvalidInput, Problem
+from kalla.database import Connection
+from kalla.errors import InvalidInput, NotAllowed, Problem
 from kalla.reconcile.propose.side_tables import sniffed
 from kalla.reconcile.registry import entries
 from kalla.reconcile.registry.timed_inspection import SourceInspector
+from kalla.reconcile.registry.upload_names import public_errors
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.inspection import PREVIEW_ROWS, Preview
 from kalla.reconcile.uploads import upload_store
 from kalla.reconcile.uploads.upload_store import Upload
+from kalla.settings import Settings
 from kalla.storage import Storage, is_s3
 from kalla.web.access import Asking, GuardedRoute, harmless, needs
 from kalla.web.app_state import State
@@ -31,6 +34,7 @@ from kalla.web.storable import Text
 router = APIRouter(prefix="/api", route_class=GuardedRoute, tags=["uploads"])
 
 UPLOAD_PATH = "/api/uploads"
+_PUT_SECONDS = 3600  # for the file to reach its place
 UploadId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 
 
@@ -89,12 +93,14 @@ async def upload_file(
     async with _received(request, settings.uploads_url) as (file, size):
         if not size:
             raise InvalidInput(Problem("name", f"{name!r} is empty"))
+        async with state.database.transaction() as connection:
+            await upload_store.add(
+                connection, upload_id, name, url, size, caller.name, _PUT_SECONDS
+            )
         await asyncio.to_thread(_put, storage, file, url)
     async with state.database.transaction() as connection:
-        found = await upload_store.add(
-            connection, upload_id, name, url, size, caller.name, settings.uploads.kept_seconds
-        )
-    return ShownUpload.of(found)
+        kept = settings.uploads.kept_seconds
+        return ShownUpload.of(await upload_store.extend(connection, upload_id, kept))
 
 
 @router.get("/uploads")
@@ -112,10 +118,12 @@ async def preview_upload(
     async with state.database.transaction() as connection:
         found = await upload_store.upload(connection, upload_id)
     look = SourceInspector.of(state.settings)
-    source, decisions = await asyncio.to_thread(sniffed, found.source, look.storage)
+    with public_errors(state.settings):
+        source, decisions = await asyncio.to_thread(sniffed, found.source, look.storage)
+        preview = await look.preview(source, rows)
     return UploadPreview(
         upload=ShownUpload.of(found),
-        preview=await look.preview(source, rows),
+        preview=preview,
         decisions=list(decisions),
         csv=source.csv.model_dump(exclude_defaults=True),
     )
@@ -128,11 +136,15 @@ async def save_upload(
 ) -> ShownUpload:
     """Make an uploaded file a permanent source of this name, with the detected options.
 
-    An operator may: the file is the caller's own, and no new place that Kalla connects to.
+    An operator may: a file that was sent is no new place that Kalla connects to. Only an admin may
+    replace a source of another kind.
     """
-    connection = command.connection
+    connection, settings = command.connection, state.settings
     found = await upload_store.upload(connection, upload_id)
-    source, _ = await asyncio.to_thread(sniffed, found.source, Storage.of(state.settings.storage))
+    if new.replace and not command.caller.may("admin"):
+        await _demand_uploaded(connection, settings, new.name)
+    with public_errors(settings):
+        source, _ = await asyncio.to_thread(sniffed, found.source, Storage.of(settings.storage))
     options = source.csv.model_dump(exclude_defaults=True)
     document = found.source.model_validate(
         {"uri": found.url, **({"csv": options} if options else {})}
@@ -140,6 +152,20 @@ async def save_upload(
     await entries.register_source(connection, new.name, document, command.caller.name, new.replace)
     await upload_store.keep(connection, upload_id)
     return ShownUpload.of(await upload_store.upload(connection, upload_id))
+
+
+@router.delete("/uploads/{upload_id}", status_code=204)
+async def remove_upload(state: State, command: Commanded, upload_id: UploadId) -> None:
+    """Remove an uploaded file now. One that is kept for a source is removed with the source."""
+    storage = Storage.of(state.settings.storage)
+    await upload_store.remove(command.connection, storage, upload_id)
+
+
+async def _demand_uploaded(connection: Connection, settings: Settings, name: str) -> None:
+    """Recipes and schedules read the new file from now on, so an operator replaces uploads only."""
+    known = {each.name: each.source for each in await entries.sources(connection)}
+    if name in known and not known[name].uri.startswith(f"{settings.uploads_url}/"):
+        raise NotAllowed(f"{name} is no uploaded file: an admin must replace it")
 
 
 @asynccontextmanager

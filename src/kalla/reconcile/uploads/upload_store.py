@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from secrets import token_hex
 
 from kalla import logs
 from kalla.database import Connection
-from kalla.errors import InvalidInput, KallaError, NotFound, Problem
+from kalla.errors import Conflict, InvalidInput, KallaError, NotFound, Problem
 from kalla.reconcile.recipe.model import COMPRESSIONS, ENDINGS
 from kalla.reconcile.registry.admission import SourceDocument
+from kalla.reconcile.sources.formats import converted_files
 from kalla.settings import Retention, Settings
 from kalla.statements import load
-from kalla.storage import Storage, join
+from kalla.storage import Storage, is_s3, join
 
 sql = load("kalla.reconcile.uploads", "upload_store.sql")
 
 PREFIX = "upload-"  # of the name that recipes know an upload by
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_ENDING = re.compile(
+    rf"({'|'.join(map(re.escape, ENDINGS))})({'|'.join(map(re.escape, COMPRESSIONS))})?$"
+)
 _LONGEST_NAME = 100
+_FOLDER = re.compile(r"[0-9a-f]{16}")
+_RECEIVED = ".upload-"  # the beginning of the names of files that are being received
+_RECEIVING_SECONDS = 24 * 3600
 _log = logs.get(__name__)
 
 
@@ -48,17 +58,15 @@ class Upload:
 
 def new_place(settings: Settings, file_name: str) -> tuple[str, str]:
     """The id of a new upload, and the URL of its file; refuses an unknown file format."""
-    lowered = file_name.lower()
-    for ending in COMPRESSIONS:
-        lowered = lowered.removesuffix(ending)
-    if not lowered.endswith(tuple(ENDINGS)):
+    ending = _ENDING.search(file_name.lower())
+    if ending is None:
         known = ", ".join(ENDINGS)
         raise InvalidInput(
             Problem("name", f"{file_name!r} has no known format: its name must end in {known}")
         )
-    safe = _UNSAFE.sub("_", file_name).lstrip("._-")[-_LONGEST_NAME:]
+    stem = _UNSAFE.sub("_", file_name[: ending.start()]).strip("._-")[-_LONGEST_NAME:]
     upload_id = token_hex(8)
-    return upload_id, join(settings.uploads_url, upload_id, safe)
+    return upload_id, join(settings.uploads_url, upload_id, f"{stem or 'file'}{ending[0]}")
 
 
 async def add(
@@ -90,27 +98,67 @@ async def uploads(connection: Connection) -> list[Upload]:
     return [Upload(**row) for row in await (await connection.execute(sql.current)).fetchall()]
 
 
+async def extend(connection: Connection, upload_id: str, seconds: int) -> Upload:
+    """Keeps an upload whose file is in its place for this long."""
+    values = {"upload_id": upload_id, "seconds": seconds}
+    row = await (await connection.execute(sql.extend, values)).fetchone()
+    return Upload(**row or {})
+
+
+async def remove(connection: Connection, storage: Storage, upload_id: str) -> None:
+    """Removes an upload before it expires, unless it is a source."""
+    found = await upload(connection, upload_id)
+    if found.expires_at is None:
+        raise Conflict(f"upload {upload_id} is kept for a source: remove the source first")
+    await asyncio.to_thread(storage.remove, _folder(found.url))
+    await connection.execute(sql.remove, {"upload_id": upload_id})
+
+
 async def keep(connection: Connection, upload_id: str) -> None:
     """Keeps an upload for ever: it is a source now."""
     await connection.execute(sql.keep, {"upload_id": upload_id})
 
 
 def sweeper(settings: Settings) -> Callable[[Connection, Retention], Awaitable[None]]:
-    """Removes files that have expired, then their rows. A file that cannot be removed waits for the
-    next sweep.
+    """Removes files that have expired, then their rows; then files without a row, and copies. A
+    file that cannot be removed waits for the next sweep.
     """
     storage = Storage.of(settings.storage)
 
     async def sweep(connection: Connection, _: Retention) -> None:
         for row in await (await connection.execute(sql.expired)).fetchall():
-            folder = row["url"].rpartition("/")[0]
-            try:
-                await asyncio.to_thread(storage.remove, folder)
-            except (KallaError, OSError) as error:
-                _log.warning(
-                    "an upload cannot be removed", upload=row["upload_id"], reason=str(error)
-                )
-                continue
-            await connection.execute(sql.remove, {"upload_id": row["upload_id"]})
+            if await _removed(storage, _folder(row["url"])):
+                await connection.execute(sql.remove, {"upload_id": row["upload_id"]})
+        place = settings.uploads_url
+        folders = await asyncio.to_thread(storage.folders, place)
+        ids = [each for each in folders if _FOLDER.fullmatch(each)]
+        rows = await (await connection.execute(sql.without_row, {"ids": ids})).fetchall()
+        for row in rows:
+            await _removed(storage, join(place, row["upload_id"]))
+        if not is_s3(place):
+            await asyncio.to_thread(_remove_received, Path(place))
+        await asyncio.to_thread(converted_files.sweep)
 
     return sweep
+
+
+async def _removed(storage: Storage, folder: str) -> bool:
+    try:
+        await asyncio.to_thread(storage.remove, folder)
+    except (KallaError, OSError) as error:
+        _log.warning("an upload cannot be removed", folder=folder, reason=str(error))
+        return False
+    return True
+
+
+def _remove_received(place: Path) -> None:
+    """Removes files that an API process was receiving when it was killed."""
+    oldest = time.time() - _RECEIVING_SECONDS
+    for file in place.glob(f"{_RECEIVED}*"):
+        with suppress(FileNotFoundError):  # another process sweeps too
+            if file.stat().st_mtime < oldest:
+                file.unlink()
+
+
+def _folder(url: str) -> str:
+    return url.rpartition("/")[0]

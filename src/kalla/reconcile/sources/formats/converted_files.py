@@ -146,7 +146,7 @@ def _cached(
     stem = name if name.lower().endswith(ending) else f"{name}{ending}"
     target, described_in = own / stem, own / "decisions.json"
     if not described_in.exists():
-        _sweep(folder)
+        sweep()
         fresh = folder / f".{uuid4().hex}"
         fresh.mkdir(mode=0o700)
         try:
@@ -174,10 +174,10 @@ def _folder() -> Path:
     return folder
 
 
-def _sweep(folder: Path) -> None:
+def sweep() -> None:
     """Removes copies that were not used for a day."""
     oldest = time.time() - _KEPT_SECONDS
-    for each in folder.iterdir():
+    for each in _folder().iterdir():
         try:
             if each.stat().st_mtime < oldest:
                 shutil.rmtree(each, ignore_errors=True)
