@@ -121,6 +121,11 @@ async def lock_graph(connection: Connection) -> None:
     await connection.execute(sql.lock_graph)
 
 
+async def may_advance(connection: Connection) -> bool:
+    (row,) = await (await connection.execute(sql.may_advance)).fetchall()
+    return bool(row["mine"])
+
+
 async def put_source(connection: Connection, given: SourceDefinition, by: str) -> None:
     fields = {
         "name": given.name,

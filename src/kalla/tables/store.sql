@@ -36,6 +36,11 @@ ORDER BY t.name;
 -- name: lock_graph
 SELECT pg_advisory_xact_lock(7306101);
 
+-- One scheduler at a time advances open ticks; the others skip this second instead of waiting. Taken
+-- before the lock of the graph.
+-- name: may_advance
+SELECT pg_try_advisory_xact_lock(7306102) AS mine;
+
 -- name: insert_table
 INSERT INTO kalla.dynamic_tables (name, definition, query, hash, columns, reads, changed_by)
 VALUES (%(name)s, %(definition)s, %(query)s, %(hash)s, %(columns)s, %(reads)s, %(by)s)
@@ -68,10 +73,11 @@ SET state = %(state)s, state_reason = %(reason)s,
     errors = CASE WHEN %(state)s = 'active' THEN 0 ELSE errors END
 WHERE name = %(name)s;
 
--- Tables that an open tick still has to refresh: a table that is behind skips ticks.
+-- Tables that an open tick still has to refresh: a table that is behind skips ticks. One that is
+-- done does not wait for the slowest table of its tick.
 -- name: busy
 SELECT DISTINCT e.table_id FROM kalla.tick_tables e JOIN kalla.ticks k USING (tick_id)
-WHERE k.closed_at IS NULL;
+WHERE k.closed_at IS NULL AND e.status IN ('waiting', 'queued');
 
 -- name: open_tick
 INSERT INTO kalla.ticks (pins, pinned_at) VALUES (%(pins)s, %(pinned_at)s) RETURNING tick_id;
@@ -79,8 +85,9 @@ INSERT INTO kalla.ticks (pins, pinned_at) VALUES (%(pins)s, %(pinned_at)s) RETUR
 -- name: request
 UPDATE kalla.dynamic_tables SET requested = %(how)s WHERE name = %(name)s;
 
+-- A request stays: it is carried out when the source can be read again.
 -- name: set_trouble
-UPDATE kalla.dynamic_tables SET state_reason = %(reason)s, last_tick_at = %(pinned_at)s, requested = NULL
+UPDATE kalla.dynamic_tables SET state_reason = %(reason)s, last_tick_at = %(pinned_at)s
 WHERE table_id = ANY(%(table_ids)s) AND state = 'active';
 
 -- name: clock

@@ -136,7 +136,10 @@ def test_updated_rows_equal_the_query_run_fresh(query: str, workspace: Workspace
     read = sorted(tables_of(found.node))
     for changed in ({*read}, {random.Random(query).choice(read)}):
         inputs = {name: _versions(name, name in changed) for name in read}
-        updates = [*_by_keys(query, found, inputs), *_by_delta(query, found, inputs)]
+        updates: list[ByKeys | ByDelta] = [
+            *_by_keys(query, found, inputs),
+            *_by_delta(query, found, inputs),
+        ]
         assert updates, "no incremental strategy applies"
         fresh = _duckdb(placed(query, {name: each.new for name, each in inputs.items()}))
         for number in range(DATASETS):

@@ -30,6 +30,7 @@ from kalla.tables.http.api_models import (
 )
 from kalla.tables.http.explanation import shown_steps, shown_versions, strategy_notes
 from kalla.tables.model import Definition, SourceDefinition, parse
+from kalla.tables.schedule.due import graph_of
 from kalla.tables.schedule.lag_reason import lateness
 from kalla.tables.schedule.pins import pin_source
 from kalla.tables.schedule.plan import (
@@ -40,7 +41,7 @@ from kalla.tables.schedule.plan import (
     period_seconds,
     upstream,
 )
-from kalla.tables.schedule.scheduler import graph_of, location
+from kalla.tables.schedule.scheduler import location
 from kalla.tables.sources import mirrors, snapshots
 from kalla.tables.sources.snapshots import Pin
 from kalla.tables.store import Source, Table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kalla.tables.schedule.due import graph_of
 from kalla.tables.schedule.plan import period_seconds, upstream
-from kalla.tables.schedule.scheduler import graph_of
 from kalla.tables.store import Table
 
 

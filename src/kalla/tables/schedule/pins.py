@@ -19,15 +19,18 @@ class PinCache:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Pin, _Mark]] = {}
 
-    def of(self, folder: str, sources: Sequence[Source]) -> dict[str, Pin]:
-        """Raises InvalidInput for the first source that cannot be read."""
-        pins = {}
+    def of(self, folder: str, sources: Sequence[Source]) -> tuple[dict[str, Pin], dict[str, str]]:
+        """The pins, and why other sources cannot be read: tables of the rest continue."""
+        pins: dict[str, Pin] = {}
+        problems: dict[str, str] = {}
         for each in sources:
             try:
                 pins[each.name] = self._pin(folder, each)
-            except OSError as error:  # of one source: tables of others continue
-                raise InvalidInput(Problem(each.name, f"cannot be read: {error}")) from None
-        return pins
+            except InvalidInput as error:
+                problems[each.name] = str(error)
+            except OSError as error:
+                problems[each.name] = str(Problem(each.name, f"cannot be read: {error}"))
+        return pins, problems
 
     def _pin(self, folder: str, source: Source) -> Pin:
         place = _location(folder, source)

@@ -5,10 +5,10 @@ It runs in every worker and in the API; the lock on the graph makes it idempoten
 
 from __future__ import annotations
 
-import asyncio
-import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,25 +20,14 @@ from prometheus_client.registry import Collector
 
 from kalla import logs
 from kalla.database import Connection, Database
-from kalla.errors import InvalidInput, Problem
 from kalla.settings import Settings
 from kalla.tables import store
 from kalla.tables.refresh.payload import RefreshPayload
-from kalla.tables.schedule.pins import PinCache
-from kalla.tables.schedule.plan import (
-    BASE_SECONDS,
-    components,
-    effective_lags,
-    is_due,
-    next_due,
-    ordered,
-    path_seconds,
-    period_seconds,
-    upstream,
-)
-from kalla.tables.sources import mirrors
+from kalla.tables.schedule.due import due_tables, graph_of, next_due_at
+from kalla.tables.schedule.plan import effective_lags, ordered
+from kalla.tables.schedule.source_versions import Newest, SourceVersions
 from kalla.tables.sources.snapshots import Pin
-from kalla.tables.store import Entry, GraphState, Source, Table, Tick
+from kalla.tables.store import Entry, GraphState, Table, Tick
 from kalla.work.job import NewJob
 from kalla.work.job_type import JobTypes
 from kalla.work.service import Periodic, SetAside
@@ -108,7 +97,7 @@ class TableScheduler(Periodic):
         self._aside = SetAside("table scheduler")
         self._state: GraphState | None = None
         self._next_due = 0.0
-        self._pins = PinCache()
+        self._sources = SourceVersions(self._folder, database, job_types, wake)
 
     async def tick(self) -> float | None:
         async with self._database.transaction() as connection:
@@ -127,9 +116,12 @@ class TableScheduler(Periodic):
             return None
         self._state, self._next_due = state, next_due_at(tables, durations)
         unchanged: list[Table] = []
-        for wanted in due_tables(tables, sources, busy, durations, now.timestamp()):
-            opened = partial(self._open, tables, sources, wanted, now)
-            unchanged += await self._aside.attempt(tuple(wanted), opened) or []
+        if due := due_tables(tables, sources, busy, durations, now.timestamp()):
+            names = {name for wanted in due for name in wanted}
+            newest = await self._sources.newest(tables, sources, names, now)
+            for wanted in due:
+                opened = partial(self._open, tables, newest, wanted, now)
+                unchanged += await self._aside.attempt(tuple(wanted), opened) or []
         async with self._database.transaction() as connection:
             await store.stand_for(connection, unchanged, now)
             ticks = [tick.tick_id for tick in await store.open_ticks(connection)]
@@ -150,43 +142,35 @@ class TableScheduler(Periodic):
         }
 
     async def _open(
-        self,
-        tables: Mapping[str, Table],
-        sources: Mapping[str, Source],
-        wanted: Sequence[str],
-        now: datetime,
+        self, tables: Mapping[str, Table], newest: Newest, wanted: Sequence[str], now: datetime
     ) -> list[Table]:
-        """Pin every source that the wanted tables read, once, for all of them. Returns the tables
-        where nothing changed: they need no tick."""
-        read = sorted({each for name in wanted for each in tables[name].reads} & sources.keys())
-        table_ids = [tables[name].table_id for name in wanted]
-        try:
-            mirrored = await self._mirrored([sources[name] for name in read], tables, wanted, now)
-            if mirrored is None:
-                return []  # a look at a registered table is under way
-            moment = min(now, mirrored)
-            pins = await asyncio.to_thread(
-                self._pins.of, self._folder, [sources[name] for name in read]
-            )
-        except InvalidInput as error:
+        """Opens a tick for those wanted tables whose sources can all be read; each source has one
+        pin for all of them. Returns the tables where nothing changed: they need no tick."""
+        reasons = newest.reasons(tables, wanted)
+        for reason in set(reasons.values()) - {""}:
+            troubled = [tables[name].table_id for name in reasons if reasons[name] == reason]
             async with self._database.transaction() as connection:
-                await store.set_trouble(connection, table_ids, str(error), now)
+                await store.set_trouble(connection, troubled, reason, now)
+        names = [name for name in wanted if name not in reasons]
+        if not names:
             return []
-        if moment == now and self._stand_at(pins, tables, wanted):
-            return [tables[name] for name in wanted]
+        read = {each for name in names for each in tables[name].reads}
+        pins = {name: each for name, each in newest.pins.items() if name in read}
+        moment = min([now, *(newest.moments[name] for name in read & newest.moments.keys())])
+        if moment == now and self._stand_at(pins, tables, names):
+            return [tables[name] for name in names]
+        table_ids = [tables[name].table_id for name in names]
         async with self._database.transaction() as connection:
             await store.lock_graph(connection)
             current = await store.tables(connection)
             same = all(
                 name in current and current[name].last_tick == tables[name].last_tick
-                for name in wanted
+                for name in names
             )
             # Another scheduler was first, or the graph changed since: the next poll decides.
             if not same or set(table_ids) & await store.busy(connection):
                 return []
-            forced = [
-                current[name].table_id for name in wanted if current[name].requested == "full"
-            ]
+            forced = [current[name].table_id for name in names if current[name].requested == "full"]
             # The clock was read before the pins: the rows are at least as new as they claim.
             await store.open_tick(connection, table_ids, forced, pins, moment)
         return []
@@ -211,50 +195,10 @@ class TableScheduler(Periodic):
                 return False
         return True
 
-    async def _mirrored(
-        self,
-        read: Sequence[Source],
-        tables: Mapping[str, Table],
-        wanted: Sequence[str],
-        now: datetime,
-    ) -> datetime | None:
-        """The time of the mirrors, once all are newer than the last tick; otherwise submits them.
-        Raises InvalidInput where the newest mirroring failed.
-        """
-        moments = [now]
-        last = max((tables[name].last_tick or 0.0 for name in wanted), default=0.0)
-        for source in [each for each in read if each.format == "registered"]:
-            if source.mirrored_at is not None and source.mirrored_at.timestamp() > last:
-                moments.append(source.mirrored_at)
-                continue
-            if source.job_status in ("pending", "claimed"):
-                return None
-            if source.job_status in ("failed", "cancelled"):
-                async with self._database.transaction() as connection:
-                    await store.set_mirror_job(connection, source.name, None)
-                raise InvalidInput(
-                    Problem(source.name, source.job_error or "mirroring it was cancelled")
-                )
-            async with self._database.transaction() as connection:
-                await store.lock_graph(connection)
-                newest = (await store.sources(connection)).get(source.name)
-                if newest is None or newest.mirror_job != source.mirror_job:
-                    return None  # another scheduler was first
-                documents = await store.registered(connection)
-                asked = mirrors.payload(source.definition, documents, self._folder, now)
-                job = NewJob(
-                    mirrors.JOB_TYPE,
-                    asked.model_dump(mode="json"),
-                    running_key=f"mirror-{source.name}",
-                )
-                inserted = await jobs.insert(connection, self._job_types, [job])
-                await store.set_mirror_job(connection, source.name, inserted.job_ids[0])
-            await self._wake.nudge(inserted.woken)
-            return None
-        return min(moments)
-
     async def _advance(self, connection: Connection, tick_id: int) -> Woken:
         """Queues the tables whose upstream tables are ready, in one open tick."""
+        if not await store.may_advance(connection):
+            return Counter()  # another scheduler does so
         await store.lock_graph(connection)
         tables = await store.tables(connection)
         new: list[tuple[Table, NewJob]] = []
@@ -263,49 +207,46 @@ class TableScheduler(Periodic):
             for name in [each for each in ordered(graph_of(tables)) if each in entries]:
                 entry = entries[name]
                 if entry.status == "queued" and entry.job_status in (None, "failed", "cancelled"):
-                    await _fail(connection, tick, entry)
+                    entries[name] = await _fail(connection, tick, entry)
                 elif entry.status == "waiting":
-                    job = await self._ready(connection, tick, tables, entries, tables[name])
-                    if job is not None:
-                        new.append((tables[name], job))
-                entries = await store.entries(connection, tick_id)
+                    step = await self._step(connection, tick, tables, entries, tables[name])
+                    if isinstance(step, NewJob):
+                        new.append((tables[name], step))
+                    else:
+                        entries[name] = step
             await store.close_tick(connection, tick_id)
         inserted = await jobs.insert(connection, self._job_types, [job for _, job in new])
         for (table, _), job_id in zip(new, inserted.job_ids, strict=True):
             await store.set_entry(connection, tick_id, table.table_id, "queued", None, job_id)
         return inserted.woken
 
-    async def _ready(
+    async def _step(
         self,
         connection: Connection,
         tick: Tick,
         tables: Mapping[str, Table],
         entries: Mapping[str, Entry],
         table: Table,
-    ) -> NewJob | None:
-        """The job of a table that can be refreshed now; without a change it is done at once."""
+    ) -> NewJob | Entry:
+        """The job of a table that can be refreshed now, or its entry, with its new status if it has
+        one; without a change the table is done at once."""
+        entry = entries[table.name]
         above = [entries[name] for name in table.reads if name in entries]
-        if table.state == "suspended" or any(
-            each.status in ("failed", "skipped") for each in above
-        ):
-            await store.set_entry(connection, tick.tick_id, table.table_id, "skipped")
-            return None
-        if any(each.status != "done" for each in above):
-            return None
         inputs = {name: tick.pins[name] for name in table.reads if name in tick.pins}
         for each in above:
             inputs[each.name] = _input(self._folder, tables[each.name], each.data_version)
-        if inputs.keys() != set(table.reads):
-            await store.set_entry(connection, tick.tick_id, table.table_id, "skipped")
-            return None
-        entry = entries[table.name]
+        if (
+            table.state == "suspended"
+            or any(each.status in ("failed", "skipped") for each in above)
+            or inputs.keys() != set(table.reads)
+        ):
+            return await _set(connection, tick, entry, "skipped")
+        if any(each.status != "done" for each in above):
+            return entry
         frontier = {"definition": table.hash, "inputs": inputs}
         if table.frontier == frontier and not entry.forced:
             await store.advance(connection, table.table_id, tick.pinned_at, frontier)
-            await store.set_entry(
-                connection, tick.tick_id, table.table_id, "done", table.data_version
-            )
-            return None
+            return await _set(connection, tick, entry, "done", table.data_version)
         definition = table.definition
         payload = RefreshPayload(
             name=table.name,
@@ -339,82 +280,9 @@ async def _is_readable(table: Table) -> bool:
     return True
 
 
-def next_due_at(tables: Mapping[str, Table], durations: Mapping[int, float]) -> float:
-    """When the first table is due, without other events."""
-    periods = _periods(tables, durations)
-    return min(
-        (
-            next_due(
-                table.changed_at.timestamp()
-                if table.last_tick is None and table.definition["initialize"] == "ON_SCHEDULE"
-                else table.last_tick,
-                period,
-            )
-            for name, table in tables.items()
-            if table.state == "active" and (period := periods[name]) is not None
-        ),
-        default=math.inf,
-    )
-
-
-def _periods(
-    tables: Mapping[str, Table], durations: Mapping[int, float]
-) -> dict[str, float | None]:
-    """How often each table is refreshed; None: on demand only."""
-    graph = graph_of(tables)
-    lags = effective_lags(graph, {name: each.target_lag for name, each in tables.items()})
-    own = {name: durations.get(each.table_id, 0.0) for name, each in tables.items()}
-    path = path_seconds(graph, own)
-    return {
-        name: None if lag is None else period_seconds(lag, path[name]) or BASE_SECONDS
-        for name, lag in lags.items()
-    }
-
-
-def due_tables(
-    tables: Mapping[str, Table],
-    sources: Mapping[str, Source],
-    busy: set[int],
-    durations: Mapping[int, float],
-    now: float,
-) -> list[list[str]]:
-    """The tables to refresh now, with all that they read, one list for each component."""
-    graph = graph_of(tables)
-    periods = _periods(tables, durations)
-    found = []
-    read = {name: frozenset(each.reads) & sources.keys() for name, each in tables.items()}
-    for component in components(graph, read):
-        due = []
-        for name in component:
-            table, period = tables[name], periods[name]
-            if table.state == "suspended":
-                continue
-            if table.requested or (
-                period is not None
-                and is_due(now, table.last_tick, period)
-                and not (table.last_tick is None and _waits_for_schedule(table, now, period))
-            ):
-                due.append(name)
-        wanted = upstream(graph, due)
-        if wanted and not any(tables[name].table_id in busy for name in wanted):
-            found.append([name for name in ordered(graph) if name in wanted])
-    return found
-
-
-def graph_of(tables: Mapping[str, Table]) -> dict[str, frozenset[str]]:
-    return {name: frozenset(each.reads) & tables.keys() for name, each in tables.items()}
-
-
 def location(folder: str, name: str) -> str:
     """The location of a dynamic table's Delta table."""
     return str(Path(folder) / name)
-
-
-def _waits_for_schedule(table: Table, now: float, period: float) -> bool:
-    """INITIALIZE = ON_SCHEDULE: the first refresh is at the first tick after it was made."""
-    if table.definition["initialize"] == "ON_CREATE":
-        return False
-    return not is_due(now, table.changed_at.timestamp(), period)
 
 
 def _input(folder: str, table: Table, data_version: int | None) -> dict[str, Any]:
@@ -423,9 +291,15 @@ def _input(folder: str, table: Table, data_version: int | None) -> dict[str, Any
     return Pin("delta", place, data_version or 0, table.delta_id or "").as_json()
 
 
-async def _fail(connection: Connection, tick: Tick, entry: Entry) -> None:
-    """The job was cancelled, or its attempts are used up: lost workers count as no query error."""
-    await store.set_entry(connection, tick.tick_id, entry.table_id, "failed")
+async def _set(
+    connection: Connection, tick: Tick, entry: Entry, status: str, data_version: int | None = None
+) -> Entry:
+    await store.set_entry(connection, tick.tick_id, entry.table_id, status, data_version)
+    return replace(entry, status=status, data_version=data_version)
+
+
+async def _fail(connection: Connection, tick: Tick, entry: Entry) -> Entry:
+    """The job was cancelled, or its attempts are used up: a lost worker is not a query error."""
     fields: dict[str, Any] = {
         "table_id": entry.table_id,
         "tick_id": tick.tick_id,
@@ -437,3 +311,4 @@ async def _fail(connection: Connection, tick: Tick, entry: Entry) -> None:
     }
     await store.record(connection, **fields)
     _log.warning("a refresh failed", table=entry.name, tick=tick.tick_id)
+    return await _set(connection, tick, entry, "failed")
