@@ -132,7 +132,7 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         await page.get_by_role("button", name="Run", exact=True).click()
         await page.wait_for_url(re.compile(r"/runs/\d+"))
         await expect(page.get_by_text("Rows matched", exact=True)).to_be_visible(timeout=PATIENCE)
-        await expect(page.locator(".figures")).to_contain_text("93.09")
+        await expect(page.locator(".figures")).to_contain_text("92.28")
         run = page.url.rpartition("/")[2]
 
         await page.goto(f"{page.url}?part=unmatched_left")
