@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,15 @@ import duckdb
 import pytest
 
 from kalla.errors import InvalidInput, NotFound, Unavailable
-from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order
+from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order, condition
 from kalla.reconcile.evidence.reading.evidence_pages import Page, Query, as_json, page
-from kalla.reconcile.evidence.reading.evidence_reader import Damaged
+from kalla.reconcile.evidence.reading.evidence_reader import Damaged, reading
+from kalla.reconcile.evidence.reading.exception_figures import exception_figures
 from kalla.reconcile.evidence.writing.datasets import DATASETS
+from kalla.reconcile.recipe.model import Recipe
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL
-from tests.evidence_kit import invoices_and_payments, make_evidence
+from tests.evidence_kit import invoices_and_payments, make_evidence, match_here
 
 
 @pytest.fixture(scope="module")
@@ -335,3 +339,42 @@ def test_amounts_may_be_sorted_by_their_size_whichever_sign_they_have(tmp_path: 
     assert [keys(page)[0] for page in pages] == ["b", "c", "a"]
     with pytest.raises(InvalidInput, match="record_key is not a number"):
         look(url, "unmatched_left", sort="|record_key|")
+
+
+def test_each_bar_of_the_exceptions_counts_the_rows_that_its_filters_show(tmp_path: Path) -> None:
+    """Whatever amounts and dates there are: none, zero, credits, range ends, the future."""
+    chance = random.Random(7)
+    today = datetime.now(UTC).date()
+    lines = {side: ["id,amount,day"] for side in ("left", "right")}
+    for number in range(300):
+        cents = chance.choice([0, 999, 1_000, 50_000, -100_000, chance.randrange(20_000_000)])
+        days = chance.choice([-3, 0, 7, 8, 30, 31, 365, 366, chance.randrange(900)])
+        amount = "" if chance.random() < 0.1 else f"{cents / 100:.2f}"
+        day = "" if chance.random() < 0.1 else (today - timedelta(days=days)).isoformat()
+        side = chance.choice(["left", "right"])
+        lines[side].append(f"{side}-{number},{amount},{day}")
+    sources = {}
+    for side, each in lines.items():
+        (tmp_path / f"{side}.csv").write_text("\n".join(each))
+        place = str(tmp_path / f"{side}.csv")
+        sources[side] = {"uri": place, "primary_key": ["id"], "amount": "amount", "date": "day"}
+    conditions = [
+        {"left": "id", "op": "eq", "right": "id"},
+        {"left": "day", "op": "date_window", "right": "day", "days": 0},
+    ]
+    rules = [{"name": "r", "conditions": conditions}]
+    recipe = Recipe.model_validate({"name": "x", "sources": sources, "rules": rules})
+    url = match_here(recipe, tmp_path / "evidence")
+    reasons, ages, amounts = exception_figures(url, LOCAL).charts
+    with reading(LOCAL) as reader:
+        for chart in (reasons, ages, amounts):
+            for label, bars in chart.bars.items():
+                for bar in bars.values():
+                    dataset = reader.dataset(url, bar.part)
+                    where = condition(dataset, list(map(Filter.parse, bar.filters)))
+                    counted = f"SELECT count(*) FROM {dataset.relation} WHERE {where.sql}"
+                    found = reader.rows(counted, where.values)
+                    assert found == [(bar.rows,)], (chart.title, label)
+    assert sum(bar.rows for bars in reasons.bars.values() for bar in bars.values()) == 300
+    assert len(ages.bars) == 5
+    assert len(amounts.bars) == 6

@@ -71,10 +71,7 @@ def exception_figures(
                 _chart(
                     "Unmatched rows by reason",
                     found,
-                    [
-                        (each.replace("_", " "), (f"rejection_reason:eq:{each}",))
-                        for each in reasons
-                    ],
+                    _reasons(reasons),
                     lambda each: reasons.index(each.reason),
                 ),
                 _chart("Unmatched rows by age", found, _ages(today), lambda each: each.age),
