@@ -39,7 +39,9 @@ async def test_a_mapping_is_inferred_tried_and_saved_in_the_browser(
             rows = page.locator("#mapping-rows tr")
             await expect(rows).to_have_count(5)
             await page.get_by_role("button", name="Preview").click()
-            await expect(page.locator("#preview")).to_contain_text("40 rows, 1 refused")
+            # The first samples of a process load compiled code.
+            preview = page.locator("#preview")
+            await expect(preview).to_contain_text("40 rows, 1 refused", timeout=60_000)
             await rows.nth(4).get_by_role("button", name="Remove").click()
             await page.get_by_role("button", name="Save as a new version").click()
             await expect(page.locator("#mapping-note")).to_contain_text("version 2")
@@ -51,6 +53,9 @@ async def test_a_mapping_is_inferred_tried_and_saved_in_the_browser(
             await page.fill("[name=replicas]", "3")
             await page.get_by_role("button", name="Set").click()
             await expect(page.locator("#notices")).to_contain_text("Workers follow")
+            await page.get_by_role("button", name="Start").click()
+            await expect(page.locator("#sink_state .badge")).to_have_text("waiting for a worker")
+            await expect(page.get_by_role("button", name="Stop")).to_be_visible()
             for tab in (
                 "run",
                 "kafka",
@@ -63,4 +68,6 @@ async def test_a_mapping_is_inferred_tried_and_saved_in_the_browser(
                 await page.goto(f"{address}/sinks/{topic}/{tab}")
                 await expect(page.locator(".tabs [aria-current]")).to_have_count(1)
                 assert await page.evaluate(FAINT) == []
+            await page.goto(f"{address}/sinks/{topic}/proof")
+            await expect(page.locator("[data-tables]")).to_contain_text("10,000 inserts")
             assert problems == []

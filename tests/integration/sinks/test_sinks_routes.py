@@ -66,6 +66,8 @@ async def test_a_pipeline_is_applied_started_and_shown(web: Site, sink_servers: 
         assert (await client.get(path)).json()["state"] == "delivering"
         lag = (await client.get(f"{path}/metrics")).json()
         assert [each["waiting"] for each in lag] == [0, 0]
+        tables = (await client.get(f"{path}/tables")).json()
+        assert [each["window"] for each in tables] == [10_000, 10_000]
         listing = await client.get("/sinks", headers=PAGE)
         assert listing.status_code == 200
         assert topic in listing.text

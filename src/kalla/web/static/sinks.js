@@ -1,7 +1,7 @@
 // The editors of a pipeline's page: state, configuration, mapping, filters, dead letters.
 "use strict";
 
-/* ---- asking the API ---- */
+/* ---- requests to the API ---- */
 
 async function ask(method, path, body) {
   let answer;
@@ -18,6 +18,12 @@ async function ask(method, path, body) {
   if (answer.ok) return found;
   const details = (found.problems || found.errors || []).map((each) => `${each.field}: ${each.message}`);
   throw new Error(details.join("; ") || found.detail || found.title || `The server answered ${answer.status}.`);
+}
+
+/* A sentence in the corner about something that went well. */
+function done(text) {
+  notice(text);
+  document.getElementById("notices").lastElementChild.classList.add("good");
 }
 
 async function attempt(button, act) {
@@ -66,7 +72,7 @@ async function sendForm(form) {
     try {
       body = JSON.parse(form.elements[form.dataset.document].value);
     } catch (error) {
-      throw new Error(`This is no JSON: ${error.message}`);
+      throw new Error(`This is not JSON: ${error.message}`);
     }
   } else if (method !== "POST") {
     body = {};
@@ -75,7 +81,7 @@ async function sendForm(form) {
     }
   }
   await ask(method, path, body);
-  if (form.dataset.done) notice(form.dataset.done);
+  if (form.dataset.done) done(form.dataset.done);
 }
 
 document.addEventListener("submit", (event) => {
@@ -85,13 +91,29 @@ document.addEventListener("submit", (event) => {
   attempt(form.querySelector("button"), () => sendForm(form));
 });
 
-/* ---- what samples become ---- */
+/* ---- results of samples ---- */
 
-function showPreview(found, place = document.getElementById("preview")) {
-  place.replaceChildren();
-  const said = `${found.samples} samples: ${found.row_count} rows, ${found.refusal_count} refused, ` +
-    `${found.filtered_count} left out by filters, ${found.skipped} skipped.`;
-  place.append(element("h3", said));
+function counted(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+async function preview(path, body) {
+  const place = document.getElementById("preview");
+  place.replaceChildren(element("div", "Reading messages…", { className: "empty" }));
+  try {
+    const found = await ask("POST", path, body);
+    place.replaceChildren();
+    showPreview(found, place);
+  } catch (error) {
+    place.replaceChildren();
+    throw error;
+  }
+}
+
+function showPreview(found, place) {
+  const counts = `${counted(found.samples, "sample")}: ${counted(found.row_count, "row")}, ` +
+    `${found.refusal_count} refused, ${found.filtered_count} left out by filters, ${found.skipped} skipped.`;
+  place.append(element("h3", counts));
   if (found.refusals.length) {
     place.append(element("h3", "Refused", { className: "refused" }));
     place.append(tableOf(["Partition", "Offset", "Field", "Reason", "Message"], found.refusals.map((each) => [
@@ -153,7 +175,7 @@ function parsed(text, what) {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error(`${what}: ${text} is no JSON (a text is written "like this")`);
+    throw new Error(`${what}: ${text} is not JSON (write a text as "like this")`);
   }
 }
 
@@ -179,7 +201,7 @@ function beginMapping(panel) {
   put(JSON.parse(document.getElementById("mapping-data").textContent));
   const acts = {
     add: async () => rows.append(mappingRow({})),
-    preview: async () => showPreview(await ask("POST", `${base}/mapping/preview`, { mapping: readMapping() })),
+    preview: () => preview(`${base}/mapping/preview`, { mapping: readMapping() }),
     save: async () => {
       const saved = await ask("PUT", `${base}/mapping`, { mapping: readMapping() });
       document.getElementById("mapping-title").textContent = `Mapping, version ${saved.version}`;
@@ -187,9 +209,13 @@ function beginMapping(panel) {
       document.getElementById("create-tables").replaceChildren(...saved.create_tables.map((each) => element("pre", each)));
     },
     infer: async () => {
-      const found = await ask("POST", `${base}/infer`);
+      note.textContent = "Reading samples…";
+      const found = await ask("POST", `${base}/infer`).catch((error) => {
+        note.textContent = "";
+        throw error;
+      });
       put(found.mapping, Object.fromEntries(found.fields.map((each) => [each.path, each])));
-      note.textContent = `Proposed from ${found.samples} samples, ${found.unreadable} of them no JSON objects. Nothing is saved yet.`;
+      note.textContent = `Proposed from ${counted(found.samples, "sample")}; ${found.unreadable} of them are not JSON objects. Nothing is saved yet.`;
       document.getElementById("create-tables").replaceChildren(...found.create_tables.map((each) => element("pre", each)));
     },
   };
@@ -213,7 +239,7 @@ function beginFilters(panel) {
       const body = { filters: lines("filters") };
       const given = lines("messages").map((each) => parsed(each, "message"));
       if (given.length) body.messages = given;
-      showPreview(await ask("POST", `${base}/filters/test`, body));
+      await preview(`${base}/filters/test`, body);
     },
     save: async () => {
       const saved = await ask("PUT", `${base}/filters`, { filters: lines("filters") });
@@ -226,6 +252,7 @@ function beginFilters(panel) {
 
 function beginLetters(panel) {
   const base = `/api/pipelines/${panel.dataset.letters}`;
+  const mayChange = "mayChange" in panel.dataset;
   let chosen = null;
   const show = (letter) => {
     chosen = letter;
@@ -236,25 +263,36 @@ function beginLetters(panel) {
     const found = await ask("GET", `${base}/dead-letters?limit=50`);
     const groups = document.getElementById("letter-groups");
     groups.replaceChildren(found.groups.length
-      ? tableOf(["Count", "Field", "Reason"], found.groups.map((each) => [each.count, each.field, each.reason]))
+      ? tableOf(["Count", "Field", "Reason", ""], found.groups.map((each) => [
+        each.count, each.field, each.reason, mayChange ? replayButton(each) : "",
+      ]))
       : element("div", "There are no dead letters.", { className: "empty" }));
     const list = document.getElementById("letters");
     list.replaceChildren(tableOf(["Partition", "Offset", "Field", "Reason", "Message", ""], found.letters.map((each) => {
       const button = element("button", "Show", { className: "quiet" });
-      button.addEventListener("click", () => show(each));
+      button.addEventListener("click", () => {
+        show(each);
+        document.getElementById("letter-title").scrollIntoView({ behavior: "smooth" });
+      });
       return [each.partition, each.offset, each.field, each.reason, each.text.slice(0, 120), button];
     })));
     if (found.letters.length) show(found.letters[0]);
   };
+  const replay = async (group) => {
+    const made = await ask("POST", `${base}/dead-letters/replay`, group);
+    document.getElementById("letters-note").textContent = `Replay ${made.replay} began.`;
+  };
+  const replayButton = ({ reason, field }) => {
+    const button = element("button", "Replay these", { className: "quiet" });
+    button.addEventListener("click", () => attempt(button, () => replay({ reason, field })));
+    return button;
+  };
   const acts = {
-    replay: async () => {
-      const made = await ask("POST", `${base}/dead-letters/replay`, {});
-      document.getElementById("letters-note").textContent = `Replay ${made.replay} began.`;
-    },
+    replay: () => replay({}),
     test: async () => {
       if (!chosen) throw new Error("Choose a letter first.");
       const mapping = parsed(document.getElementById("letter-mapping").value, "the mapping");
-      showPreview(await ask("POST", `${base}/dead-letters/test`, { mapping, partition: chosen.partition, offset: chosen.offset }));
+      await preview(`${base}/dead-letters/test`, { mapping, partition: chosen.partition, offset: chosen.offset });
     },
   };
   listen(document.getElementById("main"), acts);
@@ -263,7 +301,21 @@ function beginLetters(panel) {
   });
 }
 
-const parts = { mapping: beginMapping, filters: beginFilters, letters: beginLetters };
+/* ---- the tables' windows ---- */
+
+async function beginTables(place) {
+  const windowOf = (each) => each.engine === null
+    ? `${each.table} does not exist, or its user may not see it`
+    : `${each.table} remembers the tokens of its last ${each.window.toLocaleString("en")} inserts`;
+  try {
+    const found = await ask("GET", `/api/pipelines/${place.dataset.tables}/tables`);
+    place.textContent = `${found.map(windowOf).join("; ")}.`;
+  } catch (error) {
+    place.textContent = error.message;
+  }
+}
+
+const parts = { mapping: beginMapping, filters: beginFilters, letters: beginLetters, tables: beginTables };
 for (const [name, begin] of Object.entries(parts)) {
   const panel = document.querySelector(`[data-${name}]`);
   if (panel) begin(panel);
