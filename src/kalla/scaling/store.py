@@ -210,12 +210,18 @@ async def record(connection: Connection, pool: str, decision: Decision) -> None:
 
 
 async def is_due(connection: Connection, pool: str, interval: float) -> bool:
-    """Whether this process should decide now: no other does, and the last one is old enough."""
+    """Whether this process should decide now: no other does, and the last one is old enough.
+
+    A last one in the future was recorded before the database's clock stepped back.
+    """
     (row,) = await (await connection.execute(sql.lock)).fetchall()
     if not row["locked"]:
         return False
     (last,) = await (await connection.execute(sql.last_look, {"pool": pool})).fetchall()
-    return last["at"] is None or await now(connection) - last["at"] >= interval
+    if last["at"] is None:
+        return True
+    age = await now(connection) - last["at"]
+    return age < 0 or age >= interval
 
 
 @dataclass(frozen=True)
@@ -244,7 +250,7 @@ async def forget(connection: Connection, pool: str, at: float, policy: Policy) -
 
 
 async def sweep(connection: Connection, seconds: float) -> None:
-    """Remove decisions that are older than this."""
+    """Remove decisions and needs that are older than this."""
     await connection.execute(sql.sweep, {"seconds": seconds})
 
 

@@ -78,4 +78,8 @@ SELECT decision_id, pool, role, at, current, needed, recent_need, desired, held_
 FROM kalla.scaling_decisions WHERE decision_id = %(decision_id)s;
 
 -- name: sweep
+-- The needs of a pool are its own to forget, but a machine or container that is gone does not.
+WITH needs AS (
+    DELETE FROM kalla.scaling_needs WHERE at < kalla.clock() - make_interval(secs => %(seconds)s)
+)
 DELETE FROM kalla.scaling_decisions WHERE at < kalla.clock() - make_interval(secs => %(seconds)s);

@@ -75,6 +75,9 @@ async def test_gauges_say_what_the_endpoint_says_until_the_decision_is_old(site:
     for key in ("waiting", "running", "demand", "saturation", "current", "desired", "busy"):
         name = f"kalla_scaling_{names.get(key, key)}"
         assert registry.get_sample_value(name, {"role": "exec"}) == answer[key], name
+    waited = registry.get_sample_value("kalla_scaling_oldest_wait_seconds", {"role": "exec"})
+    assert waited is not None
+    assert 0 < waited <= answer["oldest_wait_seconds"]
     seconds[0] += 61
     # Postgres is away: an old demand would keep workers for nothing, a zero would end busy ones.
     assert registry.get_sample_value("kalla_scaling_demand", {"role": "exec"}) is None
@@ -109,6 +112,23 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
             each.held_by,
             each.reason,
         )
+
+
+async def test_a_clock_that_stepped_back_does_not_stop_the_records(site: Site) -> None:
+    service = ScalingDecisions(site.settings, site.database, ScalingGauges())
+    await service.tick()
+    await site.execute("UPDATE kalla.scaling_needs SET at = at + interval '1 hour'")
+    await service.tick()
+    found = await site.one("SELECT count(*) AS n FROM kalla.scaling_needs WHERE role = 'exec'")
+    assert found["n"] == 2
+
+
+async def test_what_a_machine_that_is_gone_recorded_is_removed_after_a_week(site: Site) -> None:
+    await ScalingDecisions(site.settings, site.database, ScalingGauges()).tick()
+    await site.execute("UPDATE kalla.scaling_needs SET pool = 'gone', at = at - interval '8 days'")
+    await ScalingDecisions(site.settings, site.database, ScalingGauges()).tick()
+    found = await site.one("SELECT count(*) AS n FROM kalla.scaling_needs WHERE pool = 'gone'")
+    assert found["n"] == 0
 
 
 async def test_slots_of_started_pipelines_are_demand_for_workers_that_take_sinks(
@@ -165,5 +185,8 @@ async def test_the_page_shows_roles_and_decisions_as_text(site: Site) -> None:
     assert page.status_code == 200
     assert "9 waiting and 0 running need 3 workers" in page.text
     assert "exec in the last hour: demand up to 9, workers up to 3" in page.text
+    # What the decision was made from, and by which policy.
+    assert "<dt>oldest_wait_seconds</dt>" in page.text
+    assert "<dt>scale_down_step</dt><dd>4</dd>" in page.text
     assert shown.json()["inputs"]["waiting"] == 9
     assert missing.status_code == 404
