@@ -87,7 +87,8 @@ class Run:
         found = []
         with suppress(psutil.NoSuchProcess):
             assert self.scaler is not None
-            for child in psutil.Process(self.scaler.pid).children(recursive=True):
+            # Not recursive: a child that a worker has just forked looks like the worker.
+            for child in psutil.Process(self.scaler.pid).children():
                 with suppress(psutil.NoSuchProcess):
                     if "worker" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
                         found.append(child)
