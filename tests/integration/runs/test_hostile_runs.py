@@ -38,23 +38,24 @@ async def test_a_link_that_is_put_in_the_way_after_the_submission_is_not_followe
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "rows.csv").write_text("id,secret\n1,x\n")
+    (outside / "rows.jsonl").write_text('{"top_secret": 1')
     inside = files(site) / "in"
     inside.mkdir()
-    (inside / "rows.csv").write_text("id,name\n1,a\n")
-    asked = inside if of == "a file in the folder" else inside / "rows.csv"
+    (inside / "rows.jsonl").write_text('{"id": 1, "name": "a"}\n')
+    asked = inside if of == "a file in the folder" else inside / "rows.jsonl"
     body = between(asked, files(site) / "invoices.csv")
     run_id = (await site.post("/api/runs", {"recipe": body}))["run_id"]
     if of == "its folder":
         inside.rename(files(site) / "was")
         inside.symlink_to(outside)
     else:
-        (inside / "rows.csv").unlink()
-        (inside / "rows.csv").symlink_to(outside / "rows.csv")
+        (inside / "rows.jsonl").unlink()
+        (inside / "rows.jsonl").symlink_to(outside / "rows.jsonl")
     async with site.worker():
         run = await ended(site, run_id)
     assert run["status"] == "failed"
     assert "link" in run["error"]
+    assert "top_secret" not in str(run)
 
 
 async def test_a_source_that_is_registered_by_a_link_is_read(site: RunsSite) -> None:

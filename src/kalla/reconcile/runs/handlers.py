@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from kalla.database import Connection
-from kalla.errors import InvalidInput, Permanent, Problem
+from kalla.errors import InvalidInput, NotFound, Permanent, Problem
 from kalla.reconcile.evidence.reading import run_report
 from kalla.reconcile.evidence.reading.run_report import Report
 from kalla.reconcile.evidence.writing import leftovers
@@ -232,7 +232,8 @@ class Exec:
                 session, recipe, inputs, url, dependencies.limits, report_progress, began
             )
             for side in SIDES:  # a file that was opened meanwhile may have been a link
-                _demand_inside(recipe, side, inputs[side])
+                if not source_planning.is_staged(recipe.sources[side]):
+                    _demand_inside(recipe, side, converted_files.originals(inputs[side]))
         made = run_report.of_evidence(url, dependencies.storage)
         rows = sum(side.loaded.rows for side in found.facts.sides.values())
         return Outcome({"evidence": url, "match_rate": made.match_rate}, rows=rows, facts=made)
@@ -247,8 +248,16 @@ class Exec:
     def _input(self, recipe: Recipe, side: Side, context: Context, held: ExitStack) -> Input:
         source, dependencies = recipe.sources[side], self._dependencies
         if not source_planning.is_staged(source):
+            if uri_coverage.kind_of(source.uri) == "file":
+                # Before they are read: an error would quote what is behind a link.
+                with (
+                    native_files.problems_at(f"sources.{side}", "uri"),
+                    suppress(NotFound),  # such as a Delta table without rows: reading says more
+                ):
+                    found = dependencies.storage.files(source.uri)
+                    _demand_inside(recipe, side, [file.url for file in found])
             looked_at = source_planning.inspect_files(source, side, storage=dependencies.storage)
-            _demand_inside(recipe, side, looked_at)
+            _demand_inside(recipe, side, converted_files.originals(looked_at))
             return looked_at
         if source.read == "direct":
             connector = held.enter_context(
@@ -275,12 +284,10 @@ class Exec:
             ) from None
 
 
-def _demand_inside(recipe: Recipe, side: Side, read: Input) -> None:
+def _demand_inside(recipe: Recipe, side: Side, files: Sequence[str]) -> None:
     """Checks that files on this machine are still those that the run was admitted for."""
-    if source_planning.is_staged(recipe.sources[side]):
-        return
     try:
-        uri_coverage.demand_inside(recipe.sources[side].uri, converted_files.originals(read))
+        uri_coverage.demand_inside(recipe.sources[side].uri, files)
     except Refused as refusal:
         raise InvalidInput(Problem(f"sources.{side}.uri", str(refusal))) from None
 
