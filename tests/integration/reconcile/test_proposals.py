@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from duckdb import DuckDBPyConnection
 
 from kalla.errors import InvalidInput
 from kalla.reconcile import kernel
 from kalla.reconcile.plan import plan
+from kalla.reconcile.propose import side_tables, trial_match
 from kalla.reconcile.propose.proposal import propose
 from kalla.reconcile.propose.reference_patterns import learn
+from kalla.reconcile.propose.side_tables import SideTable
+from kalla.reconcile.propose.trial_cache import TrialCache
 from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Source
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import source_planning
-from tests.pairs_of_sources import PAIRS, Document, bank_and_ledger, subscriptions_of_other_months
+from kalla.reconcile.sources.source_planning import from_environment
+from kalla.storage import LOCAL
+from tests.pairs_of_sources import (
+    PAIRS,
+    Document,
+    bank_and_ledger,
+    intercompany,
+    subscriptions_of_other_months,
+)
 
 
 def matched(recipe: Recipe, folder: Path) -> set[tuple[str, str]]:
@@ -83,6 +96,44 @@ def test_the_same_files_give_the_same_text_and_say_why() -> None:
     assert 'regex: "RE-\\\\d{4}-\\\\d{4}"' in first.text
     assert "# 'Summe' begins a line of sums" in first.text
     assert {each.option: each.value for each in first.decisions["right"]}["skip"] == 3
+
+
+def test_a_sample_leaves_no_rule_out_that_it_is_too_small_to_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trial_match, "TRIED_ROWS", 5)
+    known = bank_and_ledger(Path())["sources"]
+    found = propose(bare(known["left"]["uri"]), bare(known["right"]["uri"]))
+    assert found.trial.is_sample
+    rules = [each.name for each in parsing.read(found.text).rules]
+    assert rules == ["same reference and amount", "one against several"]
+    assert "its sample has too few rows to try this rule" in found.text
+
+
+def test_a_trial_reads_the_files_again_only_if_other_rows_are_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = intercompany(tmp_path)
+    read: list[str] = []
+    load = side_tables.load
+
+    def counted(connection: DuckDBPyConnection, name: str, *given: Any, **more: Any) -> SideTable:
+        read.append(name)
+        return load(connection, name, *given, **more)
+
+    monkeypatch.setattr(side_tables, "load", counted)
+    trials = TrialCache()
+    before: Recipe | None = None
+    edits: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({}, False), ({"amount": "betrag"}, True), ({"primary_key": ["betrag"]}, False),
+    )  # fmt: skip
+    for edit, has_changes in edits:
+        document["sources"]["left"] |= edit
+        recipe = Recipe.model_validate(document)
+        facts = trials.attempt(recipe, before, storage=LOCAL, resolve=from_environment)
+        assert ("changes" in facts) == has_changes
+        before = recipe
+    assert read == ["left_rows", "right_rows"]
 
 
 def test_sources_without_a_common_value_are_refused_in_a_sentence(tmp_path: Path) -> None:

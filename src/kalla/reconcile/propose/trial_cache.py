@@ -24,6 +24,7 @@ from kalla.storage import Storage
 
 _SAMPLES = 6
 _RESULTS = 24
+_READ_BY = {"uri", "table", "password", "format", "csv", "xlsx"}  # fields of a source
 _SECONDS = 600.0  # a database table has no mark that would show a change
 
 Value = TypeVar("Value")
@@ -77,7 +78,7 @@ class TrialCache:
         identity = _identity(recipe, storage)
         tried = self._tried(recipe, identity, storage, resolve)
         facts = dict(trial_match.as_facts(tried.trial))
-        if before is not None and _identity(before, storage) == identity:
+        if before is not None and _has_same_rows(before, recipe, storage):
             earlier = self._tried(before, identity, storage, resolve)
             facts["changes"] = row_results.changes(
                 earlier.results, tried.results, _renamed(before, recipe)
@@ -114,13 +115,22 @@ def _renamed(before: Recipe, after: Recipe) -> dict[str, str]:
     return {one: other for one, other in pairs if one not in new and other not in old}
 
 
+def _has_same_rows(before: Recipe, after: Recipe, storage: Storage) -> bool:
+    """Whether the results of both can be compared row by row."""
+    keys = [
+        [(recipe.sources[side].primary_key, recipe.sources[side].filters) for side in SIDES]
+        for recipe in (before, after)
+    ]
+    return keys[0] == keys[1] and _identity(before, storage) == _identity(after, storage)
+
+
 def _identity(recipe: Recipe, storage: Storage) -> str:
-    """The rows that a recipe is tried on, and their names."""
+    """The rows that a recipe is tried on."""
     key = trial_match.sample_key(recipe)
     parts = [key.model_dump_json() if key else "no key"]
     for side in SIDES:
         source = recipe.sources[side]
-        parts.append(source.model_dump_json())
+        parts.append(source.model_dump_json(include=_READ_BY))
         if not is_staged(source):
             parts += (repr(file) for file in _files(source, storage))
     return _digest("\n".join(parts))
