@@ -53,6 +53,7 @@ from kalla.scaling import routes as scaling_routes
 from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
+from kalla.tables import store as table_store
 from kalla.tables.http import pages as tables_pages
 from kalla.tables.http import routes as tables_routes
 from kalla.tables.schedule.scheduler import TableGauges, TableScheduler
@@ -140,6 +141,7 @@ def create_app(
         login_links.sweep,
         upload_store.sweeper(settings),
         schedule_store.sweep,
+        table_store.sweep,
     )
     scaling_gauges = ScalingGauges()
     table_gauges = TableGauges()

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from kalla.database import Connection
 from kalla.errors import NotFound
+from kalla.settings import Retention
 from kalla.statements import load
 from kalla.tables.incremental.cost import Sample
 from kalla.tables.model import Format, SourceDefinition, TableDefinition
@@ -173,6 +174,7 @@ async def put_table(
         "columns": list(columns),
         "reads": sorted(reads),
         "by": by,
+        "limit": ERRORS_TO_SUSPEND,
     }
     statement = sql.insert_table if known is None else sql.update_table
     (row,) = await (await connection.execute(statement, fields)).fetchall()
@@ -367,5 +369,7 @@ async def durations(connection: Connection) -> dict[int, float]:
     return {row["table_id"]: float(row["p95"]) for row in rows}
 
 
-async def sweep(connection: Connection) -> None:
-    await connection.execute(sql.sweep)
+async def sweep(connection: Connection, retention: Retention) -> None:
+    """Remove closed ticks and old lines of the refresh history."""
+    await connection.execute(sql.sweep_ticks)
+    await connection.execute(sql.sweep_refreshes, {"seconds": retention.finished_seconds})

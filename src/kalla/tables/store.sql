@@ -50,7 +50,10 @@ RETURNING table_id, version;
 UPDATE kalla.dynamic_tables
 SET definition = %(definition)s, query = %(query)s, hash = %(hash)s, columns = %(columns)s,
     reads = %(reads)s, version = version + 1, changed_at = kalla.clock(), changed_by = %(by)s,
-    errors = 0, state = 'active', state_reason = ''
+    errors = 0,
+    -- Suspended by a person, it stays so, unless its query is another one.
+    state = CASE WHEN hash = %(hash)s AND errors < %(limit)s THEN state ELSE 'active' END,
+    state_reason = CASE WHEN hash = %(hash)s AND errors < %(limit)s THEN state_reason ELSE '' END
 WHERE name = %(name)s
 RETURNING table_id, version;
 
@@ -177,20 +180,27 @@ WHERE t.name = %(name)s ORDER BY v.version DESC;
 
 -- The last ten refreshes, so that a strategy that was slow once is tried again, and the last three
 -- FULL ones, which may be older: every prediction compares with them. The first one of all warms up.
+-- Each part reads the index from its newest end: the length of the history does not matter.
 -- name: samples
-WITH numbered AS (
-    SELECT refresh_id, strategy, seconds, changed_rows, affected_keys,
-           row_number() OVER (ORDER BY refresh_id DESC) AS age,
-           row_number() OVER (PARTITION BY strategy, reason = 'the first refresh'
-                              ORDER BY refresh_id DESC) AS age_of_kind,
-           reason = 'the first refresh' AS first
-    FROM kalla.refreshes
+WITH newest AS (
+    SELECT * FROM kalla.refreshes
     WHERE table_id = %(table_id)s AND status = 'completed' AND seconds IS NOT NULL
       AND strategy IN ('DELTA', 'AFFECTED_KEYS', 'FULL')
+    ORDER BY refresh_id DESC LIMIT 10
+), recomputed AS (
+    SELECT * FROM kalla.refreshes
+    WHERE table_id = %(table_id)s AND status = 'completed' AND seconds IS NOT NULL
+      AND strategy = 'FULL' AND reason <> 'the first refresh'
+    ORDER BY refresh_id DESC LIMIT 3
+), first AS (
+    SELECT * FROM kalla.refreshes
+    WHERE table_id = %(table_id)s AND status = 'completed' AND seconds IS NOT NULL
+      AND strategy = 'FULL' AND reason = 'the first refresh'
+    ORDER BY refresh_id DESC LIMIT 3
 )
-SELECT strategy, seconds, changed_rows, affected_keys FROM numbered n
-WHERE (age <= 10 OR (strategy = 'FULL' AND age_of_kind <= 3))
-  AND NOT (first AND EXISTS (SELECT 1 FROM numbered o WHERE o.strategy = 'FULL' AND NOT o.first))
+SELECT strategy, seconds, changed_rows, affected_keys
+FROM (SELECT * FROM newest UNION SELECT * FROM recomputed UNION SELECT * FROM first) lines
+WHERE reason <> 'the first refresh' OR strategy <> 'FULL' OR NOT EXISTS (SELECT 1 FROM recomputed)
 ORDER BY refresh_id DESC;
 
 -- Of the strategy that a table took last: one slow FULL says nothing about the next DELTA. By table,
@@ -220,5 +230,21 @@ SELECT t.*, k.* FROM (
     FROM kalla.dynamic_tables
 ) t, (SELECT count(*) AS open_ticks FROM kalla.ticks WHERE closed_at IS NULL) k;
 
--- name: sweep
+-- name: sweep_ticks
 DELETE FROM kalla.ticks WHERE closed_at < kalla.clock() - interval '1 hour';
+
+-- Of every table the newest lines stay, and the last FULL ones: predictions compare with them.
+-- name: sweep_refreshes
+WITH kept AS (
+    SELECT k.refresh_id FROM kalla.dynamic_tables t CROSS JOIN LATERAL (
+        (SELECT r.refresh_id FROM kalla.refreshes r WHERE r.table_id = t.table_id
+         ORDER BY r.refresh_id DESC LIMIT 50)
+        UNION ALL
+        (SELECT r.refresh_id FROM kalla.refreshes r
+         WHERE r.table_id = t.table_id AND r.strategy = 'FULL' AND r.status = 'completed'
+         ORDER BY r.refresh_id DESC LIMIT 3)
+    ) k
+)
+DELETE FROM kalla.refreshes r
+WHERE r.finished_at < kalla.clock() - make_interval(secs => %(seconds)s)
+  AND NOT EXISTS (SELECT 1 FROM kept k WHERE k.refresh_id = r.refresh_id);

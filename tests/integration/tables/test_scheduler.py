@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
-from kalla.settings import Settings
+from kalla.settings import Retention, Settings
 from kalla.spark.sandbox import tables_read
 from kalla.tables import store
 from kalla.tables.model import SourceDefinition, TableDefinition, parse
@@ -119,3 +119,58 @@ async def test_a_source_that_cannot_be_read_holds_up_its_readers_alone(site: Sit
     await site.scheduler.tick()
     assert await site.jobs("priced") == 1
     assert (await site.table("reader")).state_reason == ""
+
+
+async def test_the_history_keeps_its_newest_lines_and_the_last_recomputations(site: Site) -> None:
+    await site.apply("CREATE DYNAMIC TABLE sold TARGET_LAG = '1 hour' AS SELECT id FROM orders")
+    table_id = (await site.table("sold")).table_id
+    await site.run(
+        "INSERT INTO kalla.refreshes (table_id, tick_id, job_id, status, strategy, reason, seconds,"
+        " finished_at) SELECT %s, n, n, 'completed', CASE WHEN n <= 5 THEN 'FULL' ELSE 'DELTA' END,"
+        " CASE WHEN n = 1 THEN 'the first refresh' ELSE '' END, n,"
+        " kalla.clock() - interval '1 year' FROM generate_series(1, 100) n",
+        table_id,
+    )
+    async with site.database.transaction() as connection:
+        before = await store.samples(connection, table_id)
+        await store.sweep(connection, Retention())
+        after = await store.samples(connection, table_id)
+    left = [row["tick_id"] for row in await site.run("SELECT tick_id FROM kalla.refreshes")]
+    assert sorted(left) == [3, 4, 5, *range(51, 101)]
+    assert [each.seconds for each in after] == [*range(100, 90, -1), 5, 4, 3]
+    assert before == after
+
+
+async def test_a_table_that_a_person_suspended_stays_so_when_an_option_changes(site: Site) -> None:
+    text = "CREATE OR REPLACE DYNAMIC TABLE sold TARGET_LAG = '{}' AS SELECT {} FROM orders"
+
+    async def state() -> str:
+        return (await site.table("sold")).state
+
+    await site.apply(text.format("1 hour", "id"))
+    async with site.database.transaction() as connection:
+        await store.set_state(connection, "sold", "suspended", "by ann")
+    await site.apply(text.format("2 hours", "id"))
+    assert (await state(), (await site.table("sold")).state_reason) == ("suspended", "by ann")
+    await site.apply(text.format("2 hours", "id + 1 AS id"))
+    assert await state() == "active"
+    async with site.database.transaction() as connection:
+        for _ in range(store.ERRORS_TO_SUSPEND):
+            await store.count_error(
+                connection, (await store.table(connection, "sold")).table_id, "x"
+            )
+    assert await state() == "suspended"
+    await site.apply(text.format("3 hours", "id + 1 AS id"))
+    assert await state() == "active"
+
+
+async def test_the_first_refresh_on_schedule_waits_for_a_tick(site: Site) -> None:
+    await site.apply(
+        "CREATE DYNAMIC TABLE later TARGET_LAG = '2 days' INITIALIZE = ON_SCHEDULE AS"
+        " SELECT id FROM orders"
+    )
+    await site.scheduler.tick()
+    assert await site.jobs("later") == 0
+    await site.run("UPDATE kalla.dynamic_tables SET changed_at = changed_at - interval '3 days'")
+    await site.scheduler.tick()
+    assert await site.jobs("later") == 1

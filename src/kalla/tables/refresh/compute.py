@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kalla.spark.sandbox import searches
 from kalla.tables.delta.commit import FencedTable, Frontier
 from kalla.tables.delta.data_files import written
 from kalla.tables.delta.log_commit import NO_CHANGE, FileChange
@@ -75,6 +76,7 @@ class Computation:
     ) -> None:
         self._spark = spark
         self._asked = asked
+        self._query = searches.bounded(asked.query)
         self._folder = fenced.folder
         self._frontier = frontier
         self._workspace = workspace
@@ -90,7 +92,7 @@ class Computation:
 
         known: Known | None = None
         try:
-            known = judged(self._asked.query, self._pins, self._new, self._views)
+            known = judged(self._query, self._pins, self._new, self._views)
         except NotIncremental as reason:
             return self._full(None, self._fallback(reason))
         try:
@@ -262,7 +264,7 @@ class Computation:
 
     def _full(self, known: Known | None, choice: Choice) -> Result:
         asked, table = self._asked, self._table
-        query = asked.query
+        query = self._query
         visible = None
         if known is not None and known.delta is not None and asked.strategy in ("AUTO", "DELTA"):
             query = known.delta.extended(known.found.sql)

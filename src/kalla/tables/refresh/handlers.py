@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kalla.database import Connection
-from kalla.errors import Unavailable
+from kalla.errors import InvalidInput, Unavailable
 from kalla.redaction import scrub
+from kalla.spark.sandbox import searches
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables import store
 from kalla.tables.delta import housekeeping
@@ -78,11 +79,13 @@ class Refresh:
             raise Unavailable(f"{asked.name} is being refreshed elsewhere: {stale}") from None
         except PinGone as gone:
             return Failure(str(gone), counts=False)
-        except StrictRefused as refused:
+        except (StrictRefused, InvalidInput) as refused:
             return Failure(str(refused), counts=True)
         except AnalysisException as error:
             return Failure(_explained(error), counts=True)
         except PySparkException as error:
+            if refusal := searches.refusal(str(error)):
+                return Failure(refusal, counts=True)
             if (error.getSqlState() or "").startswith(_LASTING):
                 return Failure(_first_line(error), counts=True)
             raise

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kalla.errors import InvalidInput, Permanent, Problem
 from kalla.redaction import scrub
+from kalla.spark.sandbox import searches
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables.incremental.changes import placed
 from kalla.tables.refresh.views import Views
@@ -46,7 +47,7 @@ class TableQuery(Stateless):
         self._spark = spark
 
     def run(self, job: Job, context: Context) -> Outcome:
-        from pyspark.errors import AnalysisException
+        from pyspark.errors import AnalysisException, PySparkException
 
         asked = QueryPayload.model_validate(job.payload)
         with self._spark.session(job, context) as session:
@@ -54,10 +55,15 @@ class TableQuery(Stateless):
             views = Views(session)
             names = _added(session, views, asked.inputs)
             try:
-                rows = views.sql(placed(asked.query, names)).limit(MOST_ROWS + 1).toArrow()
+                query = placed(searches.bounded(asked.query), names)
+                rows = views.sql(query).limit(MOST_ROWS + 1).toArrow()
             except AnalysisException as error:
                 message = scrub(str(error).strip().splitlines()[0])
                 raise InvalidInput(Problem("query", message)) from None
+            except PySparkException as error:
+                if refusal := searches.refusal(str(error)):
+                    raise Permanent(refusal) from None
+                raise
         shown = [
             [None if value is None else str(value) for value in row.values()]
             for row in rows.slice(0, MOST_ROWS).to_pylist()
@@ -80,7 +86,9 @@ class TableAudit(Stateless):
                 views = Views(session)
                 names = _added(session, views, asked.inputs)
                 stored = frame(session, Pin.from_json(asked.table))
-                fresh = views.sql(placed(asked.query, names)).toDF(*stored.columns)
+                fresh = views.sql(placed(searches.bounded(asked.query), names)).toDF(
+                    *stored.columns
+                )
                 missing = fresh.exceptAll(stored).count()
                 extra = stored.exceptAll(fresh).count()
                 rows = stored.count()

@@ -129,8 +129,6 @@ class TableScheduler(Periodic):
             advanced = partial(self._database.retrying, partial(self._advance, tick_id=tick_id))
             if woken := await self._aside.attempt(tick_id, advanced):
                 await self._wake.nudge(woken)
-        async with self._database.transaction() as connection:
-            await store.sweep(connection)
         return None
 
     async def _usable(self, stored: Mapping[str, Table]) -> dict[str, Table]:

@@ -7,6 +7,7 @@ are refused.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _MOST_NAME_BYTES = 60_000
 _REFUSED_FEATURES = {"deletionVectors", "columnMapping", "rowTracking", "variantType"}
 _REMOVED = ("delete", "update_preimage")
 _ADDED = ("insert", "update_postimage")
+_PIECE = 1 << 20
 _GUESSED_ROW_BYTES = 32  # where rows were not counted
 
 
@@ -106,6 +108,7 @@ def pin(name: str, location: str, format_: str) -> Pin:
     files = []
     for path in sorted(folder.rglob(f"*.{format_}")):
         if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts):
+            _demand_file(name, path, folder)
             facts = path.stat()
             files.append((str(path), facts.st_size, facts.st_mtime_ns))
     if not files:
@@ -119,6 +122,16 @@ def pin(name: str, location: str, format_: str) -> Pin:
             )
         )
     return Pin("files", location, format=format_, files=tuple(files))
+
+
+def _demand_file(name: str, path: Path, folder: Path) -> None:
+    """Refuse a pipe, which would hold its reader, and a link out of what an admin has named."""
+    if not path.is_file():
+        raise InvalidInput(Problem(name, f"{path} is not a file", suggestion="remove it"))
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidInput(
+            Problem(name, f"{path} is a link that leads out of {folder}", suggestion="remove it")
+        )
 
 
 def columns(pinned: Pin) -> tuple[str, ...]:
@@ -151,9 +164,7 @@ def frame(spark: SparkSession, pinned: Pin) -> DataFrame:
         if any(not Path(path).exists() for path in files):
             raise PinGone(f"files of version {pinned.version} of {pinned.location} were vacuumed")
         return _delta_frame(spark, table, files)
-    for path, size, modified in pinned.files:
-        _require_unchanged(path, size, modified)
-    return _file_frame(spark, pinned.format, [path for path, _, _ in pinned.files])
+    return _file_frame(spark, pinned, pinned.files)
 
 
 def changes(spark: SparkSession, old: Pin, new: Pin) -> Changes:
@@ -162,7 +173,7 @@ def changes(spark: SparkSession, old: Pin, new: Pin) -> Changes:
         added = _new_files(old, new)
         if not added:
             return Changes(None, None)
-        return Changes(None, _file_frame(spark, new.format, [path for path, _, _ in added]))
+        return Changes(None, _file_frame(spark, new, added))
     return _logged_changes(spark, _table_at(new), _logged(old, new))
 
 
@@ -200,7 +211,7 @@ def _new_files(old: Pin, new: Pin) -> list[tuple[str, int, int]]:
         raise Gap("a file of a source was changed or removed, and its old rows are lost")
     added = sorted(set(new.files) - set(old.files))
     for each in added:
-        _require_unchanged(*each)
+        _require_unchanged(new.location, *each)
     return added
 
 
@@ -315,17 +326,49 @@ def _delta_frame(
     return spark.read.schema(schema).parquet(*files)
 
 
-def _file_frame(spark: SparkSession, format_: str, files: Sequence[str]) -> DataFrame:
-    if format_ == "csv":
-        # Every column is text: what a type is guessed from may change with the next file.
-        return spark.read.csv(list(files), header=True, enforceSchema=False)
-    return spark.read.parquet(*files)
+def _file_frame(
+    spark: SparkSession, pinned: Pin, files: Sequence[tuple[str, int, int]]
+) -> DataFrame:
+    for each in files:
+        _require_unchanged(pinned.location, *each)
+    paths = [path for path, _, _ in files]
+    if pinned.format != "csv":
+        return spark.read.parquet(*paths)
+    for path in paths:
+        _demand_utf8(path)
+    # Every column is text: what a type is guessed from may change with the next file. A row of
+    # another width fails the refresh, or its values would be lost.
+    names = ", ".join(f"`{name.replace('`', '``')}` STRING" for name in columns(pinned))
+    return spark.read.schema(names).csv(
+        paths,
+        header=True,
+        enforceSchema=False,
+        mode="FAILFAST",
+        multiLine=True,
+        quote='"',
+        escape='"',
+    )
 
 
-def _require_unchanged(path: str, size: int, modified: int) -> None:
+def _demand_utf8(path: str) -> None:
+    """Spark would put U+FFFD in the place of other bytes."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with Path(path).open("rb") as file:
+            while piece := file.read(_PIECE):
+                decoder.decode(piece)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise InvalidInput(
+            Problem("source", f"{path} is not UTF-8", suggestion="write it anew in UTF-8")
+        ) from None
+
+
+def _require_unchanged(location: str, path: str, size: int, modified: int) -> None:
     try:
         facts = Path(path).stat()
+        inside = Path(path).resolve().is_relative_to(Path(location).resolve())
     except OSError:
         raise PinGone(f"{path} is gone") from None
-    if (facts.st_size, facts.st_mtime_ns) != (size, modified):
+    if not inside or (facts.st_size, facts.st_mtime_ns) != (size, modified):
         raise PinGone(f"{path} was changed")
