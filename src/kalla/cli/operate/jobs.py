@@ -35,22 +35,22 @@ def submit(
     dedupe_key: Annotated[str | None, typer.Option(help="Unique among waiting jobs.")] = None,
     running_key: Annotated[str | None, typer.Option(help="Unique among running jobs.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Lost after so many seconds without a heartbeat.")
+        float | None, typer.Option(help="Seconds without a heartbeat after which it is lost.")
     ] = None,
     max_runtime: Annotated[
-        float | None, typer.Option(help="Taken away after so many seconds.")
+        float | None, typer.Option(help="Longest run time in seconds; then it is stopped.")
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Failures after which it has failed.")
+        int | None, typer.Option(help="Number of failures after which it has failed.")
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Submitting again under this key changes nothing.")
     ] = None,
-    sleep: Annotated[float | None, typer.Option(help="probe: sleep for so many seconds.")] = None,
-    count: Annotated[int | None, typer.Option(help="probe: count so many rows on Spark.")] = None,
+    sleep: Annotated[float | None, typer.Option(help="probe: seconds to sleep.")] = None,
+    count: Annotated[int | None, typer.Option(help="probe: number of rows to count on Spark.")] = None,
     fail: Annotated[bool, typer.Option("--fail", help="probe: fail.")] = False,
     fail_times: Annotated[
-        int | None, typer.Option(help="probe: fail so often, then succeed.")
+        int | None, typer.Option(help="probe: number of failures before it succeeds.")
     ] = None,
     hang: Annotated[bool, typer.Option("--hang", help="probe: never end.")] = False,
     wait: Annotated[

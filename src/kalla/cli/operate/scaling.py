@@ -46,7 +46,7 @@ def show_roles(style: Style = "text") -> None:
 @app.command("list")
 def list_decisions(
     role: Annotated[str | None, typer.Option(help="Decisions for this role only.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of decisions.")] = 20,
     style: Style = "text",
 ) -> None:
     """Show the latest decisions, newest first."""
@@ -103,13 +103,13 @@ def simulate_policies(
         ),
     ],
     policy: Annotated[
-        str, typer.Option(help="Names of policies, comma-separated; all if not given.")
+        str, typer.Option(help="Names of policies, comma-separated; all by default.")
     ] = "",
     startup: Annotated[float, typer.Option(min=0, help="Seconds a worker takes to start.")] = 10,
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs a worker runs at once.")] = 4,
-    max_workers: Annotated[int, typer.Option("--max", min=1, help="Workers at the most.")] = 1000,
+    max_workers: Annotated[int, typer.Option("--max", min=1, help="Maximum number of workers.")] = 1000,
     seed: Annotated[
-        int | None, typer.Option(help="Another seed for the made-up load than its own.")
+        int | None, typer.Option(help="Another seed for the made-up load.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="A folder for an SVG picture of each policy.")
@@ -136,7 +136,7 @@ def simulate_policies(
         )
     if trace not in SHAPES and not Path(trace).is_file():
         raise InvalidInput(
-            Problem("--trace", f"{trace} is not a file and none of {', '.join(SHAPES)}")
+            Problem("--trace", f"{trace} is not a file, nor one of {', '.join(SHAPES)}")
         )
     if trace in SHAPES:
         jobs = SHAPES[trace]() if seed is None else SHAPES[trace](seed)
