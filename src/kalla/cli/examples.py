@@ -36,6 +36,11 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
         "kalla sources test ledger",
         "kalla sources preview ledger --rows 5",
     ),
+    "schedules": (
+        "kalla schedules add bank '0 7 * * 1-5' --time-zone Europe/Berlin",
+        "kalla schedules list --recipe bank",
+        "kalla schedules pause 3",
+    ),
     "destinations": (
         "kalla destinations add alerts https://hooks.example/kalla --secret secret://hooks",
         "kalla runs submit bank.yaml --callback alerts",

@@ -36,6 +36,7 @@ COMMANDS = {
     "evidence": ("reconcile.evidence", "Verify a run's evidence against what it claims."),
     "demo": ("reconcile.demo", "Reconcile made-up invoices and payments, and show the report."),
     "recipe": ("reconcile.recipe", "Check recipes, save them, list and show what is saved."),
+    "schedules": ("reconcile.schedules", "Run saved recipes at certain times."),
     "sources": ("reconcile.sources", "Register sources, test them and look into them."),
     "destinations": ("reconcile.destinations", "Register the addresses that callbacks may go to."),
     "sinks": ("sinks.sinks", "Deliver Kafka topics into ClickHouse tables, exactly once."),

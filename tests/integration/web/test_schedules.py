@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from kalla.cli.main import application
 from kalla.reconcile.runs.store import Callback
 from kalla.reconcile.schedules.scheduler import RunScheduler
 from tests.web_kit import Site
@@ -177,6 +179,28 @@ async def test_schedules_are_paused_resumed_removed_and_refused(site: Site, reci
     async with site.client("viewer") as client:
         asked = {"recipe_id": recipe_id, "cron": "0 7 * * *"}
         assert (await client.post("/api/schedules", json=asked)).status_code == 403
+
+
+async def test_schedules_are_managed_by_command(
+    site: Site, recipe_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KALLA_API_TOKEN", site.tokens["operator"])
+    app = application(["schedules"])
+
+    def carried_out(*arguments: str) -> str:
+        return CliRunner().invoke(app, ["schedules", *arguments], catch_exceptions=False).output
+
+    async with site.served() as address:
+        monkeypatch.setenv("KALLA_API_URL", address)
+        made = await asyncio.to_thread(carried_out, "add", recipe_id, "0 7 * * *", "--skip-missed")
+        number = made.split()[1]
+        assert (await shown(site, int(number)))["missed"] == "skip"
+        await asyncio.to_thread(carried_out, "pause", number)
+        listed = await asyncio.to_thread(carried_out, "list", "--recipe", recipe_id)
+        assert "paused" in listed
+        assert "monthly" in await asyncio.to_thread(carried_out, "resume", number)
+        await asyncio.to_thread(carried_out, "remove", number)
+        assert "No schedules yet" in await asyncio.to_thread(carried_out, "list")
 
 
 def test_a_completed_run_is_news_only_above_the_threshold() -> None:
