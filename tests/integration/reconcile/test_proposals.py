@@ -55,7 +55,7 @@ def test_a_proposal_matches_nearly_what_the_known_recipe_does(
     known = Recipe.model_validate(pair(tmp_path))
     found = propose(bare(known.sources.left.uri), bare(known.sources.right.uri))
     proposed = parsing.read(found.text)
-    sources = {
+    sources: dict[str, Source] = {
         side: proposed.sources[side].model_copy(
             update={"primary_key": known.sources[side].primary_key}
         )

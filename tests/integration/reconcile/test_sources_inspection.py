@@ -24,6 +24,7 @@ from kalla.errors import InvalidInput, NotFound
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.sources import inspection
 from kalla.reconcile.sources.inspection import Column
+from kalla.reconcile.sources.source_columns import SAMPLE_ROWS
 from kalla.storage import join
 from tests.servers import PostgresServer, S3Server
 
@@ -63,7 +64,7 @@ def test_a_column_with_a_null_or_a_repeat_is_no_key(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_guessed_by_its_beginning(tmp_path: Path) -> None:
-    rows = inspection.SAMPLE_ROWS + 10
+    rows = SAMPLE_ROWS + 10
     pq.write_table(pa.table({"id": [*range(rows - 1), 0]}), tmp_path / "rows.parquet")
     found = inspection.inspect(draft(tmp_path / "rows.parquet"))
     assert (found.primary_key, found.rows, found.exact) == (("id",), rows, True)

@@ -130,7 +130,11 @@ def wide(path: Path) -> None:
 
 
 def far_apart(path: Path) -> None:
-    book(path, lambda _, sheet: [sheet.write(0, 0, "id"), sheet.write(1_048_575, 16_383, "stray")])
+    def fill(_: Any, sheet: Any) -> None:
+        sheet.write(0, 0, "id")
+        sheet.write(1_048_575, 16_383, "stray")
+
+    book(path, fill)
 
 
 @pytest.mark.parametrize(

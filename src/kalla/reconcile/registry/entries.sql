@@ -76,7 +76,7 @@ LIMIT %(limit)s;
 SELECT DISTINCT recipe_id FROM kalla.recipes ORDER BY recipe_id LIMIT 1000;
 
 -- name: schedules_of
-SELECT count(*) AS schedules FROM kalla.schedules WHERE recipe_id = %(recipe_id)s AND NOT is_paused;
+SELECT count(*) AS schedules FROM kalla.schedules WHERE recipe_id = %(recipe_id)s;
 
 -- name: recipe_versions
 SELECT recipe_id, version, name, hash, created_at, created_by

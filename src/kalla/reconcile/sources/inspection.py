@@ -27,6 +27,7 @@ from kalla.reconcile.sources.scanning.scan_sql import scan
 from kalla.reconcile.sources.source_columns import (
     SAMPLE_ROWS,
     columns_of,
+    read_first,
     readable_rows,
     sampled,
 )
@@ -159,7 +160,7 @@ def reach(
             )
         seen = native_files.inspect_files(source, storage=storage, lines=SAMPLE_ROWS, bounds=bounds)
         files = counted(len(seen.files), "file") if len(seen.files) != 1 else "one file"
-        with sampled(source, seen, "*", storage, bounds):
+        with read_first(source, seen, storage, bounds):
             return Reach(True, f"{source.uri} can be read: {files} of {seen.bytes:,} bytes")
     except KallaError as error:
         return Reach(False, str(error))

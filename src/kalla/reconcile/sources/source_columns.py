@@ -43,9 +43,19 @@ def columns_of(
             " /api/recipes/validate"
         )
     seen = native_files.inspect_files(source, storage=storage, bounds=bounds)
-    with native_files.problems_at("", "uri"), sampled(source, seen, "*", storage, bounds):
+    with native_files.problems_at("", "uri"), read_first(source, seen, storage, bounds):
         words = {name: word_of(type_) for name, type_ in seen.types.items()}
     return words | {name: Unread(reason) for name, reason in seen.unread.items()}
+
+
+@contextmanager
+def read_first(
+    source: Source, given: Input, storage: Storage, bounds: Bounds | None
+) -> Iterator[None]:
+    """Reads the first rows. One of a Parquet file is enough: its footer describes the others."""
+    rows = SAMPLE_ROWS if given.format in ("csv", "json") else 1
+    with sampled(source, given, "*", storage, bounds, rows):
+        yield
 
 
 @contextmanager
