@@ -52,6 +52,21 @@ HOSTILE: dict[str, Callable[[Document], object]] = {
     ),
     "more rows than there are": lambda document: figures(document).update(rows=10**300),
     "fewer rows than none": lambda document: figures(document).update(rows=-1),
+    "rows of many states": lambda document: document["sources"]["left"].update(
+        states={f"state {number}": {"rows": 10**15} for number in range(15)}
+    ),
+    "very many states": lambda document: document["sources"]["left"].update(
+        states={f"state {number}": {"rows": 1} for number in range(10_000)}
+    ),
+    "unreadable rows without measure": lambda document: document["sources"]["left"].update(
+        rows_that_filters_could_not_read=10**300
+    ),
+    "fewer unreadable rows than none": lambda document: document["sources"]["left"].update(
+        rows_that_filters_could_not_read=-(10**300)
+    ),
+    "doubled keys without measure": lambda document: document["sources"]["left"].update(
+        rows_with_doubled_or_null_keys=10**300
+    ),
     "the last year": lambda document: document.update(started_at="9999-12-31T23:59:59Z"),
     "the first year": lambda document: document.update(started_at="0001-01-01T00:00:00Z"),
 }

@@ -36,7 +36,12 @@ from kalla.reconcile.evidence.reading.exception_reasons import (
     why_ambiguous,
     why_unmatched,
 )
-from kalla.reconcile.evidence.reading.source_warnings import CsvOptions, SourceIssues
+from kalla.reconcile.evidence.reading.source_warnings import (
+    MOST_ROWS,
+    CsvOptions,
+    Rows,
+    SourceIssues,
+)
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import LOCAL, Storage
@@ -48,7 +53,7 @@ _REPORT = Bounds(seconds=600)
 _PARTS = 1_000_000  # a share has six places
 _MOST_SECONDS = 1e9
 _MOST_DIGITS = 60
-_MOST_ROWS = 10**15
+_MOST_STATES = 20
 _YEARS = (1970, 2999)
 _ALMOST_ALL = Decimal("99.99")
 
@@ -70,7 +75,6 @@ def _in_our_time(moment: datetime) -> datetime:
 
 Amount = Annotated[Decimal, AfterValidator(_bounded)]
 Moment = Annotated[datetime, AfterValidator(_in_our_time)]
-Rows = Annotated[int, Field(ge=0, le=_MOST_ROWS)]
 
 
 class Part(BaseModel):
@@ -217,7 +221,13 @@ class _Recipe(Part):
 
 
 class _Source(SourceIssues):
-    states: dict[str, Figures]
+    states: dict[str, Figures] = Field(max_length=_MOST_STATES)
+
+    @model_validator(mode="after")
+    def _rows_can_be_counted(self) -> Self:
+        if sum(each.rows for each in self.states.values()) + self.filtered_unread > MOST_ROWS:
+            raise ValueError(f"a side has at most {MOST_ROWS:,} rows")
+        return self
 
 
 class _Suggestion(Part):

@@ -5,7 +5,7 @@ read, and recipe options that may help.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -13,6 +13,10 @@ from kalla.reconcile.recipe.model import Side
 
 _WITH_COMMA = re.compile(r"\s*[+-]?[0-9]+,[0-9]+\s*")
 _IN_GROUPS = re.compile(r"\s*[+-]?[0-9]{1,3}([.,'’ \u00a0\u202f][0-9]{3})+([.,][0-9]*)?\s*")
+
+
+MOST_ROWS = 10**15
+Rows = Annotated[int, Field(ge=0, le=MOST_ROWS)]
 
 
 class CsvOptions(BaseModel, frozen=True):
@@ -26,16 +30,16 @@ class CsvOptions(BaseModel, frozen=True):
 class Unreadable(BaseModel, frozen=True):
     column: str
     kind: str = Field(alias="as")
-    rows: int
+    rows: Rows
     examples: list[Any]
     filtered: bool = False  # their rows were left out
 
 
 class SourceIssues(BaseModel, frozen=True):
     format: str = ""
-    doubled: int = Field(alias="rows_with_doubled_or_null_keys")
+    doubled: Rows = Field(alias="rows_with_doubled_or_null_keys")
     unreadable: list[Unreadable]
-    filtered_unread: int = Field(0, alias="rows_that_filters_could_not_read")
+    filtered_unread: Rows = Field(0, alias="rows_that_filters_could_not_read")
 
 
 def of_source(side: Side, facts: SourceIssues, csv: CsvOptions) -> list[str]:
