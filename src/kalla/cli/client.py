@@ -97,6 +97,9 @@ class Client:
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._send(self._http.build_request("PATCH", path, json=body))
 
+    def delete(self, path: str) -> None:
+        self._send(self._http.build_request("DELETE", path))
+
     def ask(self, path: str, **fields: Any) -> Any:
         """A form that changes nothing: for what is too long for an address."""
         given = {name: value for name, value in fields.items() if value is not None}
@@ -144,7 +147,7 @@ class Client:
         if not answer.is_success:
             raise _refusal(answer, self.url)
         try:
-            return answer.json()
+            return answer.json() if answer.content else None
         except ValueError:
             raise _stranger(answer, self.url) from None
 

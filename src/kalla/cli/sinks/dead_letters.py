@@ -27,7 +27,7 @@ def list_letters(
     field: Field = "",
     style: Style = "text",
 ) -> None:
-    """Show how many there are by reason and field, and the newest."""
+    """Show counts by reason and field, and the newest letters."""
     with Client() as client:
         found = client.get(
             address("pipelines", name, "dead-letters"), limit=limit, reason=reason, field=field
@@ -62,9 +62,7 @@ def show(
     name: Name,
     partition: int,
     offset: int,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="The message's bytes and nothing else.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the message's bytes.")] = False,
     style: Style = "text",
 ) -> None:
     """Show one letter with its whole message."""
@@ -97,11 +95,11 @@ def replay(
             address("pipelines", name, "dead-letters", "replay"),
             {"reason": reason, "field": field},
         )
-        typer.echo(f"Replay {made['replay']} began, with mapping version {made['version']}.")
+        typer.echo(f"Replay {made['replay']} has begun, with mapping version {made['version']}.")
         deadline = time.monotonic() + 3600
         while wait and made["status"] == "running":
             if time.monotonic() > deadline:
-                raise Unavailable("The replay goes on: `kalla sinks show` has its events.")
+                raise Unavailable("The replay still runs: `kalla sinks show` shows its events.")
             time.sleep(0.5)
             found = client.get(address("pipelines", name, "replays"))
             made = next(each for each in found if each["replay"] == made["replay"])

@@ -62,7 +62,7 @@ def run(messages: int) -> None:
     dead = sum(each["dead_letters"] for each in found["partitions"])
     typer.echo(f"ClickHouse has {rows:,} rows and {dead:,} dead letters: {rows + dead:,} together.")
     agrees = found["agrees"] and rows + dead == messages and dead == broken
-    typer.echo("Every message is there once." if agrees else "They differ.")
+    typer.echo("Every message is there once." if agrees else "They do not agree.")
     if not agrees:
         raise typer.Exit(1)
 
@@ -97,7 +97,7 @@ def _create_topic(broker: str, name: str) -> None:
 
 
 def _produce(broker: str, topic: str, messages: int) -> int:
-    """Orders with a few messages that are none; returns how many those are."""
+    """Produce orders, and a few messages that are not; returns how many those are."""
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 20})
     cities = ("Kyiv", "Lagos", "Lima", "Osaka", "Oslo")
     chance = random.Random(7)  # noqa: S311
@@ -127,7 +127,7 @@ def _produce(broker: str, topic: str, messages: int) -> int:
 
 
 def _follow(client: Client, name: str, messages: int) -> None:
-    """Print how far it is, and kill the worker of a slot at a third."""
+    """Print the progress, and kill the worker of a slot at a third."""
     began, shown, killed = time.monotonic(), -1, False
     while time.monotonic() - began < _WAIT_SECONDS:
         found = client.get(address("pipelines", name))
@@ -140,7 +140,9 @@ def _follow(client: Client, name: str, messages: int) -> None:
         if not killed and done > messages // 3:
             killed = _kill_a_worker(client, name)
         time.sleep(0.5)
-    raise Unavailable(f"Not all arrived within {_WAIT_SECONDS:g} s: `kalla sinks show {name}`.")
+    raise Unavailable(
+        f"Not all messages arrived within {_WAIT_SECONDS:g} s: `kalla sinks show {name}` says why."
+    )
 
 
 def _kill_a_worker(client: Client, name: str) -> bool:

@@ -50,7 +50,7 @@ def sample(
 def infer(
     name: Name = None, brokers: Brokers = None, topic: Topic = None, style: Style = "text"
 ) -> None:
-    """Propose a mapping from up to 1,000 samples: presence, nulls, type conflicts, the tables."""
+    """Propose a mapping from up to 1,000 samples: presence, nulls, type conflicts, tables."""
     with Client(seconds=120) as client:
         if name is not None:
             found = client.post(address("pipelines", name, "infer"))
@@ -59,7 +59,9 @@ def infer(
     if style == "json":
         print_json(found)
         return
-    typer.echo(f"{found['samples']:,} samples, {found['unreadable']:,} of them no JSON objects.")
+    typer.echo(
+        f"{found['samples']:,} samples; not JSON objects: {found['unreadable']:,}."
+    )
     print_table(
         ["field", "present", "nulls", "types", "column", "type", "conflict"],
         [_field(each) for each in found["fields"]],

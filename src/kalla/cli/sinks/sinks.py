@@ -12,9 +12,12 @@ from kalla.cli.client import Client, Style, address, ago, print_json, print_tabl
 from kalla.cli.sinks import dead_letters as sinks_dead_letters
 from kalla.cli.sinks import samples as sinks_samples
 from kalla.errors import InvalidInput, Problem
+from kalla.web.text_format import seconds
 
 app = typer.Typer(no_args_is_help=True)
-app.add_typer(sinks_dead_letters.app, name="dead-letters", help="What could not become a row.")
+app.add_typer(
+    sinks_dead_letters.app, name="dead-letters", help="Messages that could not become rows."
+)
 app.command()(sinks_samples.sample)
 app.command()(sinks_samples.infer)
 
@@ -33,7 +36,7 @@ def install() -> None:
 def demo(
     messages: Annotated[int, typer.Option(min=1000, max=10_000_000)] = 200_000,
 ) -> None:
-    """Deliver a made-up topic, kill a worker meanwhile, and compare the counts to the row."""
+    """Deliver generated orders, kill a worker meanwhile, and compare the counts to the row."""
     from kalla.cli.sinks import demo as sinks_demo
 
     sinks_demo.run(messages)
@@ -75,6 +78,7 @@ def list_pipelines(style: Style = "text") -> None:
             "table",
             "rows/s",
             "waiting",
+            "behind",
             "rows",
             "dead letters",
             "guarantee",
@@ -88,19 +92,20 @@ def list_pipelines(style: Style = "text") -> None:
                 each["clickhouse"]["table"],
                 f"{each['rows_per_second']:,.0f}",
                 f"{each['waiting']:,}",
+                _behind(each),
                 f"{each['rows']:,}",
                 f"{each['dead_letters']:,}",
                 each["guarantee"],
             ]
             for each in found
         ],
-        "No pipelines yet: `kalla sinks apply FILE` makes one.",
+        "There are no pipelines yet: `kalla sinks apply FILE` creates one.",
     )
 
 
 @app.command()
 def show(name: Name, style: Style = "text") -> None:
-    """Show a pipeline: its state, who carries it, what happened last."""
+    """Show a pipeline: its state, its workers, its last events."""
     with Client() as client:
         found = client.get(address("pipelines", name))
         slots = client.get(address("pipelines", name, "assignments"))
@@ -113,60 +118,74 @@ def show(name: Name, style: Style = "text") -> None:
     if found["trouble"]:
         typer.echo(f"  {found['trouble']}")
     print_table(
-        ["slot", "worker", "epoch", "live", "partitions"],
+        ["slot", "worker", "epoch", "lease", "partitions"],
         [
             [
                 "-" if each["slot"] is None else str(each["slot"]),
                 each["worker"],
                 str(each["epoch"]),
-                "yes" if each["live"] else "no",
+                ("ends " if each["live"] else "ended ") + ago(each["until"])
+                if each["until"]
+                else "-",
                 ", ".join(map(str, each["partitions"])),
             ]
             for each in slots
         ],
-        "No worker carries a slot.",
+        "No worker holds a slot.",
     )
     print_table(
         ["when", "event", "detail"],
         [[ago(each["at"]), each["event"], each["detail"]] for each in events[:10]],
-        "Nothing has happened yet.",
+        "There are no events yet.",
     )
 
 
 @app.command()
 def start(name: Name) -> None:
-    """Begin to deliver."""
+    """Start delivering."""
     _change(name, desired="started")
 
 
 @app.command()
 def stop(name: Name) -> None:
-    """Stop to deliver; what is on its way is finished first."""
+    """Stop delivering; ranges in flight are finished first."""
     _change(name, desired="stopped")
 
 
 @app.command()
 def scale(name: Name, replicas: Annotated[int, typer.Argument(min=0, max=1000)]) -> None:
-    """Set on how many workers at once it runs."""
+    """Set how many workers carry it at once."""
     _change(name, replicas=replicas)
 
 
 @app.command()
+def remove(
+    name: Name, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+) -> None:
+    """Remove a pipeline and its progress; its tables stay. Needs the role admin."""
+    if yes or typer.confirm(f"Remove {name} and its progress? Its tables in ClickHouse stay."):
+        with Client() as client:
+            client.delete(address("pipelines", name))
+        typer.echo(f"{name} is removed.")
+
+
+@app.command()
 def lag(name: Name, style: Style = "text") -> None:
-    """Show how far each partition has come, and what waits."""
+    """Show the progress of each partition, what waits, and how far behind it is."""
     with Client() as client:
         found = client.get(address("pipelines", name, "metrics"))
     if style == "json":
         print_json(found)
         return
     print_table(
-        ["partition", "next offset", "end", "waiting", "rows", "dead letters", "state"],
+        ["partition", "next offset", "end", "waiting", "behind", "rows", "dead letters", "state"],
         [
             [
                 str(each["partition"]),
                 "-" if each["next_offset"] is None else str(each["next_offset"]),
                 str(each["end"]),
                 f"{each['waiting']:,}",
+                _behind(each),
                 f"{each['rows']:,}",
                 f"{each['dead_letters']:,}",
                 each["reason"] or "",
@@ -209,11 +228,11 @@ def audit(name: Name, style: Style = "text") -> None:
                 ]
                 for each in found["partitions"]
             ],
-            "Nothing was delivered yet.",
+            "Nothing has been delivered yet.",
         )
         for each in found["not_compared"]:
             typer.echo(f"Partition {each} cannot be compared: its topic was replaced.")
-        typer.echo("Every message is there once." if found["agrees"] else "They differ.")
+        typer.echo("Every message is there once." if found["agrees"] else "They do not agree.")
     if not found["agrees"]:
         raise typer.Exit(1)
 
@@ -222,10 +241,10 @@ def audit(name: Name, style: Style = "text") -> None:
 def seek(
     name: Name,
     to: Annotated[str, typer.Option(help="earliest, latest, or an offset.")],
-    partition: Annotated[int | None, typer.Option(min=0, help="This one alone.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Deliver again from an offset, as a new generation. The pipeline has to be stopped."""
+    """Deliver again from an offset, as a new generation. The pipeline must be stopped."""
     body: dict[str, Any] = {"to": to, "partition": partition}
     with Client() as client:
         moves = client.post(address("pipelines", name, "seek"), body | {"dry_run": True})
@@ -242,24 +261,29 @@ def seek(
             ],
             "There is nothing to move.",
         )
-        if moves and (yes or typer.confirm("Rows of the earlier generation stay. Go on?")):
+        if moves and (yes or typer.confirm("Rows of the earlier generation stay. Continue?")):
             client.post(address("pipelines", name, "seek"), body)
             typer.echo(f"`kalla sinks start {name}` delivers from there.")
 
 
 @app.command("skip-gap")
 def skip_gap(name: Name) -> None:
-    """Go on behind the offsets that Kafka removed before they were delivered."""
+    """Continue after offsets that Kafka removed before they were delivered."""
     with Client() as client:
         moves = client.post(address("pipelines", name, "skip-gap"))
     for each in moves:
         lost = each["to_offset"] - each["from_offset"]
         typer.echo(
-            f"Partition {each['partition']} goes on at {each['to_offset']}; {lost:,} offsets "
-            f"from {each['from_offset']} on are lost."
+            f"Partition {each['partition']} continues at {each['to_offset']}; {lost:,} offsets "
+            f"from {each['from_offset']} are lost."
         )
     if not moves:
         typer.echo("No partition is stopped at a gap.")
+
+
+def _behind(found: dict[str, Any]) -> str:
+    """The age of the newest delivered message, if others wait."""
+    return seconds(found["lag_seconds"]) if found["waiting"] and found["lag_seconds"] else "-"
 
 
 def _named(found: dict[str, Any], what: str) -> str:

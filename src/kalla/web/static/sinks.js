@@ -215,7 +215,7 @@ function beginMapping(panel) {
         throw error;
       });
       put(found.mapping, Object.fromEntries(found.fields.map((each) => [each.path, each])));
-      note.textContent = `Proposed from ${counted(found.samples, "sample")}; ${found.unreadable} of them are not JSON objects. Nothing is saved yet.`;
+      note.textContent = `Proposed from ${counted(found.samples, "sample")}; not JSON objects: ${found.unreadable}. Nothing is saved yet.`;
       document.getElementById("create-tables").replaceChildren(...found.create_tables.map((each) => element("pre", each)));
     },
   };
