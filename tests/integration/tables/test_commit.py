@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -21,7 +22,7 @@ from kalla.tables.delta.commit import (
     Stale,
     committed_frontier,
 )
-from kalla.tables.delta.data_files import written
+from kalla.tables.delta.data_files import DataFile, written
 from kalla.tables.delta.housekeeping import tidy, tidy_if_due
 from kalla.tables.delta.log_commit import NO_CHANGE, FileChange
 from kalla.tables.delta.row_changes import difference, rewritten
@@ -261,6 +262,23 @@ def test_a_later_claim_removes_what_an_earlier_one_left_behind(folder: Path) -> 
     assert not Path(left[0].path).exists()
     with pytest.raises(Stale):
         paused.commit(NO_CHANGE, frontier)
+
+
+def test_a_claim_paused_after_its_barrier_leaves_the_files_of_a_later_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = FencedTable._put
+    later: list[DataFile] = []
+
+    def stopped_here(fenced: FencedTable, *given: Any) -> None:
+        put(fenced, *given)
+        monkeypatch.setattr(FencedTable, "_put", put)
+        other, _ = claim(folder, 3, 3)
+        later.extend(written(other.folder / "rows", rows(7).schema, rows(7).to_batches()))
+
+    monkeypatch.setattr(FencedTable, "_put", stopped_here)
+    claim(folder, 2, 2)
+    assert Path(later[0].path).exists()
 
 
 def test_many_small_files_are_put_together(folder: Path) -> None:

@@ -146,6 +146,21 @@ def test_a_table_that_is_at_its_tick_is_adopted(spark: Any, tmp_path: Path) -> N
         refresh(spark, shop.payload(), 1, "late attempt")
 
 
+def test_an_average_whose_sum_is_too_large_is_refreshed_without_it(
+    spark: Any, tmp_path: Path
+) -> None:
+    query = "SELECT customer AS c, avg(id) AS mean FROM orders GROUP BY customer"
+    shop = Shop(spark, tmp_path, query)
+    shop.set("orders", [(4 * 10**18 + number, "ann", "1.00") for number in range(3)])
+    first = shop.refresh(strategy="AUTO")
+    assert first.strategy == "FULL"
+    assert "without the counts for DELTA" in first.reason
+    shop.require_equal()
+    shop.set("orders", [(1, "bob", "1.00")], mode="append")
+    assert shop.refresh(strategy="DELTA").strategy == "FULL"
+    shop.require_equal()
+
+
 EVERY_TYPE = (
     "SELECT id, customer, amount, id = 1 AS flag, CAST(id AS TINYINT) AS small,"
     " CAST(id AS DOUBLE) / 3 AS share, double('NaN') AS nan, DATE '2026-01-01' AS day,"

@@ -21,7 +21,7 @@ from kalla.tables.incremental.changes import (
     placed,
     recompute,
 )
-from kalla.tables.incremental.delta import DeltaShape, delta_shape
+from kalla.tables.incremental.delta import ROWS, DeltaShape, delta_shape
 from kalla.tables.incremental.delta_merge import merge
 from kalla.tables.incremental.structure import (
     NotIncremental,
@@ -276,3 +276,14 @@ def _listed(columns: Sequence[str]) -> str:
 
 def _duckdb(spark_sql: str) -> str:
     return sqlglot.transpile(spark_sql, read="spark", write="duckdb")[0]
+
+
+def test_delta_refuses_an_average_that_doubles_do_not_hold(workspace: Workspace) -> None:
+    query = "SELECT day, avg(id) AS a FROM o GROUP BY day"
+    shape = delta_shape(structure(query, COLUMNS))
+    row = f"SELECT 'm' AS day, 1::DOUBLE AS a, 1 AS {ROWS}, {2**53} AS __kalla_s1, 1 AS __kalla_n1"
+    table = workspace.table("table_rows", f"{row}, 'f' AS {FILE}, 0 AS {ROW}")
+    delta = workspace.table("delta_rows", row)
+    schema = workspace.read("SELECT * FROM table_rows").schema
+    with pytest.raises(NotIncremental, match="too large for an exact average"):
+        merge(workspace, shape, table, delta, schema)

@@ -131,6 +131,17 @@ def test_a_table_keeps_the_names_that_its_alias_gives_to_columns() -> None:
     assert placed(query, {"customers": "v"}) == ("SELECT `o`.`id` FROM `v` AS `o`(`id`, `region`)")
 
 
+def test_a_query_that_the_optimizer_trips_over_has_a_reason_for_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trips(*_args: object, **_named: object) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr("kalla.tables.incremental.structure.qualify", trips)
+    with pytest.raises(NotIncremental, match="cannot be analysed: RecursionError"):
+        structure("SELECT id FROM orders", COLUMNS)
+
+
 def test_two_names_of_with_that_are_alike_are_not_confused() -> None:
     query = (
         "WITH a AS (SELECT id FROM orders),"

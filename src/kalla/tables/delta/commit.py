@@ -88,9 +88,15 @@ class FencedTable:
         frontier = read_frontier(table)
         self._version = table.version() + 1
         self._put(self._version, self._barrier, frontier)
-        # Files of earlier claims are obsolete, even if these still run.
-        shutil.rmtree(Path(self._location) / _UNFINISHED, ignore_errors=True)
+        self._remove_obsolete_files()
         return frontier
+
+    def _remove_obsolete_files(self) -> None:
+        """Of earlier claims, even if these still run: a later one may have raised its own barrier
+        since, and writes its files now."""
+        for folder in (Path(self._location) / _UNFINISHED).glob("*-*"):
+            if int(folder.name.partition("-")[0]) < self._barrier // 2:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def files(self) -> TableFiles | None:
         """The files of the table as it was when the barrier was raised."""

@@ -117,6 +117,8 @@ def _averaged(rows: pa.Table, measure: Measure, type_: pa.DataType) -> pa.Table:
         ]
     else:
         # As Spark does it: both as doubles, which hold sums of integers exactly up to 2^53.
+        if any(abs(total) >= 2**53 for total in sums if total is not None):
+            raise NotIncremental(f"a sum of {measure.name} is too large for an exact average")
         values = [
             None if not count else float(total) / float(count)
             for total, count in zip(sums, counts, strict=True)

@@ -110,6 +110,17 @@ def relation_name(number: int) -> str:
 
 def structure(sql: str, columns: Columns) -> Structure:
     """Raises NotIncremental with the reason for FULL."""
+    try:
+        return _analysed(sql, columns)
+    except NotIncremental:
+        raise
+    except Exception as error:
+        # The optimizer is made for other queries, too: one that it trips over is still a valid one.
+        kind = type(error).__name__
+        raise NotIncremental(f"its structure cannot be analysed: {kind}: {error}") from error
+
+
+def _analysed(sql: str, columns: Columns) -> Structure:
     given = parsed(sql)
     if any(each.args.get("recursive") for each in given.find_all(exp.With)):
         raise NotIncremental("the query is recursive")

@@ -39,6 +39,7 @@ from kalla.tables.sources.snapshots import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
@@ -88,14 +89,11 @@ class Computation:
 
     def result(self) -> Result:
         """Computes by the strategy of the definition, or the one predicted to be cheapest."""
-        from pyspark.errors import AnalysisException
+        from pyspark.errors import PySparkException
 
         known: Known | None = None
         try:
             known = judged(self._query, self._pins, self._new, self._views)
-        except NotIncremental as reason:
-            return self._full(None, self._fallback(reason))
-        try:
             choice = self._choice(known)
             if choice.strategy == "DELTA":
                 return self._by_delta(known, choice)
@@ -103,10 +101,15 @@ class Computation:
                 return self._by_keys(known, choice)
         except (NotIncremental, Gap) as reason:
             choice = self._fallback(reason)
-        except AnalysisException as error:  # as of maps, which Spark does not compare
-            first = str(error).strip().splitlines()[0]
-            choice = self._fallback(NotIncremental(f"Spark refuses its SQL: {first[:200]}"))
-        return self._full(known, choice)
+        except PySparkException as error:
+            choice = self._fallback(_refusal(error))
+        try:
+            return self._full(known, choice)
+        except PySparkException as error:
+            if known is None or known.delta is None:
+                raise
+            reason = f"{choice.reason}; without the counts for DELTA: {_refusal(error)}"
+            return self._full(None, replace(choice, reason=reason))
 
     def _fallback(self, reason: Exception) -> Choice:
         asked = self._asked
@@ -271,7 +274,7 @@ class Computation:
             visible = -len(known.delta.hidden_columns()) or None
         computed = self._views.sql(placed(query, self._new))
         schema_json = _delta_schema(computed, visible)
-        paths = self._written(computed, "rows")
+        paths = self._written(computed, "rows" if visible is None else "counted_rows")
         names = pq.read_schema(paths[0]).names
         fresh = self._workspace.files("fresh_rows", paths, names)
         count = self._workspace.count(fresh)
@@ -371,6 +374,19 @@ class Computation:
             None if found.removed is None else self._views.add(found.removed),
             None if found.added is None else self._views.add(found.added),
         )
+
+
+def _refusal(error: PySparkException) -> NotIncremental:
+    """Spark's refusal of SQL that Kalla wrote, as over maps, which it does not compare, or with a
+    sum that the query itself does not have; raises any other error."""
+    from pyspark.errors import AnalysisException
+
+    if not isinstance(error, AnalysisException) and not (error.getSqlState() or "").startswith(
+        "22"
+    ):
+        raise error
+    first = (str(error).strip().splitlines() or [""])[0]
+    return NotIncremental(f"Spark refuses its SQL: {first[:200]}")
 
 
 def _marks(views: dict[str, str], changed: set[str]) -> dict[str, Versions]:
