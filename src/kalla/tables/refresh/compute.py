@@ -108,8 +108,8 @@ class Computation:
         except PySparkException as error:
             if known is None or known.delta is None:
                 raise
-            reason = f"{choice.reason}; without the counts for DELTA: {_refusal(error)}"
-            return self._full(None, replace(choice, reason=reason))
+            without_counts = f"{choice.reason}; without the counts for DELTA: {_refusal(error)}"
+            return self._full(None, replace(choice, reason=without_counts))
 
     def _fallback(self, reason: Exception) -> Choice:
         asked = self._asked
