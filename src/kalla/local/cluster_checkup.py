@@ -8,9 +8,10 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import nats
 import nats.errors
@@ -27,7 +28,15 @@ from kalla.storage import Storage, is_s3, join
 from kalla.work.state import presence
 from kalla.work.wake.stream import STREAM, consumer
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kalla.query.dispatch.worker_connection import WorkerConnection
+    from kalla.query.protocol import control_pb2 as pb
+    from kalla.query.protocol.peer_access import PeerAccess
+
 _SKEW_SECONDS = 2.0
+_ROUNDS = 5
 _TASKS = 32  # enough for every executor of a usual cluster to get some
 _GRANTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
@@ -35,7 +44,10 @@ _GRANTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 async def examine_cluster(settings: Settings) -> list[Finding]:
     """A finding for each check, all run together."""
     groups = await asyncio.gather(
-        _postgres(settings), _stream(settings), asyncio.to_thread(_executors, settings)
+        _postgres(settings),
+        _stream(settings),
+        _query_workers(settings),
+        asyncio.to_thread(_executors, settings),
     )
     return [finding for group in groups for finding in group]
 
@@ -131,6 +143,52 @@ async def _stream(settings: Settings) -> list[Finding]:
     return [Finding("stream", address=STREAM, reason=counted(len(infos), "consumer"))]
 
 
+async def _query_workers(settings: Settings) -> list[Finding]:
+    """Whether each can be reached with our token or certificate, and its version fits."""
+    from kalla.query.discovery.addresses import discovery_of
+    from kalla.query.protocol.peer_access import PeerAccess
+
+    workers = settings.query.workers
+    try:
+        access = PeerAccess.of(settings.query)
+        async with asyncio.timeout(TIMEOUT):
+            addresses = await discovery_of(workers).addresses()
+    except (KallaError, TimeoutError) as error:
+        return [Finding("query workers", address=workers, state="away", reason=sentence(error))]
+    if not addresses:
+        return [Finding("query workers", address=workers, state="unused", reason="there is none")]
+    return await asyncio.gather(*(_query_worker(each, access) for each in addresses))
+
+
+async def _query_worker(address: str, access: PeerAccess) -> Finding:
+    from kalla.query.dispatch.worker_connection import WorkerConnection
+
+    connection = WorkerConnection(address, f"doctor-{secrets.token_hex(4)}", access, _Nobody())
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while not (connection.is_open or connection.problem):  # noqa: ASYNC110 -- nobody notifies
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        return Finding("query worker", address=address, state="away", reason="it does not answer")
+    finally:
+        await connection.close()
+    state: Literal["ok", "away"] = "ok" if connection.is_open else "away"
+    return Finding("query worker", connection.kalla_version, address, state, connection.problem)
+
+
+class _Nobody:
+    """Takes no work's messages: the doctor only wants to know whether a stream opens."""
+
+    def joined(self, _: WorkerConnection) -> bool:
+        return True
+
+    def received(self, _: WorkerConnection, __: pb.ToApi) -> None:
+        pass
+
+    def lost(self, _: WorkerConnection) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class ExecutorReport:
     """What one task reports about its executor."""
@@ -139,12 +197,11 @@ class ExecutorReport:
     version: str
     python: str
     at: float  # seconds since 1970, by its clock
-    failures: tuple[str, ...]  # places it could not write to
+    failures: Mapping[str, str]  # by place it could not write to
 
 
 def _executors(settings: Settings) -> list[Finding]:
-    """A kernel on every executor that Spark gives a task to; it writes to each place."""
-    from kalla.spark.placing import place
+    """A kernel on every executor; it writes to each place."""
     from kalla.spark.session import connect
 
     try:
@@ -153,46 +210,71 @@ def _executors(settings: Settings) -> list[Finding]:
         return [Finding("executors", state="away", reason=str(error))]
     storage = Storage.of(settings.storage)
     places = [settings.evidence_url, settings.staging_url, settings.uploads_url]
-    markers = [join(url, f".doctor-{secrets.token_hex(8)}") for url in places]
+    if settings.storage.tables:  # elsewhere there are no dynamic tables, or only one machine
+        places.append(settings.tables_folder)
+    markers = {}
+    found = []
     try:
-        for marker in markers:
-            storage.write_text(marker, "kalla doctor")
+        # Executors have nothing to do with metrics.
+        for url in (*places, settings.metrics_url):
+            marker = join(url, f".doctor-{secrets.token_hex(8)}")
+            try:
+                storage.write_text(marker, "kalla doctor")
+                markers[url] = marker
+            except (KallaError, OSError) as error:
+                found.append(Finding("storage", address=url, state="away", reason=sentence(error)))
+        shared = {url: markers[url] for url in places if url in markers}
         before = time.time()
-        reports = place(session, report_kernel(storage, markers), list(range(_TASKS)))
+        reports = _reports(session, report_kernel(storage, shared))
         after = time.time()
     except Exception as error:  # whatever Spark raises, the doctor reports it
-        return [Finding("executors", state="away", reason=sentence(error))]
+        return [*found, Finding("executors", state="away", reason=sentence(error))]
     finally:
         session.stop()
-        for marker in markers:
+        for marker in markers.values():
             with suppress(KallaError, OSError):
                 storage.remove(marker)
-    return _of_executors(reports, places, before, after)
+    return found + _of_executors(reports, list(shared), before, after)
 
 
-def report_kernel(storage: Storage, markers: Sequence[str]) -> Callable[[int], ExecutorReport]:
+def _reports(
+    session: SparkSession, kernel: Callable[[int], ExecutorReport]
+) -> list[ExecutorReport]:
+    """Asks until a round reaches no executor that the rounds before it did not."""
+    from kalla.spark.placing import place
+
+    reports: list[ExecutorReport] = []
+    for _ in range(_ROUNDS):
+        known = {report.executor for report in reports}
+        reports += place(session, kernel, list(range(_TASKS)))
+        if known == {report.executor for report in reports}:
+            break
+    return reports
+
+
+def report_kernel(storage: Storage, markers: Mapping[str, str]) -> Callable[[int], ExecutorReport]:
     """The kernel: reads what the doctor wrote, so that a folder of the same name is not enough.
 
     Each task takes a moment, so that one executor does not take them all.
     """
 
     def look(_: int) -> ExecutorReport:
-        failures = []
-        for marker in markers:
+        failures = {}
+        for url, marker in markers.items():
             try:
                 storage.read_text(marker)
                 own = f"{marker}-{secrets.token_hex(8)}"
                 storage.write_text(own, "kalla doctor")
                 storage.remove(own)
             except (KallaError, OSError) as error:
-                failures.append(str(error))
+                failures[url] = str(error)
         time.sleep(0.1)
         return ExecutorReport(
             f"{socket.gethostname()} {os.getcwd()}",  # noqa: PTH109 -- as Spark has set it
             release.version(),
             platform.python_version(),
             time.time(),
-            tuple(failures),
+            failures,
         )
 
     return look
@@ -208,10 +290,12 @@ def _of_executors(
     if pythons != [platform.python_version()]:
         reason = f"Python {', '.join(pythons)} there, {platform.python_version()} here"
         found.append(Finding("python of executors", state="away", reason=reason))
-    failures = sorted({failure for report in reports for failure in report.failures})
-    if failures:
-        found.append(Finding("storage", state="away", reason="; ".join(failures)[:500]))
-    else:
+    failures = dict(item for report in reports for item in report.failures.items())
+    for url, reason in failures.items():
+        failed = {report.executor for report in reports if url in report.failures}
+        where = f"{len(failed)} of {counted(len(executors), 'executor')}: {reason}"
+        found.append(Finding("storage", address=url, state="away", reason=where[:500]))
+    if not failures:
         local = [url for url in places if not is_s3(url)]
         note = f"; shared folders: {', '.join(local)}" if local else ""
         found.append(Finding("storage", reason=f"writable from every executor{note}"))

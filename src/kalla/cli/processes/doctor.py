@@ -22,12 +22,13 @@ def command(
     cluster: Annotated[
         bool,
         typer.Option(
-            "--cluster", help="Also check grants, streams, every executor, storage and clocks."
+            "--cluster",
+            help="Also check grants, streams, query workers, executors, storage and clocks.",
         ),
     ] = False,
     style: Annotated[Literal["text", "json"], typer.Option("--format")] = "text",
 ) -> None:
-    """Name every part with its version, address and state; exit code 1 if a needed one is away.
+    """Name every part with its version, address and state; exit code 1 if a needed one is missing.
 
     Examples:
 
