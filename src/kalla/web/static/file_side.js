@@ -6,8 +6,8 @@ import { profileTable, rowsTable } from "./source_facts.js";
 
 export class FileSide {
   /** `changed()` is called whenever another file is chosen, is ready or is refused; `kept(old, fresh)` with the
-   * addresses of a file that is a source now. */
-  constructor(section, changed, kept = () => {}) {
+   * addresses of a file that is a source now; `remarks(side, preview)` are how a file is written otherwise than the recipe says. */
+  constructor(section, changed, { kept = () => {}, remarks = () => [] } = {}) {
     this.name = section.dataset.side;
     this.status = "none"; // then busy, and at last ready or refused
     this.chosen = null; // {uri, name, upload}
@@ -22,6 +22,7 @@ export class FileSide {
     this.state.after(this.more);
     this.changed = changed;
     this.kept = kept;
+    this.remarks = remarks;
     this.listen(section);
     // A file that was chosen before this script was there.
     if (this.input.files.length) this.send(this.input.files[0]);
@@ -78,6 +79,8 @@ export class FileSide {
       const profile = await ask("GET", `${source}/profile`);
       if (mine !== this.turn) return;
       this.found.append(...profileTable(profile));
+      const remarks = this.remarks(this.name, shown);
+      if (remarks.length) this.found.prepend(make("div", { class: "note" }, "A run follows the recipe, and this file is written otherwise:", make("ul", {}, remarks.map((each) => make("li", {}, each)))));
       say(this.state, `${chosen.name}: ${profile.rows.toLocaleString()} rows, ${profile.columns.length} columns`);
       this.chosen = chosen;
       this.offer(chosen);

@@ -1,5 +1,4 @@
 // What is known of a source: its first rows, its columns, and how its file is written.
-import { sentence } from "./api.js";
 import { draw, make } from "./elements.js";
 
 export function rowsTable({ columns, rows }) {
@@ -22,15 +21,15 @@ export function profileTable(profile) {
     make("ul", { class: "notes" },
       make("li", {}, `${profile.rows.toLocaleString()} rows${profile.total ? ` of about ${profile.total.toLocaleString()}: the first were read` : ""}`),
       make("li", {}, `Primary key: ${profile.primary_key.join(", ") || "none found"} (${profile.primary_key_note})`),
-      profile.notes.map((note) => make("li", {}, sentence(note)))),
-    decisionsList(profile.decisions),
+      profile.notes.map((note) => make("li", {}, note))),
+    decisionsList(profile.decisions, profile.format === "xlsx" ? "xlsx" : "csv"),
   ].filter(Boolean);
 }
 
-function decisionsList(decisions) {
+function decisionsList(decisions, kind) {
   if (!decisions.length) return null;
   return make("ul", { class: "notes" }, decisions.map((each) =>
-    make("li", {}, make("code", {}, `csv.${each.option}: ${JSON.stringify(each.value)}`), ` ${each.is_sure ? "" : "(not sure) "}${each.reason}`)));
+    make("li", {}, make("code", {}, `${kind}.${each.option}: ${JSON.stringify(each.value)}`), ` ${each.is_sure ? "" : "(not sure) "}${each.reason}`)));
 }
 
 function spark(bins) {

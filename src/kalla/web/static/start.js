@@ -22,7 +22,7 @@ export class Start {
 
   begin(editor) {
     this.editor = editor;
-    this.sides = [...this.main.querySelectorAll(".side")].map((section) => new FileSide(section, () => this.changed(), (old, fresh) => this.renamed(old, fresh)));
+    this.sides = [...this.main.querySelectorAll(".side")].map((section) => new FileSide(section, () => this.changed(), { kept: (old, fresh) => this.renamed(old, fresh) }));
     this.offer(JSON.parse(sessionStorage.getItem(KEY)));
   }
 

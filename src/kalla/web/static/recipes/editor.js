@@ -211,9 +211,9 @@ export class RecipeEditor {
     else if (temporary) await this.saveText();
   }
 
-  async saveText(more = {}) {
+  async saveText() {
     await this.act("Saving…", async (text) => {
-      const saved = await ask("POST", "/api/recipes", { recipe: text, ...more });
+      const saved = await ask("POST", "/api/recipes", { recipe: text });
       this.kept(text, { recipe_id: saved.recipe_id, version: saved.version });
       const address = `/recipes/${encodeURIComponent(saved.recipe_id)}`;
       if (location.pathname.startsWith("/recipes/")) location.assign(address);
@@ -226,7 +226,15 @@ export class RecipeEditor {
     await this.act("Starting…", async (text) => {
       // What is saved already is run as it is: sent as a text it would become the recipe's newest version.
       const isSaved = this.version && text === this.saved;
-      const started = await ask("POST", "/api/runs", isSaved ? this.version : { recipe: text, ...more });
+      let started;
+      try {
+        started = await ask("POST", "/api/runs", isSaved ? this.version : { recipe: text, ...more });
+      } catch (error) {
+        if (error.status !== 409 || more.new_version) throw error;
+        say(this.state, "");
+        this.pose(error.message, null, { "Run it as the new version": () => this.run({ new_version: true }) }); // a schedule would run it
+        return;
+      }
       this.kept(text, isSaved ? this.version : null);
       location.assign(`/runs/${started.run_id}`);
       say(this.state, `Run ${started.run_id} has started.`);

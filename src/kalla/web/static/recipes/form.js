@@ -16,6 +16,7 @@ const CSV_FIELDS = [
   ["encoding", "Encoding"], ["delimiter", "Delimiter"], ["decimal", "Decimal sign"], ["thousands", "Thousands sign"], ["date_format", "Date format"],
   ["skip", "Lines before the header", wholeNumber], ["footer", "Lines at the end that are no rows", wholeNumber],
 ];
+const XLSX_FIELDS = [["sheet", "Sheet"], ["header_row", "Row of the header", wholeNumber], ["footer", "Rows at the end that are sums or notes", wholeNumber]];
 const SIDE_FIELDS = [["amount", "Amount", "the column whose sum must agree"], ["currency", "Currency", ""], ["primary_key", "Row key", "columns that identify a row, with commas"]];
 
 /** Draws `recipe` into `element`. `edit` has set, add, remove and move; `columns` are those of each side, `fileNames` those of uploads. */
@@ -86,21 +87,23 @@ class Form {
     const source = this.recipe.sources?.[side] || {};
     const uri = String(source.uri || "");
     return make("fieldset", { class: "rule-source" },
-      make("legend", {}, this.names[side], make("span", { class: "said" }, this.fileNames[uri] || uri)),
+      make("legend", {}, this.names[side], make("span", { class: "said" }, this.fileNames[uri] || (uri === `source://${this.names[side]}` ? "" : uri))),
       SIDE_FIELDS.map(([name, label, title]) => {
         const value = source[name];
         return this.input(["sources", side, name], label, Array.isArray(value) ? value.join(", ") : value, {
           list: `${side}-columns`, title, read: name === "primary_key" ? (text) => text.split(",").map((each) => each.trim()).filter(Boolean) : undefined,
         });
       }),
-      this.csv(side, source.csv || {}));
+      this.written(side, source, /\.xlsx$/i.test(this.fileNames[uri] || uri) || source.xlsx));
   }
 
   /** How a file is written, as it was found or said. */
-  csv(side, given) {
+  written(side, source, isWorkbook) {
+    const [kind, fields] = isWorkbook ? ["xlsx", XLSX_FIELDS] : ["csv", CSV_FIELDS];
+    const given = source[kind] || {};
     return make("details", { class: "file-options", "data-side": side, open: this.open.has(side) },
       make("summary", {}, "How the file is written"),
-      make("div", { class: "file-fields" }, CSV_FIELDS.map(([name, label, read]) => this.input(["sources", side, "csv", name], label, given[name], { read, size: 8 }))));
+      make("div", { class: "file-fields" }, fields.map(([name, label, read]) => this.input(["sources", side, kind, name], label, given[name], { read, size: 8 }))));
   }
 
   rule(rule, index, total) {
