@@ -93,7 +93,7 @@ CHAOS_KILLS ?= $(if $(LONG),250,0)
 CHAOS_OPTIONS ?=
 
 attack: .venv/.dev ## what an attack found and what it did not, as a suite
-	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
+	@KALLA_TEST_SLOW=1 $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
 
 # Cases that schemathesis makes up for each operation.
 CONTRACT_CASES ?= 10

@@ -17,7 +17,11 @@ from kalla.local import ports
 from kalla.local.servers import spark as spark_server_module
 from kalla.local.servers.spark import Spark
 
-pytestmark = [pytest.mark.spark, pytest.mark.attack]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.attack,
+    pytest.mark.skipif("KALLA_TEST_SLOW" not in os.environ, reason="takes a minute: make attack"),
+]
 
 FORGED = "Killed task 1 could not be stopped within 20000 ms"
 

@@ -34,7 +34,7 @@ appender.outlived.createOnDemand = true
 appender.outlived.layout.type = PatternLayout
 appender.outlived.layout.pattern = %%m%%n
 appender.outlived.filter.whole.type = RegexFilter
-appender.outlived.filter.whole.regex = Killed task \\d+ could not be stopped within \\d+ ms.*
+appender.outlived.filter.whole.regex = Killed task [0-9]+ could not be stopped within [0-9]+ ms.*
 """
 
 # Java's own choice looks for garbage while kernels run, on cores that these need: they took a tenth
