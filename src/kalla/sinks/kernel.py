@@ -18,7 +18,7 @@ from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
 from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Message, OffsetRange
 from kalla.sinks.servers.reader import Reader
 
-MOST_BYTES = 128 << 20  # of the messages of a range: they are in memory at once
+MOST_BYTES = 64 << 20  # of the messages of a range; in memory they take ten times as much
 
 DEAD_LETTER_COLUMNS = {
     "pipeline": "LowCardinality(String)",

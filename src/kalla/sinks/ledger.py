@@ -175,7 +175,7 @@ async def shorten(
     named = _fenced(pipeline, partition, partition.next_offset)
     cursor = await connection.execute(sql.shorten, named | {"end": end})
     _ours(await cursor.fetchone(), partition)
-    return replace(partition, intent_end=end)
+    return replace(partition, intent_end=end, intent_deadline=0.0)
 
 
 async def commit(

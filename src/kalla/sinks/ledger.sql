@@ -41,8 +41,9 @@ WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)
 RETURNING intent_id;
 
 -- name: shorten
--- An intent of which nothing was ever inserted; what is behind it is an ordinary range again.
-UPDATE kalla.ledger SET intent_end = %(end)s
+-- An intent of which nothing was ever inserted, nor can arrive; what is behind it is an ordinary
+-- range again.
+UPDATE kalla.ledger SET intent_end = %(end)s, intent_deadline = 0
 WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
   AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
   AND intent_end >= %(end)s AND intent_part IS NULL
@@ -60,12 +61,14 @@ SET next_offset = intent_end, intent_id = NULL, intent_end = NULL, intent_part =
 WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
   AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
   AND intent_end = %(end)s AND stopped IS NULL
-RETURNING next_offset, intent_part;
+RETURNING next_offset;
 
 -- name: commit_part
--- The intent stays open for the rest, whose next part is of the same size.
+-- The intent stays open for the rest, whose next part is of the same size. No insert of it can
+-- arrive any more: it was settled before the range was cut.
 UPDATE kalla.ledger
 SET next_offset = %(end)s, intent_part = least(2 * %(end)s - next_offset, intent_end),
+    intent_deadline = 0,
     rows = rows + %(rows)s, dead = dead + %(dead)s, skipped = skipped + %(skipped)s,
     filtered = filtered + %(filtered)s,
     newest_at = greatest(newest_at, to_timestamp(%(newest_ms)s::double precision / 1000)),
@@ -73,7 +76,7 @@ SET next_offset = %(end)s, intent_part = least(2 * %(end)s - next_offset, intent
 WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
   AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
   AND intent_part = %(end)s AND intent_end > %(end)s AND stopped IS NULL
-RETURNING next_offset, intent_part;
+RETURNING next_offset, intent_part, intent_deadline;
 
 -- name: stop_partition
 UPDATE kalla.ledger SET stopped = %(stopped)s, reason = %(reason)s

@@ -12,7 +12,7 @@ from kalla.sinks.servers.message_ranges import OffsetRange
 SPARK_ROWS = 100_000  # with this many waiting, Spark is faster than one process
 
 _BURST_SECONDS = 1.0
-_BATCH_BYTES = 96 << 20
+_BATCH_BYTES = 48 << 20  # less than what the kernel refuses
 _POISON_MESSAGES = 100  # fewer are not enough to judge a topic
 
 Placement = Literal["auto", "spark", "local"]

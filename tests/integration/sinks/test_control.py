@@ -326,8 +326,8 @@ async def test_a_missing_topic_is_said_and_waited_for(
             raise ValueError("no pause")  # where nothing is expected: the carrier ends
         await pause(carrier, seconds)
 
-    pause = Carrier._pause
-    monkeypatch.setattr(Carrier, "_pause", fail_once)
+    pause = Carrier._back_off
+    monkeypatch.setattr(Carrier, "_back_off", fail_once)
     topic = f"later-{time.monotonic_ns()}"
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)

@@ -144,7 +144,7 @@ async def test_a_slot_that_is_given_up_leaves_the_group_at_once(site: Site) -> N
     topic = site.servers.create_topic(2)
     pipeline = site.pipeline(topic, replicas=2)
     await site.apply(pipeline)
-    # The session lasts ten minutes: who waits for its end waits in vain.
+    # The session lasts five minutes: who waits for its end waits in vain.
     site.start_worker(KALLA_SINKS_LEASE_TTL_SECONDS="600", KALLA_SINKS_RECONCILE_SECONDS="0.5")
     admin = site.servers.admin()
 

@@ -234,6 +234,18 @@ async def test_a_range_that_does_not_fit_in_memory_names_the_part_that_does(
 
 
 @pytest.mark.parametrize("benches", ["local"], indirect=True)
+async def test_a_range_may_reach_more_partitions_of_the_table_than_clickhouse_allows(
+    site: Site, benches: Benches
+) -> None:
+    bench = benches([event(number) for number in range(120)])
+    site.servers.execute(f"DROP TABLE {bench.table} SYNC")
+    (definition, _) = checks.definitions(bench.pipeline).values()
+    site.servers.execute(definition.replace(" ORDER BY ", " PARTITION BY id ORDER BY "))
+    await bench.deliver(bench.delivery(120), bench.soon())
+    assert bench.offsets() == list(range(120))
+
+
+@pytest.mark.parametrize("benches", ["local"], indirect=True)
 async def test_no_row_is_inserted_before_its_range_s_dead_letters(
     site: Site, benches: Benches
 ) -> None:

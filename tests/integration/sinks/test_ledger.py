@@ -311,6 +311,7 @@ async def test_a_range_that_was_too_slow_is_delivered_in_parts(books: Books) -> 
     assert (row.next_offset, row.intent_end) == (5, 10)
     assert await mine.recover(mine.taken[0])
     assert child.ranges == [(0, 10), (0, 5), (5, 10)]
+    assert [each.settled for each in child.asked] == [True, True, True]
     assert len({each.token for each in child.asked}) == 3
     row = await books.row()
     assert (row.next_offset, row.intent_id) == (10, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -147,7 +148,8 @@ async def test_a_poisoned_topic_stops_the_pipeline_with_a_sentence(site: Site) -
 
     await until(stopped, "the pipeline to stop itself")
     record = await site.record(pipeline)
-    assert "100 of the last 100 messages were dead letters" in (record.trouble or "")
+    # All of one range, whose size depends on how fast the messages came.
+    assert re.match(r"([\d,]+) of the last \1 messages were dead letters", record.trouble or "")
     await site.set(pipeline, desired="started")
     assert not (await site.record(pipeline)).poisoned
 

@@ -37,6 +37,7 @@ _SHORTEST_BACKOFF = 0.2
 _LONGEST_BACKOFF = 5.0
 _TOPIC_SECONDS = 5.0
 _LOG_SECONDS = 2.0
+_STATE_SECONDS = 1.0  # after which the error of a partition is stored again
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Carrier:
         self._waiting_since: dict[int, float] = {}
         self._table: Table | None = None  # None: to be checked again
         self._error_message: str | None = ""  # the last stored message; "": none yet
+        self._state_stored = 0.0
         share = record.options.rows_per_second
         per_member = share / max(record.replicas, 1) if share and seat.lease else share
         self._rate = plan.RateLimit(per_member, time.monotonic())
@@ -82,6 +84,10 @@ class Carrier:
         self._poison = plan.Poison(record.options.poison_percent)
         self._replaying = Replaying(shared.database, record, seat)
         self._task = asyncio.create_task(self._run(), name=f"carrier of {record.pipeline}")
+
+    @property
+    def _state_age(self) -> float:
+        return time.monotonic() - self._state_stored
 
     @property
     def ended(self) -> bool:
@@ -105,26 +111,26 @@ class Carrier:
             try:
                 await self._step(await self._open())
                 error_message = self._retries.error_message or self._replaying.error_message
-                if error_message:
-                    self._table = None
-                await self._store_state(error_message, _LONGEST_BACKOFF)
+                if error_message != self._error_message or self._state_age > _STATE_SECONDS:
+                    self._table = None if error_message else self._table
+                    await self._store_state(error_message, _LONGEST_BACKOFF)
                 backoff = _SHORTEST_BACKOFF
             except Lost as error:
                 # Another worker has the partition: the local state is outdated.
                 _log.info("partition lost", pipeline=self.record.pipeline, reason=str(error))
                 self._taken.clear()
                 self._retries = Retries()
-                await self._pause(0.1)
+                await self._back_off(0.1)
             except (KallaError, *AWAY) as error:
                 self._table = None
                 await self._store_state(str(error), backoff)
-                await self._pause(backoff)
+                await self._back_off(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
             except Exception as error:
                 _log.exception("carrier failed", pipeline=self.record.pipeline)
                 await self._store_state(f"{type(error).__name__}: {error}", _LONGEST_BACKOFF)
                 await self._close()
-                await self._pause(_LONGEST_BACKOFF)
+                await self._back_off(_LONGEST_BACKOFF)
 
     async def _open(self) -> Deliveries:
         record = self.record
@@ -405,20 +411,27 @@ class Carrier:
         """Stores why the pipeline does not deliver, and when it is tried again."""
         if self.poisoned or (error_message is None and self._error_message is None):
             return
-        if error_message:
-            error_message = scrub(error_message).replace("\0", "")  # Postgres stores none
-            if error_message != self._error_message:
-                _log.warning("delivery waits", pipeline=self.record.pipeline, error=error_message)
+        if error_message and error_message != self._error_message:
+            _log.warning(
+                "delivery waits", pipeline=self.record.pipeline, error=scrub(error_message)
+            )
         with contextlib.suppress(*AWAY):
             async with self._database.transaction() as connection:
                 await store.set_trouble(
                     connection,
                     self.record.pipeline,
                     self._seat.instance,
-                    error_message,
+                    # Postgres stores no NUL.
+                    error_message and scrub(error_message).replace("\0", ""),
                     retry_seconds,
                 )
             self._error_message = error_message
+            self._state_stored = time.monotonic()
+
+    async def _back_off(self, seconds: float) -> None:
+        """New messages do not shorten it."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _pause(self, seconds: float) -> None:
         if self._stopping.is_set():

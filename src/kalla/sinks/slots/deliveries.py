@@ -206,6 +206,10 @@ class Deliveries:
             position = await self._commit(held, wanted, facts, 0)
         except Unsettled:
             return self._wait(held, max(settles_in, 0.1))
+        except TooSlow:
+            if settled:
+                raise
+            return self._wait(held, settles_in)  # little was left of the earlier deadline
         except OffsetsGone as error:
             # What is behind the gap may be there, and then must not arrive any more.
             if not settled:

@@ -30,6 +30,7 @@ _IDLE_ENDS_SECONDS = 0.5
 _IDLE_AFTER_SECONDS = 10.0
 _ASK_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 3.0
+_MOST_SESSION_SECONDS = 300.0  # of a member whose consumer is not polled
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class GroupMember(threading.Thread):
                 "group.instance.id": instance,
                 "group.protocol": "classic",
                 "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": int(session_seconds * 1000),
+                "session.timeout.ms": int(min(session_seconds, _MOST_SESSION_SECONDS) * 1000),
                 # By its heartbeat a member learns that partitions move.
                 "heartbeat.interval.ms": int(min(session_seconds / 6, _HEARTBEAT_SECONDS) * 1000),
                 "auto.offset.reset": "error",
