@@ -13,6 +13,7 @@ import httpx
 from playwright.async_api import Browser, Locator, Page
 
 from kalla.query.labels.label_sets import Labels
+from kalla.web.tokens.tokens import Role
 from tests.metrics_kit import Points, named
 from tests.web_kit import Site
 
@@ -28,11 +29,12 @@ class Place:
 
     site: Site
     address: str
+    role: Role = "viewer"
 
     @property
     def entrance(self) -> str:
         """A login link, to which the page to go to is added."""
-        return f"{self.address}/login?token={self.site.tokens['viewer']}&next="
+        return f"{self.address}/login?token={self.site.tokens[self.role]}&next="
 
     async def asked(self, path: str, **values: str | int) -> Any:
         headers = {"Authorization": f"Bearer {self.site.tokens['viewer']}"}

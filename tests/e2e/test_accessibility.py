@@ -70,7 +70,8 @@ async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path:
         await jobs.fail(connection, job, "it broke", "Traceback", permanent=True)
     paths = (
         "/runs", f"/runs/{whole}", f"/runs/{run_id}", f"/runs/{whole}?part=unmatched_left",
-        "/work", f"/jobs/{job_id}", "/query", "/docs", "/scaling", "/tables", "/sinks", "/nowhere",
+        "/work", f"/jobs/{job_id}", "/query", "/queries", "/query-workers", "/docs",
+        "/scaling", "/tables", "/sinks", "/nowhere",
         "/start", "/sources", "/recipes", "/recipes/plain", "/login",
     )  # fmt: skip
     context = await browser.new_context(bypass_csp=True)  # axe is a script of ours, and of no page

@@ -97,6 +97,55 @@ def test_explain_tells_what_was_read(place: Place) -> None:
     assert "evaluation" in shown
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sum by (zone) (rate(m[1m]))", "--time", str(START + 600)],
+        ["m", "--start", str(START), "--end", str(START + 600), "--step", "15s", "--limit", "1"],
+        ["m[1m]", "--time", str(START + 600)],
+        ["time()", "--time", "5"],
+    ],
+)
+def test_a_folder_is_queried_without_a_server(place: Place, arguments: list[str]) -> None:
+    folder = str(place.folder / "metrics")
+    by_api = place.run("query", *arguments, "--format", "json")
+    alone = place.run("query", *arguments, "--format", "json", "--data", folder, KALLA_API_URL="no")
+
+    assert (alone.returncode, alone.stdout, alone.stderr) == (0, by_api.stdout, by_api.stderr)
+
+
+def test_a_folder_without_segments_is_refused(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    done = place.run("query", "m", "--data", str(tmp_path))
+    assert done.returncode == 2
+    assert "holds no segments: name the folder of a metric store" in done.stderr
+    wrong = place.run("query", "sum(", "--data", str(place.folder / "metrics"))
+    assert "1:5: parse error: unclosed left parenthesis" in wrong.stderr
+    shown = place.ok(
+        "query",
+        "sum(m)",
+        "--data",
+        str(place.folder / "metrics"),
+        "--explain",
+        "--time",
+        str(START + 600),
+    )
+    assert "leaf sum (m)" in shown
+
+
+def test_queries_are_listed_and_a_viewer_kills_none(place: Place) -> None:
+    place.ok("query", "m * 1234", "--time", str(START + 600))
+    listed = json.loads(place.ok("query", "list", "--format", "json"))
+    [one] = [query for query in listed if query["expression"] == "m * 1234"]
+    assert (one["stage"], one["live"]) == ("answered", False)
+    assert "m * 1234" in place.ok("query", "list")
+
+    refused = place.run("query", "kill", one["query_id"])
+
+    assert refused.returncode == 2
+    assert "operator" in refused.stderr  # this token is a viewer's
+
+
 def test_notes_are_told_aside(place: Place) -> None:
     done = place.run("query", "rate(m[1m])", "--time", str(START + 600), "--limit", "1")
     assert done.returncode == 0

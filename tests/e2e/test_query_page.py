@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
@@ -12,6 +14,7 @@ from playwright.async_api import Browser, Route, expect
 
 from kalla.query.http.query_page import vocabulary
 from kalla.query.promql.features import Features
+from tests import commands_kit
 from tests.browser import FAINT, chromium
 from tests.metrics_kit import commit, named
 from tests.query_kit import query_site
@@ -376,6 +379,35 @@ async def test_a_query_under_way_is_cancelled(
         monkeypatch.undo()
         await page.get_by_role("button", name="Run").click()
         await expect(said).to_contain_text("120 series")
+
+
+async def test_a_query_is_killed_by_button_and_by_command(
+    browser: Browser, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(place.site.app.state.metric_store, "listing", never)
+    environment = {"KALLA_API_URL": place.address, "KALLA_API_TOKEN": place.site.tokens["operator"]}
+    typing = commands_kit.Place(tmp_path, environment, 0)
+    operator = replace(place, role="operator")
+    async with (
+        visiting(browser, operator, "/queries") as page,
+        place.site.client("viewer") as client,
+    ):
+        for asked in ("1 + killed_by_button", "1 + killed_by_command"):
+            answer = asyncio.create_task(client.get("/api/v1/query", params={"query": asked}))
+            row = page.locator("tr", has_text=asked)
+            await expect(row).to_contain_text("snapshot")
+            if "button" in asked:
+                await row.get_by_role("button", name="Kill").click()
+            else:
+                query_id = (await row.get_attribute("data-key") or "").removeprefix("query-")
+                done = await asyncio.to_thread(typing.run, "query", "kill", query_id)
+                assert f"The query {query_id} was ended." in done.stdout, done.stderr
+            assert (await answer).status_code == 499
+            await expect(row.locator(".badge")).to_have_text("cancelled")
+            await expect(row.get_by_role("button", name="Kill")).to_have_count(0)
 
 
 async def test_hostile_labels_stay_text(browser: Browser, place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,11 @@ from urllib.parse import quote
 
 import typer
 
+from kalla import settings
 from kalla.cli.client import Client, print_json, print_table
 from kalla.errors import InvalidInput, Problem
-from kalla.query.http.request_times import time_of, usual_step
+from kalla.plurals import counted
+from kalla.query.http.request_times import duration_of, time_of, usual_step
 from kalla.query.promql.durations import milliseconds
 from kalla.query.promql.lexer import go_quote, is_plain_name
 from kalla.query.promql.query_errors import BadRequest
@@ -43,8 +46,19 @@ def command(
     step: Annotated[
         str | None, typer.Option(help="Seconds or 1m between two values; else some 250 values.")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(help="Give up after so long.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Show so many series at most.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="Time limit of the query: seconds or 1m30s.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of series to show.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Read this metric store, without a server: a folder or URL with its segments.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show what was read and what took how long.")
     ] = False,
@@ -62,6 +76,8 @@ def command(
       kalla query 'rate(http_requests_total[5m])' --start now-1h --step 1m
 
       kalla query up --explain
+
+      kalla query 'sum(up)' --data data/metrics
     """
     if expression == "list" and query_id is None:
         list_queries(style)
@@ -72,15 +88,14 @@ def command(
     if query_id is not None:
         raise InvalidInput(Problem("EXPR", "is one argument: put the expression in quotes"))
     path, asked = _times(time, start, end, step)
-    with Client(_PATIENCE_SECONDS) as client:
-        document = client.ask(
-            path,
-            query=_text(expression),
-            timeout=timeout,
-            limit=limit,
-            explain="true" if explain else None,
-            **asked,
-        )
+    asked = {"query": _text(expression)} | asked
+    if timeout is not None:
+        asked["timeout"] = timeout
+    if data is not None:
+        document = _answered_here(data, asked, limit, explain=explain)
+    else:
+        with Client(_PATIENCE_SECONDS) as client:
+            document = client.ask(path, limit=limit, explain="true" if explain else None, **asked)
     if style == "json":
         print_json(document["data"])
     elif style == "csv":
@@ -91,6 +106,38 @@ def command(
         typer.echo(note, err=True)
     if explain and style != "json":
         _print_explanation(document["data"]["explain"], aside=style == "csv")
+
+
+def _answered_here(
+    url: str, asked: Mapping[str, str], limit: int | None, *, explain: bool
+) -> dict[str, Any]:
+    """What the API would answer, from a folder of segments."""
+    from kalla.query.http.explain import explained
+    from kalla.query.http.response_json import pieces
+    from kalla.query.promql.features import Features
+    from kalla.query.service import query_request
+    from kalla.query.service.engine_loading import set_kernel_cache
+    from kalla.query.service.folder_query import answered
+
+    loaded = settings.load().settings
+    set_kernel_cache(loaded.data_dir / "kernels")
+    given = asked.get("timeout")
+    options = query_request.QueryOptions(
+        seconds=duration_of(given, "timeout") / 1000 if given else None,
+        features=Features.named(loaded.metrics.features),
+    )
+    text = asked["query"]
+    if "time" in asked:
+        question = query_request.instant(text, time_of(asked["time"], "time"), options)
+    else:
+        first, last = (time_of(asked[name], name) for name in ("start", "end"))
+        step = int(duration_of(asked["step"], "step"))
+        question = query_request.ranged(text, first, last, step, options)
+    reply = answered(question, url, loaded)
+    extra = {"explain": explained(reply)} if explain else None
+    whole = b"".join(pieces(reply.answer, question.steps.start, limit or 0, extra))
+    document: dict[str, Any] = json.loads(whole)
+    return document
 
 
 def list_queries(style: str) -> None:
@@ -231,8 +278,7 @@ def _leaf(leaf: Mapping[str, Any]) -> Sequence[str]:
     return [
         f"  leaf {leaf['leaf']}",
         f"    {leaf['series']:,} series, {leaf['samples']:,} samples in {_short(leaf['seconds'])}"
-        f" on {len(leaf['shards'])} shard{'s' if len(leaf['shards']) != 1 else ''}"
-        + (f"; {read}" if read else ""),
+        f" on {counted(len(leaf['shards']), 'shard')}" + (f"; {read}" if read else ""),
     ]
 
 

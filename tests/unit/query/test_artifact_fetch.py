@@ -77,7 +77,7 @@ async def fetched(client: ArtifactClient, host: Host) -> bytes:
     client.joined(host)
     stop = threading.Event()
     content = await client.fetch(host, "/artifacts/a", len(CONTENT), checksum_of(CONTENT), stop)
-    return content.to_pybytes()
+    return bytes(content)
 
 
 async def test_a_transfer_that_breaks_off_is_not_a_damaged_artifact(

@@ -30,7 +30,7 @@ from kalla.query.service.engine_loading import load_engine, set_kernel_cache
 from kalla.query.service.query_request import MOST_POINTS, QueryOptions, QueryReply, QueryRequest
 from kalla.query.service.time_limit import Stopwatch, TimeLimit
 from kalla.query.store.catalogue import Listing, Metadata
-from kalla.settings import Settings
+from kalla.settings import Metrics, Settings
 
 if TYPE_CHECKING:
     from kalla.query.dispatch.dispatcher import Dispatcher
@@ -342,20 +342,9 @@ class QueryService:
             listing.segments,
             listing.listed,
             shards,
-            self._limits(watch.left),
+            limits_of(self._settings, watch.left),
             self._table,
             watch,
-        )
-
-    def _limits(self, seconds: float) -> Limits:
-        from kalla.query.evaluate.evaluation import Limits
-
-        return Limits(
-            samples=self._settings.query_samples,
-            series=self._settings.query_series,
-            memory_bytes=self._settings.query_bytes,
-            seconds=seconds,
-            points=MOST_POINTS,
         )
 
     def _answer(
@@ -370,8 +359,8 @@ class QueryService:
 
         engine = Engine(
             source,
-            _plan_settings(question.options),
-            self._limits(watch.left),
+            plan_settings(question.options),
+            limits_of(self._settings, watch.left),
             _UNITS_AT_ONCE,
             usual_width if on_block is None else early_width,
         )
@@ -395,10 +384,22 @@ def _bounds(question: QueryRequest, kernels: Path) -> tuple[int, int] | None:
     set_kernel_cache(kernels)
     from kalla.query.engine import bounds
 
-    return bounds(question.expr, question.steps, question.step_ms, _plan_settings(question.options))
+    return bounds(question.expr, question.steps, question.step_ms, plan_settings(question.options))
 
 
-def _plan_settings(options: QueryOptions) -> PlanSettings:
+def limits_of(settings: Metrics, seconds: float) -> Limits:
+    from kalla.query.evaluate.evaluation import Limits
+
+    return Limits(
+        samples=settings.query_samples,
+        series=settings.query_series,
+        memory_bytes=settings.query_bytes,
+        seconds=seconds,
+        points=MOST_POINTS,
+    )
+
+
+def plan_settings(options: QueryOptions) -> PlanSettings:
     from kalla.query.plan.planner import PlanSettings
 
     if options.lookback_ms > 0:

@@ -154,7 +154,7 @@ class SegmentCache:
                 content = self._content(segment)
                 opened = self._put(("opened", path, 0), _Opened.of(content))
             if kind == "footer":
-                return self._put(key, _footer(opened.file.metadata))
+                return self._put(key, footer(opened.file.metadata))
             if opened.nbytes <= _SMALL_BYTES:
                 return self._read_whole(opened, path)[group]
             columns = segment_rows.HEADS if kind == "head" else segment_rows.BODIES
@@ -211,7 +211,7 @@ def _head(numbers: Numbers, table: pa.Table, body: SampleColumns | None = None) 
     return Head(numbers, earliest, latest, body)
 
 
-def _footer(metadata: pq.FileMetaData) -> Footer:
+def footer(metadata: pq.FileMetaData) -> Footer:
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     groups = []
     for place in range(metadata.num_row_groups):
