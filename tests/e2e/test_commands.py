@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
@@ -137,6 +138,31 @@ def test_workers_are_listed(served: Place) -> None:
     (worker,) = json.loads(served.ok("workers", "list", "--format", "json"))
     assert worker["concurrency"] == 4
     assert worker["worker"] in served.ok("workers", "list")
+
+
+def test_what_roles_need_and_why_is_shown_listed_and_explained(served: Place) -> None:
+    roles = json.loads(served.ok("scaling", "show", "--format", "json"))
+    assert roles["exec"]["current"] == 1
+    assert roles["exec"]["reason"] in served.ok("scaling", "show")
+
+    def decisions() -> list[dict[str, Any]]:
+        listed = served.ok("scaling", "list", "--role", "exec", "--format", "json")
+        found: list[dict[str, Any]] = json.loads(listed)
+        return found
+
+    until(decisions, "the API has recorded a decision")
+    newest = decisions()[0]
+    assert {each["role"] for each in decisions()} == {"exec"}
+    assert newest["reason"] in served.ok("scaling", "list")
+    decision_id = str(newest["decision_id"])
+    explained = served.ok("scaling", "explain", decision_id)
+    assert f"workers {newest['current']} -> {newest['desired']}: {newest['reason']}" in explained
+    assert f"  concurrency: {newest['inputs']['concurrency']}" in explained
+    assert f"  scale_down_step: {newest['policy']['scale_down_step']}" in explained
+    as_json = json.loads(served.ok("scaling", "explain", decision_id, "--format", "json"))
+    assert as_json["inputs"] == newest["inputs"]
+    done = served.run("scaling", "explain", "999999")
+    assert (done.returncode, done.stderr) == (2, "There is no scaling decision 999999\n")
 
 
 def test_tokens_are_listed_and_revoked_without_an_api(place: Place) -> None:
