@@ -29,7 +29,7 @@ from kalla.work.state import presence
 from kalla.work.wake.stream import STREAM, consumer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession
 
     from kalla.query.dispatch.worker_connection import WorkerConnection
     from kalla.query.protocol import control_pb2 as pb

@@ -221,7 +221,7 @@ async def is_due(connection: Connection, pool: str, interval: float) -> bool:
     if last["at"] is None:
         return True
     age = await now(connection) - last["at"]
-    return age < 0 or age >= interval
+    return bool(age < 0 or age >= interval)
 
 
 @dataclass(frozen=True)

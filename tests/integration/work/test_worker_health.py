@@ -42,7 +42,7 @@ async def test_a_hung_job_is_taken_away_and_health_tells_of_its_thread(site: Sit
         await eventually(well)
 
 
-async def test_progress_is_seen_while_the_job_runs(site: Site) -> None:
+async def test_progress_is_seen_while_jobs_run_and_a_full_worker_is_ready(site: Site) -> None:
     end = threading.Event()
 
     def steady(job: Job, context: Context) -> Outcome:
@@ -51,13 +51,21 @@ async def test_progress_is_seen_while_the_job_runs(site: Site) -> None:
         return Outcome()
 
     site.handle("steady", steady)
-    async with site.client() as client, site.worker():
-        (job_id,) = await client.submit(NewJob("steady"))
+    async with site.client() as client, site.worker() as worker:
+        places = worker.slots.concurrency
+        job_id, *_ = await client.submit(*(NewJob("steady") for _ in range(places)))
 
         async def reported() -> bool:
             return (await client.get(job_id)).progress == {"rows": 17}
 
         await eventually(reported)
+
+        async def is_full() -> bool:
+            return len(worker.slots) == places
+
+        await eventually(is_full)
+        # Kubernetes ends pods that are not ready first: a full worker stays ready.
+        assert await worker.absences() == []
         end.set()
         await client.until(job_id, "completed")
 
