@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from kalla.reconcile.recipe import parsing
 from kalla.reconcile.recipe.model import SIDES, Recipe, Source
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources.formats import converted_files
 from kalla.reconcile.sources.source_planning import from_environment
 from kalla.storage import LOCAL
 from tests.pairs_of_sources import (
@@ -136,11 +139,38 @@ def test_a_trial_reads_the_files_again_only_if_other_rows_are_meant(
     assert read == ["left_rows", "right_rows"]
 
 
+def test_the_rows_of_trials_are_swept_when_their_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trials = TrialCache()
+    recipe = Recipe.model_validate(intercompany(tmp_path))
+    trials.attempt(recipe, None, storage=LOCAL, resolve=from_environment)
+    (left,) = tmp_path.glob("**/left.parquet")
+    converted_files.sweep()
+    assert left.exists()
+    os.utime(left.parent, (0, 0))
+    converted_files.sweep()
+    assert not left.exists()
+
+
 def test_sources_without_a_common_value_are_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,name\n1x,anna\n2x,bert\n3x,carl\n")
     (tmp_path / "b.csv").write_text("nr,city\n77-p,Ulm\n88-p,Bonn\n99-p,Kiel\n")
     with pytest.raises(InvalidInput, match="no columns whose values occur on both sides"):
         propose(bare(str(tmp_path / "a.csv")), bare(str(tmp_path / "b.csv")))
+
+
+def test_a_date_that_no_window_names_is_the_date_of_its_source(tmp_path: Path) -> None:
+    rows = [f"K-{number:04},{number}.50" for number in range(1, 20)]
+    (tmp_path / "a.csv").write_text("ref,amount\n" + "\n".join(rows) + "\n")
+    (tmp_path / "b.csv").write_text(
+        "no,paid,on\n" + "".join(f"{row},2026-05-{day:02}\n" for day, row in enumerate(rows, 1))
+    )
+    sources = parsing.read(
+        propose(*(bare(str(tmp_path / file)) for file in ("a.csv", "b.csv"))).text
+    ).sources
+    assert (sources.left.date, sources.right.date) == (None, "on")
 
 
 def test_names_of_columns_cannot_leave_the_comments_of_a_proposal(tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ def _draft(
                 note,
                 ((pair.left, pair.right)[place] if pair else None),
                 (currency[place] if currency else None),
+                (next(iter(sample.dates[place]), None) if window is None else None),
                 table.decisions,
             )
         )

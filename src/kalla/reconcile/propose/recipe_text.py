@@ -69,6 +69,7 @@ class DraftSource:
     key_note: str
     amount: str | None
     currency: str | None
+    date: str | None  # where no date window names one
     decisions: tuple[Decided, ...]
 
 
@@ -146,6 +147,8 @@ def _source(draft: DraftSource) -> Iterator[str]:
         yield f"    amount: {_scalar(draft.amount)}"
     if draft.currency:
         yield f"    currency: {_scalar(draft.currency)}"
+    if draft.date:
+        yield f"    date: {_scalar(draft.date)}"
     if not draft.uri.startswith("source://"):
         for name in ("format", "table", "password"):
             if value := getattr(source, name):

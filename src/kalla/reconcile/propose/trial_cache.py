@@ -19,6 +19,7 @@ from kalla.reconcile.propose import row_results, side_tables, trial_match
 from kalla.reconcile.propose.trial_match import Sample, Tried
 from kalla.reconcile.recipe.model import SIDES, Recipe, Source
 from kalla.reconcile.sources import native_files
+from kalla.reconcile.sources.formats.converted_files import cache_folder
 from kalla.reconcile.sources.source_planning import Resolve, is_staged
 from kalla.storage import Storage
 
@@ -57,7 +58,7 @@ class _HeldSample:
     """A sample whose files are removed when it is no longer used."""
 
     def __init__(self, make: Callable[[Path], Sample]) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="kalla-sample-"))
+        folder = Path(tempfile.mkdtemp(prefix="sample-", dir=cache_folder()))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.sample = make(folder)
 

@@ -90,13 +90,13 @@ def within_reach(given: Input, place: str, storage: Storage) -> Input:
 
 def originals(given: Input) -> tuple[str, ...]:
     """The files of the source itself, also where copies of them are read."""
-    if not _are_copies(given.files):
+    if not given.marks or not _are_copies(given.files):
         return given.files
     return tuple(str(mark["file"]) for mark in given.marks)
 
 
 def _are_copies(files: Sequence[str]) -> bool:
-    cache = str(_folder())
+    cache = str(cache_folder())
     return any(file.startswith(f"{cache}/") for file in files)
 
 
@@ -139,7 +139,7 @@ def _shown(lines: Sequence[str]) -> str:
 def _cached(
     file: File, ending: str, options: str, convert: Callable[[Path], ConvertedSheet]
 ) -> Converted:
-    folder = _folder()
+    folder = cache_folder()
     described = json.dumps([_FORM, file.mark, options], sort_keys=True)
     own = folder / hashlib.sha256(described.encode()).hexdigest()
     name = file.url.rpartition("/")[2]
@@ -164,8 +164,8 @@ def _cached(
     return Converted(str(target), tuple(facts["notes"]), decisions)
 
 
-def _folder() -> Path:
-    """Of this user alone: copies hold what the files do."""
+def cache_folder() -> Path:
+    """Of this user alone, as copies hold what the files do. What is not used for a day is swept."""
     folder = Path(tempfile.gettempdir()) / f"kalla-converted-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -177,7 +177,7 @@ def _folder() -> Path:
 def sweep() -> None:
     """Removes copies that were not used for a day."""
     oldest = time.time() - _KEPT_SECONDS
-    for each in _folder().iterdir():
+    for each in cache_folder().iterdir():
         try:
             if each.stat().st_mtime < oldest:
                 shutil.rmtree(each, ignore_errors=True)
