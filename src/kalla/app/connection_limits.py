@@ -15,6 +15,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _WANTED_FILES = 65_536
+_LEAST_RATE = 16 << 10  # bytes of a body a second
 _OTHER_FILES = 256  # of the database, of evidence, of segments that are being read
 
 
@@ -39,7 +40,8 @@ class ConnectionLimits:
 
     connections: int = field(default_factory=most_connections)
     head_seconds: float = 10.0  # to send the first line and the headers of a request
-    body_seconds: float = 60.0  # between two pieces of a body
+    body_seconds: float = 60.0  # to send a body, and more for a large one that is being read
+    read_seconds: float = 60.0  # to take some of an answer, once it waits
     silent: dict[BoundedProtocol, None] = field(default_factory=dict)  # the oldest first
 
     def protocol(self, **arguments: Any) -> BoundedProtocol:
@@ -56,6 +58,8 @@ class BoundedProtocol(H11Protocol):
         super().__init__(**arguments)
         self._limits = limits
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._body_until: float | None = None  # while a body is on its way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -71,6 +75,7 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._limits.silent.pop(self, None)
         self._stop_timer()
+        self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -83,8 +88,26 @@ class BoundedProtocol(H11Protocol):
             return
         self._limits.silent.pop(self, None)
         self._stop_timer()
-        if state is h11.SEND_BODY:
-            self._expect_within(self._limits.body_seconds)
+        if state is not h11.SEND_BODY:
+            self._body_until = None
+            return
+        now = self.loop.time()
+        if self._body_until is None:
+            self._body_until = now + self._limits.body_seconds
+        if self.cycle is None or not self.cycle.response_complete:  # what comes later is of no use
+            self._body_until += len(data) / _LEAST_RATE
+        self._expect_within(self._body_until - now)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self._limits.read_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _expect_within(self, seconds: float) -> None:
         self._stop_timer()
@@ -98,6 +121,8 @@ class BoundedProtocol(H11Protocol):
     def _too_late(self, seconds: float) -> None:
         self._timer = None
         if self.flow.read_paused:  # the app reads slowly, not the client
+            if self._body_until is not None:
+                self._body_until = self.loop.time() + self._limits.body_seconds
             self._expect_within(seconds)
         elif not self.transport.is_closing():
             self.transport.abort()

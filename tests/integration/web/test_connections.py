@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from kalla.app.connection_limits import ConnectionLimits, most_connections
@@ -19,15 +20,37 @@ from kalla.settings import Settings
 
 pytestmark = pytest.mark.attack
 
+LARGE = 32 << 20
+large_answers: list[str] = []
+
 
 async def hello(request: Request) -> Response:
     return PlainTextResponse((await request.body()).decode() or "hello")
 
 
+async def refuse(_: Request) -> Response:
+    return PlainTextResponse("who are you?", 401)
+
+
+async def large(_: Request) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(LARGE >> 16):
+            yield b"x" * (1 << 16)
+        large_answers.append("ended")  # of one that is cut off, the rest is dropped
+
+    return StreamingResponse(pieces())
+
+
 @asynccontextmanager
 async def served(limits: ConnectionLimits) -> AsyncIterator[int]:
     listener = bind("127.0.0.1", 0, "api.port")
-    app = Starlette(routes=[Route("/", hello, methods=["GET", "POST"])])
+    app = Starlette(
+        routes=[
+            Route("/", hello, methods=["GET", "POST"]),
+            Route("/refuse", refuse, methods=["POST"]),
+            Route("/large", large),
+        ]
+    )
     port = listener.getsockname()[1]
     async with serving(app, listener, limits):
         yield port
@@ -88,6 +111,52 @@ async def test_a_body_that_stops_is_closed_in_time() -> None:
         ((reader, writer),) = streams
         writer.write(b"POST / HTTP/1.1\r\nHost: kalla\r\nContent-Length: 10\r\n\r\nabc")
         assert await ended(reader)
+
+
+@pytest.mark.parametrize("path", ["/", "/refuse"], ids=["still read", "answered already"])
+async def test_a_body_that_drips_is_closed_in_time(path: str) -> None:
+    async with served(ConnectionLimits(body_seconds=0.3)) as port, opened(port, 1) as streams:
+        ((reader, writer),) = streams
+        head = f"POST {path} HTTP/1.1\r\nHost: kalla\r\nContent-Length: 100000\r\n\r\n"
+        writer.write(head.encode())
+        gone = asyncio.create_task(ended_at_last(reader))
+        async with asyncio.timeout(20):
+            while not gone.done():
+                with suppress(ConnectionError):
+                    writer.write(b"x")
+                    await writer.drain()
+                await asyncio.sleep(0.02)
+
+
+async def ended_at_last(reader: asyncio.StreamReader) -> None:
+    """Whatever is answered first."""
+    with suppress(ConnectionResetError):
+        while await reader.read(1000):
+            pass
+
+
+async def test_who_asks_for_much_and_does_not_read_is_closed_in_time() -> None:
+    limits = ConnectionLimits(read_seconds=0.3)
+    loop = asyncio.get_running_loop()
+    async with served(limits) as port, asyncio.timeout(20):
+        with socket.create_connection(("127.0.0.1", port)) as deaf:
+            deaf.setblocking(False)
+            before = large_answers.copy()
+            await loop.sock_sendall(deaf, b"GET /large HTTP/1.1\r\nHost: kalla\r\n\r\n")
+            while large_answers == before:
+                await asyncio.sleep(0.02)
+
+
+async def test_who_reads_slowly_but_steadily_gets_all() -> None:
+    async with served(ConnectionLimits(read_seconds=5)) as port, opened(port, 1) as streams:
+        ((reader, writer),) = streams
+        writer.write(b"GET /large HTTP/1.1\r\nHost: kalla\r\nConnection: close\r\n\r\n")
+        read = 0
+        async with asyncio.timeout(60):
+            while piece := await reader.read(1 << 18):
+                read += len(piece)
+                await asyncio.sleep(0.001)
+        assert read > LARGE
 
 
 async def test_a_body_that_comes_in_pieces_is_read() -> None:
