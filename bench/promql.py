@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,16 +22,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from pydantic import SecretStr
+
 from bench import promql_write
 from bench.promql_data import START, Extent, fill_kalla, fill_prometheus
 from bench.promql_write import Target
 from kalla import logs
+from kalla.database import Database
+from kalla.query.engine import Engine
+from kalla.query.evaluate.evaluation import Limits
+from kalla.query.http.response_json import pieces
+from kalla.query.store.metric_store import MetricStore
+from kalla.query.store.segment_source import SegmentSource
+from kalla.settings import Database as DatabaseSettings
+from kalla.settings import Settings
 
 HOUR = 3_600_000
 PEER = "Prometheus 2.42"
 HEADLINE = "sum_of_rates"
 QUERY_WORKERS = 2
 LIGHT_ASKED = 100
+LIGHT_SECONDS = 0.06  # the goal for the 95th percentile
 CANCELLED = 40
 # Where 2.42 and 3.x compute alike, the last bits of a naive sum may still differ.
 _CLOSE = 1e-9
@@ -154,7 +165,9 @@ def measure(extent: Extent, folder: Path, repeat: int) -> list[dict[str, object]
                 samples=extent.samples,
             )
         ]
-        lines += [_measured(extent, asked, kalla, prometheus, repeat) for asked in queries(extent)]
+        alone = OneProcess(asyncio.run(snapshot(kalla.database, folder / "kalla" / "data")))
+        for asked in queries(extent):
+            lines += _measured(extent, asked, kalla, prometheus, alone, repeat)
         lines += worker_figures(extent, kalla)
     return lines
 
@@ -235,15 +248,27 @@ def _work(kalla: Target) -> float:
 
 
 def _measured(
-    extent: Extent, asked: Asked, kalla: Target, prometheus: Target, repeat: int
-) -> dict[str, object]:
-    """The first question warms, and is compared; then the two are asked in turns."""
+    extent: Extent,
+    asked: Asked,
+    kalla: Target,
+    prometheus: Target,
+    alone: OneProcess,
+    repeat: int,
+) -> list[dict[str, object]]:
+    """The first question warms, and is compared; then all are asked in turns.
+
+    Beside Prometheus: a light query against its goal, a heavy one against one process.
+    """
     ours, theirs = Connection(kalla), Connection(prometheus)
     agree(asked, ours.answer(asked), theirs.answer(asked))
+    alone.seconds(asked)
     seen: dict[str, list[Seen]] = {"ours": [], "theirs": []}
+    engine: list[float] = []
     for _ in range(LIGHT_ASKED if asked.light else repeat):
         seen["ours"].append(ours.ask(asked))
         seen["theirs"].append(theirs.ask(asked))
+        if not asked.light:
+            engine.append(alone.seconds(asked))
     ours.close()
     theirs.close()
     line = _compared(
@@ -261,7 +286,36 @@ def _measured(
         f"{line['name']}: {line['ours']} s against {line['peer']} s; "
         f"CPU {line['cpu']} s against {line['peer_cpu']} s"
     )
-    return line
+    figures = _figures(asked, seen["ours"])
+    if asked.light:
+        goal = _against_goal(f"{line['name']}_p95", figures[0], LIGHT_SECONDS, "s")
+        return [line, goal]
+    name = f"{line['name']}_against_one_process"
+    beside = _compared(name, figures, engine, "s", peer="the engine in one process", goal=1.25)
+    return [line, beside]
+
+
+async def snapshot(database_url: str, data_dir: Path) -> SegmentSource:
+    settings = Settings(data_dir=data_dir, database=DatabaseSettings(url=SecretStr(database_url)))
+    async with Database(settings.database) as database:
+        return await MetricStore(settings, database).snapshot(-(2**62), 2**62)
+
+
+class OneProcess:
+    """The engine over the same segments in this process, a thread for each query worker."""
+
+    def __init__(self, source: SegmentSource) -> None:
+        self._engine = Engine(source, limits=Limits(seconds=600.0), workers=QUERY_WORKERS)
+
+    def seconds(self, asked: Asked) -> float:
+        """Until the answer is encoded."""
+        began = time.monotonic()
+        if asked.step:
+            answer = self._engine.range(asked.text, asked.start, asked.end, asked.step)
+        else:
+            answer = self._engine.instant(asked.text, asked.end)
+        deque(pieces(answer, asked.end, 0), maxlen=0)
+        return time.monotonic() - began
 
 
 class Connection:
@@ -338,14 +392,19 @@ def _figures(asked: Asked, seen: Sequence[Seen]) -> list[float]:
 
 
 def _compared(
-    name: str, ours: Sequence[float], theirs: Sequence[float], unit: str, **facts: object
+    name: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    unit: str,
+    peer: str = PEER,
+    **facts: object,
 ) -> dict[str, object]:
     mine, other = statistics.median(ours), statistics.median(theirs)
     return {
         "name": name,
         "ours": round(mine, 4),
         "peer": round(other, 4),
-        "peer_name": PEER,
+        "peer_name": peer,
         "unit": unit,
         "ratio": round(mine / other, 3),
         "seen": [round(one, 4) for one in ours],

@@ -111,7 +111,7 @@ def pieces(extent: Extent) -> Iterator[Piece]:
 
 
 async def fill_kalla(extent: Extent, database_url: str, data_dir: Path) -> int:
-    """Through the store's own door and its compaction kernel; returns the bytes that are listed."""
+    """Through `MetricStore.commit` and the compaction kernel; returns the bytes that are listed."""
     settings = Settings(data_dir=data_dir, database=DatabaseSettings(url=SecretStr(database_url)))
     async with Database(settings.database) as database:
         store = MetricStore(settings, database)
