@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,19 +149,22 @@ def refresh(
 ) -> None:
     """Refresh a table and what it reads, whatever its lag."""
     with Client() as client:
-        before = client.get(address("tables", name))["data_time"]
-        client.post(address("tables", name, "refresh"), {"full": full, "upstream": upstream})
+        newest = _newest(client, name)
+        answer = client.post(
+            address("tables", name, "refresh"), {"full": full, "upstream": upstream}
+        )
+        asked_at = datetime.fromisoformat(answer["asked_at"])
         if not wait:
             typer.echo(f"{name} is refreshed with the next tick.")
             return
         deadline = time.monotonic() + timeout
-        newest = _newest(client, name)
         while time.monotonic() < deadline:
             found = client.get(address("tables", name))
             failed = _newest(client, name)
             if failed is not None and failed != newest and failed["status"] == "failed":
                 raise KallaError(f"The refresh failed: {failed['error']}")
-            if found["data_time"] != before:
+            data_time = found["data_time"]
+            if data_time is not None and datetime.fromisoformat(data_time) > asked_at:
                 typer.echo(f"{name} has {found['rows'] or 0:,} rows.")
                 return
             time.sleep(_POLL_SECONDS)

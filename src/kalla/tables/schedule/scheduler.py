@@ -109,6 +109,8 @@ class TableScheduler(Periodic):
             sources = await store.sources(connection)
             busy = await store.busy(connection)
             durations = await store.durations(connection)
+            # After the requests were read, and before the pins: rows of this moment answer them.
+            now = await store.clock(connection)
         tables = await self._usable(stored)
         if self._gauges is not None:
             self._gauges.set(tables)
@@ -153,7 +155,7 @@ class TableScheduler(Periodic):
         if not names:
             return []
         read = {each for name in names for each in tables[name].reads}
-        pins = {name: each for name, each in newest.pins.items() if name in read}
+        pins = {name: newest.pins[name] for name in read & newest.pins.keys()}
         moment = min([now, *(newest.moments[name] for name in read & newest.moments.keys())])
         if moment == now and self._stand_at(pins, tables, names):
             return [tables[name] for name in names]
@@ -162,7 +164,9 @@ class TableScheduler(Periodic):
             await store.lock_graph(connection)
             current = await store.tables(connection)
             same = all(
-                name in current and current[name].last_tick == tables[name].last_tick
+                name in current
+                and (current[name].last_tick, current[name].requested)
+                == (tables[name].last_tick, tables[name].requested)
                 for name in names
             )
             # Another scheduler was first, or the graph changed since: the next poll decides.
