@@ -79,7 +79,11 @@ async def test_an_upload_expires_and_is_swept_unless_it_is_saved(site: Site, fol
     await sweep(site)
     assert names_in(folder) == ["kept.csv"]
     async with site.client("admin") as client:
+        twin = {"name": "twin", "source": {**source, "primary_key": ["id"]}}
+        assert (await client.post("/api/sources", json=twin)).status_code == 201
         assert (await client.post("/api/sources/kept/remove")).status_code == 200
+        assert (await shown(site, kept))["expires_at"] is None, "another source reads it"
+        assert (await client.post("/api/sources/twin/remove")).status_code == 200
     assert (await shown(site, kept))["expires_at"] is not None
 
 

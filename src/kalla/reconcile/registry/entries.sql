@@ -45,9 +45,10 @@ DELETE FROM kalla.sources WHERE name = %(name)s RETURNING *;
 
 -- name: release_uploads
 -- Files that no source names any more; a run that reads one has a day to end.
+-- Trap: a document may write a url in several ways, but not the id in it.
 UPDATE kalla.uploads u SET expires_at = kalla.clock() + interval '1 day'
 WHERE expires_at IS NULL
-  AND NOT EXISTS (SELECT 1 FROM kalla.sources s WHERE strpos(s.document, u.url) > 0);
+  AND NOT EXISTS (SELECT 1 FROM kalla.sources s WHERE strpos(s.document, u.upload_id) > 0);
 
 -- name: serialise_recipe
 -- Two savings of one recipe take turns: both would see the same latest version.

@@ -86,8 +86,8 @@ async def _demand_unscheduled(connection: Connection, text: str) -> None:
     if scheduled:
         raise Conflict(
             f"this makes version {latest.version + 1} of {latest.recipe_id}, which"
-            f" {counted(scheduled, 'schedule')} will run: give the recipe another name, or set"
-            " new_version"
+            f" {counted(scheduled, 'schedule')} will run: give the recipe another name, or say"
+            " new_version (--new-version)"
         )
 
 
