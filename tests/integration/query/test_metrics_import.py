@@ -168,7 +168,7 @@ def test_our_own_segments_are_imported_with_their_markers(tmp_path: Path) -> Non
         ({"timestamp": [1], "value": [1.0], "job": ["m"]}, "rows without a name"),
         (
             {"timestamp": [float("nan")], "value": [1.0], "metric": ["m"]},
-            "a timestamp that is none",
+            "an invalid timestamp",
         ),
     ],
 )

@@ -429,7 +429,7 @@ def test_another_version_of_the_protocol_is_refused_with_a_sentence(
 
 
 def test_another_token_is_refused(workers: Fleet) -> None:
-    assert "set query.token alike on both sides" in _refusal(workers, "another")
+    assert "set the same query.token on both sides" in _refusal(workers, "another")
 
 
 def _refusal(workers: Fleet, token: str) -> str:

@@ -80,7 +80,9 @@ class WorkerConnection:
     def hang_up(self, reason: str) -> None:
         """Ends this session; the next is dialled after a while."""
         if self.is_open and self._session is not None:
-            _log.warning("a query worker is hung up on", worker=self.worker_id, reason=reason)
+            _log.warning(
+                "the stream to a query worker is closed", worker=self.worker_id, reason=reason
+            )
             self._session.cancel()
 
     async def close(self) -> None:
@@ -116,7 +118,7 @@ class WorkerConnection:
         elif error is not None:
             problem = str(error) or type(error).__name__
         if problem and problem != self.problem:
-            _log.warning("a query worker is away", address=self.address, reason=problem)
+            _log.warning("cannot connect to a query worker", address=self.address, reason=problem)
         self.problem = problem
 
     async def _talk(self) -> None:

@@ -134,14 +134,16 @@ class QueryService:
     def record(self, query_id: str) -> QueryRecord:
         found = self.dispatcher.records.get(query_id)
         if found is None:
-            raise NotFound(f"there is no query {query_id}: `kalla query list` shows the last ones")
+            raise NotFound(f"this API process has no query {query_id}: see `kalla query list`")
         return found
 
     def kill(self, query_id: str) -> QueryRecord:
         """Ends a query and its work on all workers; its caller gets the error `canceled`."""
         record = self.dispatcher.records.live.get(query_id)
         if record is None:
-            raise NotFound(f"no query {query_id} is under way: `kalla query list` shows those")
+            raise NotFound(
+                f"no query {query_id} is running on this API process: see `kalla query list`"
+            )
         [task] = [task for task, one in self._running.items() if one is record]
         self._cancel(task)
         return record

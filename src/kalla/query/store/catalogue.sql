@@ -1,4 +1,4 @@
--- Statements about the metric store: which segments there are, and what is told of metrics.
+-- Statements about the metric store: which segments there are, and the metadata of metrics.
 
 -- name: take_turns
 -- Numbers are given in the order of commits: a segment with a lower number that appeared later would

@@ -157,7 +157,9 @@ class QueryWorkerServer:
     async def _artifact(self, request: Request) -> Response:
         shown = request.headers.get("authorization", "")
         if not self.access.admits(shown):
-            return JSONResponse({"detail": "the token is not that of query workers"}, 401)
+            return JSONResponse(
+                {"detail": "the token is wrong: set the same query.token on both sides"}, 401
+            )
         content = self.spool.content(request.path_params["name"])
         if content is None:
             return JSONResponse({"detail": "the artifact has expired"}, 404)

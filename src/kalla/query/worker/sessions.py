@@ -181,7 +181,7 @@ class Sessions:
         if not self._access.admits(str(shown)):
             await context.abort(
                 grpc.StatusCode.UNAUTHENTICATED,
-                "the token is not that of this query worker: set query.token alike on both sides",
+                "the token is wrong: set the same query.token on both sides",
             )
 
     async def _hello(

@@ -181,7 +181,7 @@ def _milliseconds(column: pa.ChunkedArray) -> Whole:
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     found = column.to_numpy()
     if not np.isfinite(found).all() or (np.abs(found.astype(np.float64)) > 2.0**60).any():
-        raise InvalidInput(Problem("", f"has a {TIMESTAMP} that is none"))
+        raise InvalidInput(Problem("", f"has an invalid {TIMESTAMP}"))
     if found.dtype.kind == "f":
         found = np.rint(found.astype(np.float64) * 1000)
     return np.ascontiguousarray(found, np.int64)

@@ -132,7 +132,7 @@ class _Reader:
         except ValueError:
             raise self._wrong(f"has no value and timestamp after its labels: {tail!r}") from None
         if not abs(seconds) < _LATEST_SECONDS:
-            raise self._wrong(f"has a time that is none: {moment}")
+            raise self._wrong(f"has an invalid timestamp: {moment}")
         times.append(round(seconds * 1000))
         values.append(value)
 
@@ -161,7 +161,7 @@ class _Reader:
             if at == len(text):
                 return ((METRIC_NAME, named[0]),)
             if text[at] != "{":
-                raise self._wrong(f"has a name that is none: {text!r}")
+                raise self._wrong(f"has an invalid metric name: {text!r}")
             at += 1
         elif quoted := _QUOTED_NAME.match(text):
             found[METRIC_NAME] = _unescaped(quoted[1])
@@ -171,7 +171,7 @@ class _Reader:
         while text[at:].strip() != "}":
             label = _LABEL.match(text, at)
             if label is None:
-                raise self._wrong(f"has labels that are none: {text!r}")
+                raise self._wrong(f"has invalid labels: {text!r}")
             name = label[2] if label[1] is None else _unescaped(label[1])
             if name in found or not name:
                 raise self._wrong(f"has the label {name!r} twice or without a name")
