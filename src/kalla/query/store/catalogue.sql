@@ -32,7 +32,7 @@ WHERE replaced_at IS NULL
 GROUP BY shard;
 
 -- name: described
--- Those of a snapshot, whatever became of them since: lines never change but for replaced_at.
+-- Those of a snapshot, also if they were replaced since: only replaced_at of a row ever changes.
 SELECT segment_id, shard, level, min_time, max_time, path, row_group, row_groups, rows, samples, bytes,
        checksum
 FROM kalla.segments
