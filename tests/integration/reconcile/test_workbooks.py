@@ -12,7 +12,9 @@ from typing import Any
 import duckdb
 import pytest
 import xlsxwriter
+from typer.testing import CliRunner
 
+from kalla.cli.main import application
 from kalla.errors import InvalidInput
 from kalla.reconcile.propose.side_tables import sniffed
 from kalla.reconcile.recipe.model import Source
@@ -172,6 +174,13 @@ def test_a_bank_export_is_read_without_its_preamble_and_its_sum() -> None:
     found = duckdb.execute(f"SELECT count(*), {negative} FROM {scan(seen)}")
     assert found.fetchall() == [(126, "23,55-")]
     assert seen.marks[0]["file"] == str(EXAMPLES / "bank-export.csv")
+
+
+def test_a_profile_says_how_a_workbook_is_read_as_a_recipe_would() -> None:
+    profile = ["sources", "profile", str(EXAMPLES / "ledger.xlsx")]
+    output = CliRunner().invoke(application(["sources"]), profile).output
+    assert "xlsx.sheet: 'Open items': the sheet with the most rows (123)" in output
+    assert "xlsx.header_row: 3: the first line with 5 names" in output
 
 
 def test_a_workbook_that_changes_is_converted_anew(tmp_path: Path) -> None:

@@ -52,9 +52,10 @@ def profile(given: Given, style: Style = "text") -> None:
     say(f"{found['format']}, {found['rows']:,} rows{part}, {found['bytes']:,} bytes")
     key = ", ".join(found["primary_key"]) or "none found"
     say(f"primary key: {key} ({found['primary_key_note']})")
+    options = "xlsx" if found["format"] == "xlsx" else "csv"
     for each in found["decisions"]:
         sure = "" if each["is_sure"] else " (not sure)"
-        say(f"csv.{each['option']}: {_quoted(each['value'])}{sure}: {each['reason']}")
+        say(f"{options}.{each['option']}: {_quoted(each['value'])}{sure}: {each['reason']}")
     for note in found["notes"]:
         say(f"Note: {note}.")
 
