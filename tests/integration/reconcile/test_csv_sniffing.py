@@ -114,6 +114,18 @@ def test_a_folder_of_other_columns_is_refused_in_a_sentence(tmp_path: Path) -> N
         profile(source(tmp_path))
 
 
+def test_a_profile_of_very_many_rows_is_of_the_first_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kalla.reconcile.propose.profile.MOST_ROWS", 50)
+    (tmp_path / "rows.csv").write_text("id\n" + "".join(f"K{n:03}\n" for n in range(100)))
+    found = profile(source(tmp_path / "rows.csv"))
+    assert (found.rows, found.total) == (50, 100)
+    assert "only the first 50 rows were read" in found.notes
+    monkeypatch.setattr("kalla.reconcile.propose.profile.MOST_ROWS", 100)
+    assert profile(source(tmp_path / "rows.csv")).total is None
+
+
 def test_a_profile_tells_roles_keys_and_distributions(tmp_path: Path) -> None:
     rows = "".join(f"K{n:03},{n % 3}.50,2026-01-{n % 28 + 1:02},EUR,\n" for n in range(100))
     (tmp_path / "rows.csv").write_text(f"ref,amount,day,currency,note\n{rows}")

@@ -71,7 +71,8 @@ class Scope(BaseModel):
 
 @router.get("/sources/{name}/profile", tags=["sources"])
 async def profile_source(state: State, name: Name) -> dict[str, Any]:
-    """Columns with types, empty and distinct values, examples and histograms, by all rows."""
+    """Columns with types, empty and distinct values, examples and histograms, by the first 5 million
+    rows."""
     async with state.database.transaction() as connection:
         source = (await entries.source(connection, name)).source
     means = _means(state.settings)

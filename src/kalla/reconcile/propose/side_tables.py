@@ -16,7 +16,7 @@ from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Source
 from kalla.reconcile.recipe.validation import word_of
-from kalla.reconcile.sources import native_files
+from kalla.reconcile.sources import inspection, native_files
 from kalla.reconcile.sources.formats import converted_files, csv_sniffing
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.scanning.scan_sql import reader
@@ -103,9 +103,10 @@ def load(
     storage: Storage = LOCAL,
     resolve: Resolve = from_environment,
     as_said: bool = False,
+    most: int | None = None,
 ) -> SideTable:
-    """Read a source into a table of this name. Detects the options of a CSV, unless `as_said`
-    demands the given ones.
+    """Read a source into a table of this name, or its first rows. Detects the options of a CSV,
+    unless `as_said` demands the given ones.
     """
     if is_staged(source):
         return _load_table(connection, name, source, resolve)
@@ -115,14 +116,23 @@ def load(
     given = native_files.inspect_files(
         source, storage=storage, bounds=Bounds(seconds=PROFILED.seconds)
     )
+    # One more shows whether there are more.
+    limit = "" if most is None else f" LIMIT {most + 1}"
     with native_files.problems_at("", "uri"), readable_rows(source, given, storage):
         connection.execute(
-            f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, * FROM {reader(given)}"
+            f"CREATE TABLE {name} AS SELECT row_number() OVER () AS rid, *"
+            f" FROM (FROM {reader(given)}{limit})"
         )
     (rows,) = _row(connection, f"SELECT count(*) FROM {name}")
     columns = Columns(given.types, source.csv)
-    notes = (*given.notes, *_unread(given))
-    return SideTable(name, source, columns, rows, None, decisions, notes, given.format, given.bytes)
+    notes, total = (*given.notes, *_unread(given)), None
+    if most is not None and rows > most:
+        connection.execute(f"DELETE FROM {name} WHERE rid > {most}")
+        rows, total = most, inspection.estimate(given, storage)
+        notes = (*notes, f"only the first {rows:,} rows were read")
+    return SideTable(
+        name, source, columns, rows, total, decisions, notes, given.format, given.bytes
+    )
 
 
 def sniffed(source: Source, storage: Storage) -> tuple[Source, tuple[Decided, ...]]:
