@@ -163,6 +163,7 @@ def create_app(
     app = FastAPI(openapi_url=None, lifespan=_lifespan)  # its own address would need no token
     app.router.route_class = GuardedRoute
     app.state.kalla = AppState(
+        command_places=asyncio.Semaphore(max(1, settings.database.pool_size - 3)),
         settings=settings,
         job_types=job_types,
         database=database,

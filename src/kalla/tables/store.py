@@ -122,6 +122,11 @@ async def lock_graph(connection: Connection) -> None:
     await connection.execute(sql.lock_graph)
 
 
+async def try_lock_graph(connection: Connection) -> bool:
+    row = await (await connection.execute(sql.try_lock_graph)).fetchone()
+    return bool(row and row["mine"])
+
+
 async def may_advance(connection: Connection) -> bool:
     (row,) = await (await connection.execute(sql.may_advance)).fetchall()
     return bool(row["mine"])

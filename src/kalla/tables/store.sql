@@ -36,6 +36,10 @@ ORDER BY t.name;
 -- name: lock_graph
 SELECT pg_advisory_xact_lock(7306101);
 
+-- A request that waits for the lock in Postgres would hold its connection.
+-- name: try_lock_graph
+SELECT pg_try_advisory_xact_lock(7306101) AS mine;
+
 -- One scheduler at a time advances open ticks; the others skip this second instead of waiting. Taken
 -- before the lock of the graph.
 -- name: may_advance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -27,6 +28,7 @@ class AppState:
     live: Live
     services: ServiceGroup
     token_lookup: TokenLookup
+    command_places: asyncio.Semaphore  # see kalla.web.commands
 
 
 def state_of(request: Request) -> AppState:

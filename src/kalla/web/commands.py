@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Annotated, cast
@@ -16,7 +17,7 @@ from fastapi import Depends, Request, Response
 from psycopg.types.json import Jsonb
 
 from kalla.database import COLLIDED, Connection
-from kalla.errors import Conflict, InvalidInput, Problem
+from kalla.errors import Conflict, InvalidInput, Problem, Unavailable
 from kalla.settings import Retention
 from kalla.statements import load
 from kalla.web import problems
@@ -31,12 +32,14 @@ Answer = Callable[[Request], Awaitable[Response]]
 _TRIES = 5
 _LONGEST_KEY = 255
 _KEPT_HEADERS = ("content-type", "location")
-_SAME_KEY_SECONDS = 2.0  # how long a request waits for the answer of another with its key
+_PATIENCE = 5.0  # how long a command waits for what is in use
+_PLACE_SECONDS = 2.0  # how long it waits for a place
 _LOOK_AGAIN_SECONDS = 0.05
 
 
-class _KeyInUse(Exception):
-    """Another request with the same key is being answered at this moment."""
+class Busy(Exception):
+    """What a command needs is in use at this moment: it is tried again, and waits without a
+    connection."""
 
 
 @dataclass
@@ -55,20 +58,37 @@ async def carry_out(request: Request, answer: Answer) -> Response:
     caller = cast(Caller, request.state.caller)
     key = _key(request)
     digest = await _digest(request)
-    deadline = time.monotonic() + _SAME_KEY_SECONDS
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            response, command = await _retry_conflicts(state, request, answer, caller, key, digest)
+            async with _place(state):
+                response, command = await _retry_conflicts(
+                    state, request, answer, caller, key, digest
+                )
             break
-        except _KeyInUse:
+        except Busy as busy:
             if time.monotonic() > deadline:
-                raise Conflict(
-                    "another request with this Idempotency-Key is still being answered: "
-                    "ask again in a moment"
-                ) from None
+                raise Conflict(f"{busy}: ask again in a moment") from None
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
     await _wake(state, command)
     return response
+
+
+@asynccontextmanager
+async def _place(state: AppState) -> AsyncIterator[None]:
+    """One of the places for commands: fewer than there are connections, so that commands which wait
+    for another server leave some for whoever reads or logs in."""
+    try:
+        async with asyncio.timeout(_PLACE_SECONDS):
+            await state.command_places.acquire()
+    except TimeoutError:
+        raise Unavailable(
+            "too many changes are being made at once: ask again in a moment"
+        ) from None
+    try:
+        yield
+    finally:
+        state.command_places.release()
 
 
 async def _retry_conflicts(
@@ -104,7 +124,7 @@ async def _once(
     mine = {"caller": command.caller.token_id, "key": key}
     lock = await (await connection.execute(sql.try_serialise, mine)).fetchone()
     if lock is None or not lock["got"]:
-        raise _KeyInUse
+        raise Busy("another request with this Idempotency-Key is still being answered")
     row = await (await connection.execute(sql.remembered, mine)).fetchone()
     if row is not None:
         if bytes(row["request"]) != digest:

@@ -81,7 +81,7 @@ async def test_many_that_wait_for_a_slow_answer_hold_no_connection(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve once held the whole pool, and nobody else was answered."""
-    monkeypatch.setattr(commands, "_SAME_KEY_SECONDS", 0.2)
+    monkeypatch.setattr(commands, "_PATIENCE", 0.2)
     begun, going_on = asyncio.Event(), asyncio.Event()
 
     @site.app.post("/api/test")
@@ -103,6 +103,35 @@ async def test_many_that_wait_for_a_slow_answer_hold_no_connection(
     assert [each.status_code for each in others] == [409] * 30 + [200] * 30
     assert "still being answered" in others[0].json()["detail"]
     assert again.headers["Idempotency-Replayed"] == "true"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("with_keys", [False, True])
+async def test_commands_that_wait_for_another_server_leave_connections_for_the_rest(
+    site: Site, monkeypatch: pytest.MonkeyPatch, with_keys: bool
+) -> None:
+    monkeypatch.setattr(commands, "_PLACE_SECONDS", 0.2)
+    going_on = asyncio.Event()
+
+    @site.app.post("/api/test")
+    async def slow(command: Commanded) -> dict[str, str]:
+        await going_on.wait()
+        return {"is": "done"}
+
+    async with site.client("operator") as client, asyncio.timeout(60):
+        changes = [
+            asyncio.create_task(
+                client.post("/api/test", headers=keyed(f"k{number}") if with_keys else {})
+            )
+            for number in range(30)
+        ]
+        refused, _ = await asyncio.wait(changes, return_when=asyncio.FIRST_COMPLETED)
+        reads = await asyncio.gather(*(client.get("/api/jobs") for _ in range(30)))
+        going_on.set()
+        await asyncio.wait(changes)
+    assert [each.status_code for each in reads] == [200] * 30
+    assert {each.result().status_code for each in refused} == {503}
+    assert {each.result().status_code for each in changes} == {200, 503}
 
 
 async def test_a_key_used_for_another_request_is_refused(site: Site) -> None:

@@ -47,7 +47,7 @@ from kalla.tables.sources.snapshots import Pin
 from kalla.tables.store import Source, Table
 from kalla.web.access import GuardedRoute
 from kalla.web.app_state import AppState, State
-from kalla.web.commands import Commanded
+from kalla.web.commands import Busy, Commanded
 from kalla.work.job import NewJob
 from kalla.work.state import jobs
 
@@ -59,9 +59,9 @@ Name = Annotated[str, Path(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
 @router.post("/apply")
 async def apply(state: State, command: Commanded, given: Statements) -> list[ShownStep]:
     """Create and change tables; the answer is the executed plan."""
-    definitions = await asyncio.to_thread(parse, given.sql)
     connection = command.connection
-    await store.lock_graph(connection)
+    await _lock_graph(connection)
+    definitions = await asyncio.to_thread(parse, given.sql)
     tables, sources = await store.tables(connection), await store.sources(connection)
     if not command.caller.may("admin"):
         _refuse_new_sources(definitions, sources)
@@ -153,7 +153,7 @@ async def resume(command: Commanded, name: Name) -> dict[str, str]:
 async def drop(state: State, command: Commanded, name: Name) -> dict[str, str]:
     """Remove a table and its rows; refused while another one reads it."""
     connection = command.connection
-    await store.lock_graph(connection)
+    await _lock_graph(connection)
     table = await store.table(connection, name)
     tables = await store.tables(connection)
     if readers := sorted(each.name for each in tables.values() if table.name in each.reads):
@@ -166,7 +166,7 @@ async def drop(state: State, command: Commanded, name: Name) -> dict[str, str]:
 async def rename(state: State, command: Commanded, name: Name, given: NewName) -> dict[str, str]:
     """Give a table another name and move its rows; refused while another one reads it."""
     connection = command.connection
-    await store.lock_graph(connection)
+    await _lock_graph(connection)
     table, new = await store.table(connection, name), given.name.lower()
     tables, sources = await store.tables(connection), await store.sources(connection)
     if readers := sorted(each.name for each in tables.values() if table.name in each.reads):
@@ -281,6 +281,11 @@ async def shown_tables(connection: Connection, state: AppState) -> list[ShownTab
             )
         )
     return shown
+
+
+async def _lock_graph(connection: Connection) -> None:
+    if not await store.try_lock_graph(connection):
+        raise Busy("another change of the tables is being made")
 
 
 def _refuse_new_sources(definitions: Sequence[Definition], sources: Mapping[str, Source]) -> None:

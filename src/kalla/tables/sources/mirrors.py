@@ -35,6 +35,7 @@ from kalla.work.job import Job, Outcome
 JOB_TYPE = "table_mirror"
 _FENCE_BITS = 20
 _WHOLE = Slice(0, 1)
+_LOOK_SECONDS = 20.0  # of a look while a request waits
 
 Resolve = Callable[[str], SecretStr]
 
@@ -102,7 +103,7 @@ def payload(
 
 def mirror_columns(asked: MirrorPayload, resolve: Resolve) -> tuple[str, ...]:
     """The columns that can be read; raises InvalidInput where the key is not among them."""
-    found = tuple(arrow_schema(_connector(asked, resolve).schema()).names)
+    found = tuple(arrow_schema(_connector(asked, resolve, _LOOK_SECONDS).schema()).names)
     wanted = [*asked.key, *([asked.watermark] if asked.watermark else [])]
     if missing := [name for name in wanted if name not in found]:
         raise InvalidInput(Problem(asked.name, f"{asked.table} has no column {', '.join(missing)}"))
@@ -216,9 +217,11 @@ def _delta_schema(schema: pa.Schema) -> str:
     return str(Schema.from_arrow(nullable).to_json())
 
 
-def _connector(asked: MirrorPayload, resolve: Resolve) -> PostgresConnector:
+def _connector(
+    asked: MirrorPayload, resolve: Resolve, seconds: float | None = None
+) -> PostgresConnector:
     password = SecretStr("") if asked.password is None else resolve(asked.password)
-    return PostgresConnector(asked.uri, asked.table, password)
+    return PostgresConnector(asked.uri, asked.table, password, seconds=seconds)
 
 
 def _digest(asked: MirrorPayload) -> str:
