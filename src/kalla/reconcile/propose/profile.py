@@ -69,7 +69,7 @@ def profile(
     resolve: Resolve = from_environment,
     bounds: Bounds = side_tables.PROFILED,
 ) -> Profile:
-    """Read the first 5 million rows of a source (200,000 of a database) and describe its columns."""
+    """Read up to 5 million rows of a source (200,000 of a database) and describe its columns."""
     with side_tables.opened(storage, bounds) as connection:
         table = side_tables.load(
             connection, "rows", source, storage=storage, resolve=resolve, most=MOST_ROWS

@@ -71,7 +71,7 @@ class Scope(BaseModel):
 
 @router.get("/sources/{name}/profile", tags=["sources"])
 async def profile_source(state: State, name: Name) -> dict[str, Any]:
-    """Columns with types, empty and distinct values, examples and histograms, by the first 5 million
+    """Columns with types, empty and distinct values, examples and histograms, by up to 5 million
     rows."""
     async with state.database.transaction() as connection:
         source = (await entries.source(connection, name)).source
