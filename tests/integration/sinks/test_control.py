@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from kalla.sinks import ledger, store
 from kalla.sinks.model import Pipeline
 from kalla.sinks.servers.consumer_lag import log_ends
-from kalla.sinks.slots.carrier import Carrier
+from kalla.sinks.slots import carrier
 from kalla.work.state import leases
 from tests.sinks_kit import Site, event
 
@@ -292,6 +292,33 @@ async def test_a_topic_that_is_made_anew_while_it_is_carried_is_not_read_on(site
     assert site.servers.offsets(pipeline)[0] == list(range(10))
 
 
+async def test_a_log_that_ends_before_the_next_offset_stops_the_partition(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "_AHEAD_SECONDS", 0.5)
+    topic = site.servers.create_topic(1)
+    pipeline = site.pipeline(topic)
+    await site.apply(pipeline)
+    site.servers.produce(topic, [event(1)])
+    slots = await site.start_slots()
+
+    async def first() -> bool:
+        return await counted(site, pipeline) == 1
+
+    await until(first, "the first row")
+    await slots.stop()
+    async with site.database.transaction() as connection:
+        await connection.execute("UPDATE kalla.ledger SET next_offset = 5")
+    await site.start_slots()
+
+    async def stopped() -> bool:
+        return [each.stopped for each in await site.ledger(pipeline)] == ["gap"]
+
+    await until(stopped, "the partition to stop")
+    (row,) = await site.ledger(pipeline)
+    assert "ends at 1, before the next offset 5" in (row.reason or "")
+
+
 async def test_a_topic_that_was_made_anew_is_not_read_on(site: Site) -> None:
     topic = site.servers.create_topic(1)
     pipeline = site.pipeline(topic)
@@ -320,14 +347,14 @@ async def test_a_missing_topic_is_said_and_waited_for(
 ) -> None:
     paused: list[float] = []
 
-    async def fail_once(carrier: Carrier, seconds: float) -> None:
+    async def fail_once(broken: carrier.Carrier, seconds: float) -> None:
         if not paused:
             paused.append(seconds)
             raise ValueError("no pause")  # where nothing is expected: the carrier ends
-        await pause(carrier, seconds)
+        await pause(broken, seconds)
 
-    pause = Carrier._back_off
-    monkeypatch.setattr(Carrier, "_back_off", fail_once)
+    pause = carrier.Carrier._back_off
+    monkeypatch.setattr(carrier.Carrier, "_back_off", fail_once)
     topic = f"later-{time.monotonic_ns()}"
     pipeline = site.pipeline(topic)
     await site.apply(pipeline)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka.admin import AdminClient
-
 from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.errors import InvalidInput, KallaError, Lost, Unavailable
@@ -20,7 +18,7 @@ from kalla.sinks.kernel import DEAD_LETTER_COLUMNS, Facts
 from kalla.sinks.ledger import Partition
 from kalla.sinks.servers.checks import wanted_columns
 from kalla.sinks.servers.clickhouse_client import NoAnswer, check_problems
-from kalla.sinks.servers.kafka_client import open_admin
+from kalla.sinks.servers.kafka_client import Admin, open_admin
 from kalla.sinks.servers.message_ranges import OffsetRange
 from kalla.sinks.servers.server_connections import Resolve, connections
 from kalla.sinks.slots.child import Child, ChildEnded, Connections
@@ -37,6 +35,7 @@ _SHORTEST_BACKOFF = 0.2
 _LONGEST_BACKOFF = 5.0
 _TOPIC_SECONDS = 5.0
 _LOG_SECONDS = 2.0
+_AHEAD_SECONDS = 30.0
 _STATE_SECONDS = 1.0  # after which the error of a partition is stored again
 
 
@@ -68,12 +67,13 @@ class Carrier:
         self._member: GroupMember | None = None
         self._topic = TopicFacts("", None)
         self._topic_asked = 0.0
-        self._admin: AdminClient | None = None
+        self._admin: Admin | None = None
         self._log_noted = 0.0
         self._stored_logs: dict[int, tuple[int, LogEnds, int | None]] = {}
         self._taken: dict[int, Partition] = {}
         self._retries = Retries()
         self._waiting_since: dict[int, float] = {}
+        self._ahead_since: dict[int, float] = {}
         self._table: Table | None = None  # None: to be checked again
         self._error_message: str | None = ""  # the last stored message; "": none yet
         self._state_stored = 0.0
@@ -133,14 +133,18 @@ class Carrier:
                 await self._back_off(_LONGEST_BACKOFF)
 
     async def _open(self) -> Deliveries:
-        record = self.record
-        if self._child is not None and not self._child.running:
-            self._child = None
-        if self._child is None or self._connections is None:
-            self._connections = await asyncio.to_thread(
+        record, current = self.record, self._connections
+        if current is None or self._table is None:  # after an error: a secret may be another one
+            current = await asyncio.to_thread(
                 connections, record.kafka, record.clickhouse, self._shared.resolve
             )
-            self._child = await Child.start(self._connections)
+        if current != self._connections:
+            await self._close()
+            self._connections = current
+        if self._child is not None and not self._child.running:
+            self._child = None
+        if self._child is None:
+            self._child = await Child.start(current)
             self._table = None
         if self._table is None:
             self._table = await self._check_tables(self._child)
@@ -148,11 +152,11 @@ class Carrier:
             self._member = None
             self._taken.clear()
         if self._member is None:
-            self._admin = open_admin({**self._connections.kafka, "log_level": 0})
+            self._admin = open_admin(current.kafka)
             self._topic = await asyncio.to_thread(topic_facts, self._admin, record.kafka.topic)
             self._topic_asked = time.monotonic()
             member = GroupMember(
-                self._connections.kafka,
+                current.kafka,
                 record.kafka.topic,
                 f"kalla.{record.pipeline}",
                 f"{record.pipeline}-{self._seat.instance}",
@@ -168,7 +172,7 @@ class Carrier:
             settings=self._settings,
             member=self._member,
             child=self._child,
-            connections=self._connections,
+            connections=current,
             table=self._table,
             taken=self._taken,
             retries=self._retries,
@@ -214,6 +218,7 @@ class Carrier:
         for partition in sorted(assigned - self._taken.keys()):
             if partition in ends:
                 await self._take(deliveries, partition, ends[partition].low)
+        await self._stop_cut_back(deliveries, ends)
         worked = await self._recover(deliveries, failed=False)
         await self._note_log(ends)
         highs = {each: end.high for each, end in ends.items()}
@@ -372,6 +377,30 @@ class Carrier:
             "the topic was deleted and created again: its offsets name other messages; "
             f"`kalla sinks seek {self.record.pipeline} --to earliest` starts with the new one",
         )
+
+    async def _stop_cut_back(self, deliveries: Deliveries, ends: dict[int, LogEnds]) -> None:
+        """Messages below the next offset are new ones, after brokers have lost the end of a log;
+        one that restarts reports an earlier end for a moment.
+        """
+        now = time.monotonic()
+        ahead = {
+            partition
+            for partition, held in self._taken.items()
+            if held.stopped is None
+            and partition in ends
+            and ends[partition].high < held.next_offset
+        }
+        self._ahead_since = {each: self._ahead_since.get(each, now) for each in ahead}
+        for partition in ahead:
+            if now - self._ahead_since[partition] > _AHEAD_SECONDS:
+                held = self._taken[partition]
+                await deliveries.stop_partition(
+                    held,
+                    "gap",
+                    f"Kafka's log ends at {ends[partition].high}, before the next offset "
+                    f"{held.next_offset}: brokers have lost messages that were delivered; "
+                    f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
+                )
 
     async def _note_log(self, ends: dict[int, LogEnds]) -> None:
         """Stores the lag for pages; no decision depends on it."""
