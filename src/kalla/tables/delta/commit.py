@@ -42,6 +42,14 @@ _UNFINISHED = "_refresh"  # folder of files that no commit names yet; Delta read
 class Stale(Exception):
     """A newer claim holds the table: nothing was committed."""
 
+    holder: int | None = None  # the number of that claim, if it is known
+
+
+def _held(number: int) -> Stale:
+    stale = Stale(f"the table is held by claim {number // 2}")
+    stale.holder = number // 2
+    return stale
+
 
 @dataclass(frozen=True)
 class Frontier:
@@ -84,7 +92,7 @@ class FencedTable:
             return None
         newest = table.transaction_version(_APP)
         if newest is not None and newest >= self._barrier:
-            raise Stale(f"the table is held by claim {newest // 2}")
+            raise _held(newest)
         frontier = read_frontier(table)
         self._version = table.version() + 1
         self._put(self._version, self._barrier, frontier)
@@ -130,7 +138,7 @@ class FencedTable:
         table = _open(self._location)
         newest = None if table is None else table.transaction_version(_APP)
         if newest is not None and newest > self._barrier + 1:
-            raise Stale(f"the table is held by claim {newest // 2}")
+            raise _held(newest)
 
     def _put_overwrite(
         self, paths: Sequence[Path], schema_json: str, frontier: Frontier

@@ -15,7 +15,7 @@ from kalla.tables.delta import housekeeping
 from kalla.tables.delta.commit import Committed, Stale, committed_frontier, delta_id
 from kalla.tables.refresh.payload import Refreshed, RefreshPayload, StrictRefused
 from kalla.tables.refresh.run import refresh
-from kalla.tables.sources.snapshots import PinGone
+from kalla.tables.sources.snapshots import PinGone, csv_refusal
 from kalla.work.handler import Context
 from kalla.work.job import Job, Outcome
 
@@ -73,8 +73,15 @@ class Refresh:
             return facts
         except Stale as stale:
             context.check()
+            if (stale.holder or 0) >> _FENCE_BITS > job.job_id:
+                # Of one database, a later job would have taken the claim of this one.
+                return Failure(_foreign(asked), counts=True)
             found = committed_frontier(asked.location)
-            if found is not None and found.frontier.tick >= asked.tick:
+            if (
+                found is not None
+                and found.frontier.table_id == asked.table_id
+                and found.frontier.tick >= asked.tick
+            ):
                 return found
             raise Unavailable(f"{asked.name} is being refreshed elsewhere: {stale}") from None
         except PinGone as gone:
@@ -84,7 +91,7 @@ class Refresh:
         except AnalysisException as error:
             return Failure(_explained(error), counts=True)
         except PySparkException as error:
-            if refusal := searches.refusal(str(error)):
+            if refusal := searches.refusal(str(error)) or csv_refusal(str(error)):
                 return Failure(refusal, counts=True)
             if (error.getSqlState() or "").startswith(_LASTING):
                 return Failure(_first_line(error), counts=True)
@@ -146,6 +153,14 @@ class Refresh:
             identity or "",
             facts.rows if isinstance(facts, Refreshed) else None,
         )
+
+
+def _foreign(asked: RefreshPayload) -> str:
+    return (
+        f"{asked.location} was written by a Kalla with another database, or this database is an"
+        f" older copy: `kalla tables drop {asked.name}` removes the folder, then apply the table"
+        " again"
+    )
 
 
 def _explained(error: PySparkException) -> str:
