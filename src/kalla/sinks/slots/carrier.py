@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from kalla import logs
 from kalla.database import AWAY, Database
 from kalla.errors import InvalidInput, KallaError, Lost, Unavailable
-from kalla.redaction import scrub
 from kalla.settings import Sinks as SinkSettings
 from kalla.sinks import ledger, plan, store
 from kalla.sinks.kernel import DEAD_LETTER_COLUMNS, Facts
@@ -27,6 +26,7 @@ from kalla.sinks.slots.member import GroupMember, LogEnds, TopicFacts, topic_fac
 from kalla.sinks.slots.placement import SparkPlacement
 from kalla.sinks.slots.replaying import Replaying
 from kalla.sinks.slots.seat import Seat
+from kalla.sinks.slots.slot_report import SlotReport
 from kalla.sinks.store import PipelineRecord
 
 _log = logs.get(__name__)
@@ -34,9 +34,7 @@ _log = logs.get(__name__)
 _SHORTEST_BACKOFF = 0.2
 _LONGEST_BACKOFF = 5.0
 _TOPIC_SECONDS = 5.0
-_LOG_SECONDS = 2.0
 _AHEAD_SECONDS = 30.0
-_STATE_SECONDS = 1.0  # after which the error of a partition is stored again
 
 
 @dataclass(frozen=True)
@@ -68,15 +66,12 @@ class Carrier:
         self._topic = TopicFacts("", None)
         self._topic_asked = 0.0
         self._admin: Admin | None = None
-        self._log_noted = 0.0
-        self._stored_logs: dict[int, tuple[int, LogEnds, int | None]] = {}
         self._taken: dict[int, Partition] = {}
         self._retries = Retries()
         self._waiting_since: dict[int, float] = {}
         self._ahead_since: dict[int, float] = {}
         self._table: Table | None = None  # None: to be checked again
-        self._error_message: str | None = ""  # the last stored message; "": none yet
-        self._state_stored = 0.0
+        self._report = SlotReport(shared.database, record.pipeline, seat)
         share = record.options.rows_per_second
         per_member = share / max(record.replicas, 1) if share and seat.lease else share
         self._rate = plan.RateLimit(per_member, time.monotonic())
@@ -84,10 +79,6 @@ class Carrier:
         self._poison = plan.Poison(record.options.poison_percent)
         self._replaying = Replaying(shared.database, record, seat)
         self._task = asyncio.create_task(self._run(), name=f"carrier of {record.pipeline}")
-
-    @property
-    def _state_age(self) -> float:
-        return time.monotonic() - self._state_stored
 
     @property
     def ended(self) -> bool:
@@ -111,9 +102,8 @@ class Carrier:
             try:
                 await self._step(await self._open())
                 error_message = self._retries.error_message or self._replaying.error_message
-                if error_message != self._error_message or self._state_age > _STATE_SECONDS:
-                    self._table = None if error_message else self._table
-                    await self._store_state(error_message, _LONGEST_BACKOFF)
+                if await self._show(error_message, _LONGEST_BACKOFF) and error_message:
+                    self._table = None
                 backoff = _SHORTEST_BACKOFF
             except Lost as error:
                 # Another worker has the partition: the local state is outdated.
@@ -123,12 +113,12 @@ class Carrier:
                 await self._back_off(0.1)
             except (KallaError, *AWAY) as error:
                 self._table = None
-                await self._store_state(str(error), backoff)
+                await self._show(str(error), backoff)
                 await self._back_off(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
             except Exception as error:
                 _log.exception("carrier failed", pipeline=self.record.pipeline)
-                await self._store_state(f"{type(error).__name__}: {error}", _LONGEST_BACKOFF)
+                await self._show(f"{type(error).__name__}: {error}", _LONGEST_BACKOFF)
                 await self._close()
                 await self._back_off(_LONGEST_BACKOFF)
 
@@ -220,7 +210,7 @@ class Carrier:
                 await self._take(deliveries, partition, ends[partition].low)
         await self._stop_cut_back(deliveries, ends)
         worked = await self._recover(deliveries, failed=False)
-        await self._note_log(ends)
+        await self._report.log_ends(self._taken, ends, self._topic.retention_ms)
         highs = {each: end.high for each, end in ends.items()}
         ranges = self._next_ranges(highs)
         if ranges:
@@ -402,60 +392,13 @@ class Carrier:
                     f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
                 )
 
-    async def _note_log(self, ends: dict[int, LogEnds]) -> None:
-        """Stores the lag for pages; no decision depends on it."""
-        now = time.monotonic()
-        if now - self._log_noted < _LOG_SECONDS:
-            return
-        self._log_noted = now
-        changed = {
-            partition: (held.epoch, ends[partition], self._topic.retention_ms)
-            for partition, held in self._taken.items()
-            if partition in ends
-        }
-        changed = {
-            partition: state
-            for partition, state in changed.items()
-            if self._stored_logs.get(partition) != state
-        }
-        if not changed:
-            return
-        async with self._database.transaction() as connection:
-            for partition, (_, log, retention_ms) in changed.items():
-                await ledger.note_log(
-                    connection,
-                    self.record.pipeline,
-                    self._taken[partition],
-                    (log.low, log.high),
-                    retention_ms,
-                )
-        self._stored_logs |= changed
-
     async def _event(self, event: str, detail: str) -> None:
         _log.warning(event, pipeline=self.record.pipeline, detail=detail)
         async with self._database.transaction() as connection:
             await store.add_event(connection, self.record.pipeline, event, detail)
 
-    async def _store_state(self, error_message: str | None, retry_seconds: float = 0) -> None:
-        """Stores why the pipeline does not deliver, and when it is tried again."""
-        if self.poisoned or (error_message is None and self._error_message is None):
-            return
-        if error_message and error_message != self._error_message:
-            _log.warning(
-                "delivery waits", pipeline=self.record.pipeline, error=scrub(error_message)
-            )
-        with contextlib.suppress(*AWAY):
-            async with self._database.transaction() as connection:
-                await store.set_trouble(
-                    connection,
-                    self.record.pipeline,
-                    self._seat.instance,
-                    # Postgres stores no NUL.
-                    error_message and scrub(error_message).replace("\0", ""),
-                    retry_seconds,
-                )
-            self._error_message = error_message
-            self._state_stored = time.monotonic()
+    async def _show(self, error_message: str | None, retry_seconds: float) -> bool:
+        return not self.poisoned and await self._report.error(error_message, retry_seconds)
 
     async def _back_off(self, seconds: float) -> None:
         """New messages do not shorten it."""
