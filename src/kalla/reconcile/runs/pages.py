@@ -32,6 +32,7 @@ from kalla.reconcile.runs.evidence_table import (
     load_evidence_table,
     load_exception,
 )
+from kalla.reconcile.runs.registry_pages import place_of
 from kalla.reconcile.runs.store import RunDetail, RunSummary
 from kalla.redaction import scrub
 from kalla.web.access import Asking, GuardedRoute
@@ -186,7 +187,9 @@ class RunView:
             "now": now,
             "view": self,
             "run": detail,
-            "sources": {side: scrub(uri) for side, uri in detail.sources.items()},
+            "sources": {
+                side: place_of(self.state.settings, uri) for side, uri in detail.sources.items()
+            },
             "names": side_names(detail),
             "sides": SIDES,
             "states": STATES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -14,6 +15,8 @@ from kalla.reconcile.registry import drafts, entries
 from kalla.reconcile.registry.admission import Known
 from kalla.reconcile.registry.routes import Name, ShownSource
 from kalla.reconcile.runs import store
+from kalla.redaction import scrub
+from kalla.settings import Settings
 from kalla.text_diff import changed_lines
 from kalla.web.access import Asking, GuardedRoute, needs
 from kalla.web.app_state import AppState, State
@@ -50,6 +53,7 @@ async def sources(request: Request, state: State, caller: Asking) -> HTMLRespons
         request,
         "sources.html",
         sources=found,
+        place_of=partial(place_of, state.settings),
         may_change=caller.may("operator"),
         is_admin=caller.may("admin"),
     )
@@ -59,6 +63,7 @@ async def sources(request: Request, state: State, caller: Asking) -> HTMLRespons
 async def source(request: Request, state: State, caller: Asking, name: Name) -> HTMLResponse:
     async with state.database.transaction() as connection:
         found = ShownSource.of(await entries.source(connection, name))
+    found.source["uri"] = place_of(state.settings, found.source["uri"])
     return _page(state, request, "source.html", source=found, may_change=caller.may("operator"))
 
 
@@ -129,6 +134,12 @@ async def settings(request: Request, state: State) -> HTMLResponse:
 
 
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
+
+
+def place_of(settings: Settings, uri: str) -> str:
+    """Where a source is, for people: of an upload the name of its file, not a folder of ours."""
+    is_upload = uri.startswith(f"{settings.uploads_url.rstrip('/')}/")
+    return uri.rpartition("/")[2] if is_upload else scrub(uri)
 
 
 def _side_names(text: str, known: Known) -> Mapping[Side, str]:

@@ -41,7 +41,7 @@ export function textEditor(host, text, changed) {
         lineNumbers(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(), highlightActiveLine(),
         yaml(), syntaxHighlighting(colors), look,
         keymap.of([...defaultKeymap, ...historyKeymap, ...lintKeymap, indentWithTab]),
-        EditorView.contentAttributes.of({ "aria-label": "The recipe as YAML; Escape, then Tab leaves it", spellcheck: "false" }),
+        EditorView.contentAttributes.of({ "aria-label": "The recipe as YAML; Escape, then Tab leaves it", tabindex: "0", spellcheck: "false" }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) changed(update.transactions.some((each) => each.annotation(fromForm)));
         }),
