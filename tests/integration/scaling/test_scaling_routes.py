@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from kalla.scaling import store
 from kalla.scaling.decision_service import ScalingDecisions, ScalingGauges
+from kalla.scaling.policy import Inputs, Need, Policy, desired
 from kalla.work.job import NewJob
 from kalla.work.state import presence, queues
 from kalla.work.state.presence import Announcement
@@ -105,6 +106,15 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
         (27, 27, "stabilisation"),
         (0, 27, None),
     ]
+        cursor = await connection.execute(
+            "SELECT extract(epoch FROM at)::double precision AS at, workers"
+            " FROM kalla.scaling_needs WHERE role = 'exec' ORDER BY at"
+        )
+        needs = [Need(**row) for row in await cursor.fetchall()]
+    newest = Inputs(**found[0].inputs)
+    earlier = [need for need in needs if need.at < newest.at]
+    decision = desired(newest, Policy(**found[0].policy), earlier)
+    assert decision.recent_need == found[0].recent_need == 27
     for each in found:
         again = each.replayed()
         assert (again.desired, again.limit, again.reason) == (

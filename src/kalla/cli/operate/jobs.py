@@ -47,7 +47,9 @@ def submit(
         str | None, typer.Option(help="Submitting again under this key changes nothing.")
     ] = None,
     sleep: Annotated[float | None, typer.Option(help="probe: seconds to sleep.")] = None,
-    count: Annotated[int | None, typer.Option(help="probe: number of rows to count on Spark.")] = None,
+    count: Annotated[
+        int | None, typer.Option(help="probe: number of rows to count on Spark.")
+    ] = None,
     fail: Annotated[bool, typer.Option("--fail", help="probe: fail.")] = False,
     fail_times: Annotated[
         int | None, typer.Option(help="probe: number of failures before it succeeds.")

@@ -107,10 +107,10 @@ def simulate_policies(
     ] = "",
     startup: Annotated[float, typer.Option(min=0, help="Seconds a worker takes to start.")] = 10,
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs a worker runs at once.")] = 4,
-    max_workers: Annotated[int, typer.Option("--max", min=1, help="Maximum number of workers.")] = 1000,
-    seed: Annotated[
-        int | None, typer.Option(help="Another seed for the made-up load.")
-    ] = None,
+    max_workers: Annotated[
+        int, typer.Option("--max", min=1, help="Maximum number of workers.")
+    ] = 1000,
+    seed: Annotated[int | None, typer.Option(help="Another seed for the made-up load.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="A folder for an SVG picture of each policy.")
     ] = None,
