@@ -102,15 +102,15 @@ async def test_decisions_are_recorded_once_and_replay_to_the_same_decision(site:
     await service.tick()
     async with site.database.transaction() as connection:
         found = await store.decisions(connection, role="exec")
-    assert [(each.current, each.desired, each.held_by) for each in found] == [
-        (27, 27, "stabilisation"),
-        (0, 27, None),
-    ]
         cursor = await connection.execute(
             "SELECT extract(epoch FROM at)::double precision AS at, workers"
             " FROM kalla.scaling_needs WHERE role = 'exec' ORDER BY at"
         )
         needs = [Need(**row) for row in await cursor.fetchall()]
+    assert [(each.current, each.desired, each.held_by) for each in found] == [
+        (27, 27, "stabilisation"),
+        (0, 27, None),
+    ]
     newest = Inputs(**found[0].inputs)
     earlier = [need for need in needs if need.at < newest.at]
     decision = desired(newest, Policy(**found[0].policy), earlier)
