@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,7 +18,6 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pydantic import SecretStr
 
@@ -35,6 +35,7 @@ from kalla.sinks.model import Pipeline
 from kalla.sinks.records import audit
 from kalla.sinks.servers import checks
 from kalla.sinks.servers.clickhouse_client import ClickHouse, Target
+from kalla.sinks.servers.kafka_client import Admin, open_admin
 from kalla.sinks.slots.reconciling import Slots
 
 DATABASE = "events"
@@ -59,9 +60,37 @@ MAPPING = [
 ]
 
 
+class Broker(Kafka):
+    """With a second listener, which asks for a password."""
+
+    @property
+    def sasl_address(self) -> str:
+        return f"{ports.HOST}:{int((self.folder / 'sasl_port').read_text('ascii'))}"
+
+    def prepare(self) -> None:
+        super().prepare()
+        port = self.folder / "sasl_port"
+        if not port.exists():
+            port.write_text(str(ports.choose_free()), encoding="ascii")
+        configuration = self.folder / "server.properties"
+        given = configuration.read_text("utf-8")
+        for name in ("listeners", "advertised.listeners"):
+            (line,) = re.findall(rf"(?m)^{re.escape(name)}=.*$", given)
+            given += f"{line},SASL://{self.sasl_address}\n"  # the last line of a name counts
+        given += (
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+            "SASL:SASL_PLAINTEXT\n"
+            "sasl.enabled.mechanisms=PLAIN\n"
+            "listener.name.sasl.plain.sasl.jaas.config="
+            "org.apache.kafka.common.security.plain.PlainLoginModule required"
+            f' user_sink="{PASSWORD}";\n'
+        )
+        configuration.write_text(given, encoding="utf-8")
+
+
 @dataclass
 class Servers:
-    kafka: Kafka
+    kafka: Broker
     clickhouse: ClickHouseServer
 
     @property
@@ -69,8 +98,8 @@ class Servers:
         """How another process finds them: KALLA_TEST_SINKS."""
         return f"{self.kafka.folder.parent},{self.kafka.port},{self.clickhouse.port}"
 
-    def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.kafka.address})
+    def admin(self) -> Admin:
+        return open_admin({"bootstrap.servers": self.kafka.address})
 
     def create_topic(self, partitions: int = 3, name: str | None = None) -> str:
         name = name or f"topic-{uuid4().hex[:8]}"
@@ -172,12 +201,12 @@ def sink_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     if given := os.environ.get("KALLA_TEST_SINKS"):
         folder, kafka_port, clickhouse_port = given.split(",")
         yield Servers(
-            Kafka(Path(folder), int(kafka_port)),
+            Broker(Path(folder), int(kafka_port)),
             ClickHouseServer(Path(folder), int(clickhouse_port)),
         )
         return
     place = tmp_path_factory.mktemp("sinks")
-    kafka = Kafka(place, ports.choose_free(), retention_check_ms=1000)
+    kafka = Broker(place, ports.choose_free(), retention_check_ms=1000)
     clickhouse = ClickHouseServer(
         place,
         ports.choose_free(),
@@ -225,6 +254,10 @@ class Site:
     worker_url: str = ""  # where workers find the database; "": as the test does
     held: list[Slots] = field(default_factory=list)
     password = SecretStr(PASSWORD)
+    kafka_password = SecretStr(PASSWORD)
+
+    def resolve(self, name: str) -> SecretStr:
+        return self.kafka_password if name == "secret://kafka" else self.password
 
     def pipeline(self, topic: str, **changes: Any) -> Pipeline:
         document = {
@@ -282,7 +315,7 @@ class Site:
             sinks=SinkSettings(**given | settings),
             spark=spark or SparkSettings(),
         )
-        slots = Slots(whole, self.database, f"slots-{len(self.held)}", lambda _name: self.password)
+        slots = Slots(whole, self.database, f"slots-{len(self.held)}", self.resolve)
         self.held.append(slots)
         await slots.start()
         return slots

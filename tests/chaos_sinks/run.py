@@ -16,14 +16,13 @@ from kalla import database
 from kalla.database import AWAY
 from kalla.local import ports
 from kalla.local.servers.clickhouse import ClickHouse as ClickHouseServer
-from kalla.local.servers.kafka import Kafka
 from kalla.local.servers.postgres import Postgres
 from kalla.settings import Database as DatabaseSettings
 from kalla.sinks.model import Pipeline
 from tests.chaos_sinks.faults import LEASE_SECONDS, REPLICAS, WEIGHTS, ArmedDropping, Faults
 from tests.chaos_sinks.oracle import ProducerLog, judge
 from tests.integration.sinks.test_lost_answers import Quiet
-from tests.sinks_kit import DATABASE, GRANTS, PASSWORD, Servers, Site, open_site
+from tests.sinks_kit import DATABASE, GRANTS, PASSWORD, Broker, Servers, Site, open_site
 
 _SETTLE_SECONDS = 300.0
 _PARTITIONS = 6
@@ -43,7 +42,7 @@ class Wish:
 
 async def carry_out(wish: Wish, folder: Path) -> dict[str, Any]:
     postgres = Postgres(folder, ports.choose_free())
-    kafka = Kafka(folder, ports.choose_free())
+    kafka = Broker(folder, ports.choose_free())
     clickhouse = ClickHouseServer(folder, ports.choose_free(), users=[("sink", PASSWORD, GRANTS)])
     started = []
     try:

@@ -8,9 +8,8 @@ from datetime import datetime
 from confluent_kafka import KafkaException, TopicPartition
 from pydantic import BaseModel
 
-from kalla.errors import NotFound, Unavailable
 from kalla.sinks.ledger import LedgerRow
-from kalla.sinks.servers.kafka_client import open_consumer
+from kalla.sinks.servers.kafka_client import open_inquirer, unanswered
 from kalla.sinks.servers.server_connections import Resolve, kafka_settings
 from kalla.sinks.store import PipelineRecord
 
@@ -72,7 +71,7 @@ def measure(
 
 def log_ends(settings: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
     """The earliest offset and the end of each partition; open transactions come after it."""
-    consumer = open_consumer(
+    consumer = open_inquirer(
         {
             **settings,
             "group.id": "kalla-look",
@@ -81,16 +80,13 @@ def log_ends(settings: Mapping[str, str], topic: str) -> dict[int, tuple[int, in
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=_SECONDS).topics[topic]
-        if partitions.error is not None:
-            raise NotFound(f"Kafka has no topic {topic}: {partitions.error.str()}")
         return {
             partition: consumer.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=_SECONDS
             )
-            for partition in partitions.partitions
+            for partition in consumer.partitions(topic, _SECONDS)
         }
     except KafkaException as error:
-        raise Unavailable(f"Kafka does not answer: {error.args[0].str()}") from None
+        raise unanswered(consumer, error.args[0]) from None
     finally:
         consumer.close()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import Conflict, InvalidInput, KallaError, NotFound, Problem, Unavailable
 from kalla.sinks.servers.message_ranges import MessageBatch
 
 Setting = str | int | float | bool
+Client = TypeVar("Client")
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,61 @@ class PartitionConsumer(Protocol):
     def close(self) -> None: ...
 
 
+class Inquirer(Consumer):
+    """A consumer that only asks; it keeps the errors that are in no answer."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.errors: list[KafkaError] = []
+        super().__init__({**settings, "log_level": 0, "error_cb": self.errors.append})
+
+    def partitions(self, topic: str, seconds: float) -> list[int]:
+        """Blocking. A refused login is raised at once; librdkafka would try it again until then."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                found = self.list_topics(topic, timeout=1.0).topics[topic]
+            except KafkaException as error:
+                reason = unanswered(self, error.args[0])
+                if isinstance(reason, Unavailable) and time.monotonic() < deadline:
+                    continue
+                raise reason from None
+            if found.error is not None:
+                raise NotFound(f"Kafka has no topic {topic}: {found.error.str()}")
+            return list(found.partitions)
+
+
+class Admin(AdminClient):
+    """The same for an admin client."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.errors: list[KafkaError] = []
+        given: dict[str, Any] = {**settings, "log_level": 0, "error_cb": self.errors.append}
+        super().__init__(given)
+
+
 def open_consumer(settings: Mapping[str, Setting]) -> Consumer:
+    return _opened(Consumer, settings)
+
+
+def open_inquirer(settings: Mapping[str, Setting]) -> Inquirer:
+    return _opened(Inquirer, settings)
+
+
+def open_admin(settings: Mapping[str, Setting]) -> Admin:
+    return _opened(Admin, settings)
+
+
+def unanswered(client: Inquirer | Admin, error: KafkaError) -> KallaError:
+    """Why there is no answer: a request times out, whether the broker is away or refuses."""
+    client.poll(0)  # this calls back
+    for each in client.errors:
+        if each.code() == KafkaError._AUTHENTICATION:
+            return Conflict(f"Kafka refuses the login: {each.str()}")
+    return Unavailable(f"Kafka does not answer: {error.str()}")
+
+
+def _opened(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Setting]) -> Client:
     try:
-        return Consumer(dict(settings))
+        return kind(dict(settings))
     except KafkaException as error:
-        raise _refused(error) from None
-
-
-def open_admin(settings: Mapping[str, Setting]) -> AdminClient:
-    try:
-        return AdminClient(dict(settings))
-    except KafkaException as error:
-        raise _refused(error) from None
-
-
-def _refused(error: KafkaException) -> InvalidInput:
-    return InvalidInput(Problem("kafka.settings", str(error.args[0].str())))
+        raise InvalidInput(Problem("kafka.settings", str(error.args[0].str()))) from None

@@ -20,8 +20,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from kalla import logs
-from kalla.errors import NotFound, Unavailable
-from kalla.sinks.servers.kafka_client import open_consumer
+from kalla.errors import NotFound
+from kalla.sinks.servers.kafka_client import Admin, open_consumer, unanswered
 
 _log = logs.get(__name__)
 
@@ -242,7 +242,7 @@ class TopicFacts:
     retention_ms: int | None  # None: for ever, or not readable
 
 
-def topic_facts(admin: AdminClient, topic: str) -> TopicFacts:
+def topic_facts(admin: Admin, topic: str) -> TopicFacts:
     """Blocking. The facts of the topic in Kafka."""
     (described,) = admin.describe_topics(
         TopicCollection([topic]), request_timeout=_ASK_SECONDS
@@ -253,7 +253,7 @@ def topic_facts(admin: AdminClient, topic: str) -> TopicFacts:
         code = error.args[0]
         if code.name() == "UNKNOWN_TOPIC_OR_PART":
             raise NotFound(f"Kafka has no topic {topic}: create it, and delivery begins") from None
-        raise Unavailable(f"Kafka does not answer: {code.str()}") from None
+        raise unanswered(admin, code) from None
     return TopicFacts(identity, _retention_ms(admin, topic))
 
 
