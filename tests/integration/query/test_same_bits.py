@@ -60,6 +60,8 @@ class BothWays:
         _, alone = self._alone[id(engine.source)]
         self.compared += 1
         wanted = _asked(lambda: self._answer(command, replace(alone, width=engine.width)))
+        if self.compared % 25 == 0:
+            self._lose_a_worker()
         got = _asked(lambda: self._answer(command, replace(engine, workers=16)))
         if isinstance(got, QueryError) or isinstance(wanted, QueryError):
             assert (type(got), str(got)) == (type(wanted), str(wanted))
@@ -67,6 +69,13 @@ class BothWays:
         assert same_answers(got, wanted)
         assert (got.warnings, got.infos) == (wanted.warnings, wanted.infos)
         return got
+
+    def _lose_a_worker(self) -> None:
+        """Closes a stream while the next evaluation runs; the worker comes back by itself."""
+        opened = list(self._workers.dispatcher.workers.open.values())
+        if len(opened) > 1:
+            lost = opened[self.compared % len(opened)]
+            self._workers.loop.call_soon_threadsafe(lost.hang_up, "a test")
 
 
 def _asked(ask: Callable[[], Answer]) -> Answer | QueryError:

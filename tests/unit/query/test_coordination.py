@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kalla.query import coordination
 from kalla.query.coordination.coordinator import Bounds, Coordinator, DuplicateQuery
 from kalla.query.coordination.events import (
     Acknowledge,
@@ -129,6 +132,16 @@ def test_the_shards_of_a_query_are_spread_evenly_over_two_workers(shards: int) -
 
 def assigned(actions: list[Action]) -> list[Assign]:
     return [one for one in actions if isinstance(one, Assign)]
+
+
+@pytest.mark.parametrize("path", sorted(Path(coordination.__file__).parent.glob("*.py")))
+def test_coordination_reaches_no_socket_thread_or_clock(path: Path) -> None:
+    tree = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    plain = {one.name for node in tree if isinstance(node, ast.Import) for one in node.names}
+    names = plain | {node.module or "" for node in tree if isinstance(node, ast.ImportFrom)}
+    pure = {"__future__", "collections.abc", "dataclasses", "functools", "hashlib", "typing"}
+    beyond = {name for name in names - pure if not name.startswith("kalla.query.coordination.")}
+    assert beyond <= {"kalla.errors"}
 
 
 def started(*workers: str) -> tuple[Coordinator, Assign]:
@@ -457,6 +470,19 @@ class AnyInterleaving(RuleBasedStateMachine):
     def what_has_not_ended_is_under_way(self) -> None:
         running = {one for one in self.begun if one not in self.ended}
         assert set(self.coordinator.queries) == running
+
+    @invariant()
+    def the_load_of_a_worker_is_what_it_was_given_and_has_not_delivered(self) -> None:
+        held = {
+            (work.worker, key)
+            for works in self.coordinator.queries.values()
+            for key, work in works.items()
+            if work.state in ("assigned", "accepted", "ready")
+        }
+        counted = {
+            (name, key) for name, worker in self.coordinator.workers.items() for key in worker.works
+        }
+        assert held == counted
 
     def teardown(self) -> None:
         """Without any worker every query that is left ends by itself."""
