@@ -1,6 +1,7 @@
 """What every test can ask for, and in which order they run."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -9,6 +10,7 @@ from kalla.web.assets.build import bundle
 
 pytest_plugins = ["tests.servers", "tests.cluster", "tests.sinks_kit"]
 
+_ATTACKS = set((Path(__file__).parent / "attack_suite.txt").read_text("utf-8").split())
 _LONG = ("chaos", "spark", "browser")
 
 
@@ -24,6 +26,13 @@ def _logs_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What is on the list belongs to `make attack`: whole files, or tests of a file."""
+    name = item.nodeid.partition("[")[0]
+    if name in _ATTACKS or name.partition("::")[0] in _ATTACKS:
+        item.add_marker("attack")
 
 
 @pytest.hookimpl(trylast=True)

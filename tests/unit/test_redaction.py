@@ -119,6 +119,11 @@ def test_structures_are_masked_by_name_and_by_looks() -> None:
     }
 
 
+def test_a_sentence_about_bearers_holds_no_secret_and_a_header_does() -> None:
+    assert not list(secrets_in("Bearer certificates of May"))
+    assert list(secrets_in("Bearer abcdefgh12345"))
+
+
 def test_secrets_in_a_document_are_found_with_their_path() -> None:
     document = {
         "source": {"uri": "postgresql://u:abc@h/d", "password": "secret://warehouse"},
