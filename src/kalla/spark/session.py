@@ -49,6 +49,9 @@ _CONF: dict[str, bool | float | int | str | None] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",  # a point in time is the same wherever a server stands
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # what other readers know
+    # Else, where columns have many names, Spark works out what holds of these in any combination: a
+    # page of SQL fills its memory, and no cancel reaches it there.
+    "spark.sql.constraintPropagation.enabled": "false",
     **READING,
 }
 
@@ -148,8 +151,10 @@ def _tell(
 
 
 def connect(settings: SparkSettings) -> SparkSession:
-    """A session of its own; whoever opens it stops it."""
+    """A session of its own, with Kalla's SQL functions; whoever opens it stops it."""
     from pyspark.sql.connect.session import SparkSession
+
+    from kalla.spark import sql_functions
 
     token = settings.token.get_secret_value()
     remote = settings.remote.rstrip("/")
@@ -158,6 +163,7 @@ def connect(settings: SparkSettings) -> SparkSession:
     try:
         session = SparkSession.builder.remote(url).config(map=_CONF).create()
         _ = session.version  # asks the server; a query would take it seconds
+        sql_functions.install(session)
     except Exception as error:
         raise Unavailable(
             f"Spark at {remote} does not answer: {scrub(_first_line(error))}"

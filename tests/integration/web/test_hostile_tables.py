@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,21 @@ async def test_an_operator_learns_nothing_about_a_folder_that_no_admin_named(
     async with site.client("admin") as client:
         looked = await client.post("/api/tables/apply", json=body)
     assert "top_secret_column" in looked.text
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+async def test_a_source_does_not_follow_a_link_out_of_its_folder_nor_wait_for_a_pipe(
+    site: Site, tmp_path: Path, kind: str
+) -> None:
+    outside, folder = tmp_path / "outside.csv", tmp_path / "in"
+    outside.write_text("top_secret_column\n1\n")
+    folder.mkdir()
+    if kind == "link":
+        (folder / "x.csv").symlink_to(outside)
+    else:
+        os.mkfifo(folder / "x.csv")
+    async with site.client("admin") as client:
+        answer = await client.post("/api/tables/apply", json={"sql": reading(folder)}, timeout=10)
+    assert answer.status_code == 422, answer.text
+    assert "top_secret_column" not in answer.text
+    assert ("leads out of" if kind == "link" else "is not a file") in answer.text

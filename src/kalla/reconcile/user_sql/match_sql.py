@@ -30,7 +30,6 @@ from kalla.reconcile.session.match_session import MatchSession
 from kalla.reconcile.sources import direct_reads
 from kalla.reconcile.sources.scanning.scan_sql import reader
 from kalla.reconcile.sql.column_values import held, literal, quote
-from kalla.spark import sql_functions
 from kalla.spark.connectors.stored_parquet import StoredParquet
 from kalla.spark.placing import place
 from kalla.spark.sandbox import searches
@@ -59,13 +58,6 @@ _LASTING = ("0A", "21", "22", "42", "54")
 _PATTERN = re.compile(r"PatternSyntaxException: .{1,200}")
 _CONDITION = re.compile(r"\[[A-Z0-9_.]+\].{0,2000}?SQLSTATE: (\w{5})", re.DOTALL)
 
-_SETTINGS = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Else, where columns have many names, Spark works out what holds of these in any combination: a
-    # page of SQL fills its memory, and no cancel reaches it there.
-    "spark.sql.constraintPropagation.enabled": "false",
-}
-
 _MOST_PAIRS = 50_000_000  # of one task
 _TOO_MANY = "KALLA_TOO_MANY_PAIRS"
 
@@ -81,9 +73,6 @@ def find_pairs(
     from pyspark.errors import AnalysisException, PySparkException
 
     require_reading(session)
-    sql_functions.install(session)
-    for name, setting in _SETTINGS.items():
-        session.conf.set(name, setting)
     copied = _copied(session, plan, work, resources)
     try:
         with _views(session, plan, copied, resources.storage) as names:

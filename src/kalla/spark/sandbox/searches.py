@@ -52,7 +52,7 @@ def refusal(message: str) -> str | None:
         return None
     length, most = (int(each) for each in found.groups())
     return (
-        f"match_sql searches a text of {length:,} characters for a pattern that may be tried in too"
+        f"the SQL searches a text of {length:,} characters for a pattern that may be tried in too"
         f" many ways on it, at most {most:,} are allowed: search left(…, {most}), or let the"
         " pattern begin with ^ and repeat classes that differ from what comes after them"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,7 +107,10 @@ class Refresh:
             each.table_id: each for each in (await store.entries(connection, asked.tick)).values()
         }.get(asked.table_id)
         if not ticks or entry is None or entry.job_id != job.job_id:
-            return  # the table was dropped, or its tick was closed without it
+            # The table was dropped, or its tick was closed without it.
+            if asked.name not in await store.tables(connection):
+                await asyncio.to_thread(shutil.rmtree, asked.location, ignore_errors=True)
+            return
         line = {"table_id": asked.table_id, "tick_id": asked.tick, "job_id": job.job_id}
         if isinstance(facts, Failure):
             await store.set_entry(connection, asked.tick, asked.table_id, "failed")

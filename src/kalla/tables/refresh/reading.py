@@ -12,7 +12,7 @@ from kalla.spark.sandbox import searches
 from kalla.spark.session import SparkSessions, require_reading
 from kalla.tables.incremental.changes import placed
 from kalla.tables.refresh.views import Views
-from kalla.tables.sources.snapshots import Pin, PinGone, frame
+from kalla.tables.sources.snapshots import Pin, PinGone, csv_refusal, frame
 from kalla.work.handler import Context, Stateless
 from kalla.work.job import Job, Outcome
 
@@ -61,7 +61,7 @@ class TableQuery(Stateless):
                 message = scrub(str(error).strip().splitlines()[0])
                 raise InvalidInput(Problem("query", message)) from None
             except PySparkException as error:
-                if refusal := searches.refusal(str(error)):
+                if refusal := searches.refusal(str(error)) or csv_refusal(str(error)):
                     raise Permanent(refusal) from None
                 raise
         shown = [

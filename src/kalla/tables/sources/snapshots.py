@@ -8,7 +8,9 @@ are refused.
 from __future__ import annotations
 
 import codecs
+import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kalla.errors import Conflict, InvalidInput, Problem
@@ -34,6 +35,7 @@ _REFUSED_FEATURES = {"deletionVectors", "columnMapping", "rowTracking", "variant
 _REMOVED = ("delete", "update_preimage")
 _ADDED = ("insert", "update_postimage")
 _PIECE = 1 << 20
+_LONGEST_HEADER = 1 << 20  # characters of a line
 _GUESSED_ROW_BYTES = 32  # where rows were not counted
 
 
@@ -140,9 +142,32 @@ def columns(pinned: Pin) -> tuple[str, ...]:
         return tuple(field.name for field in _table_at(pinned).schema().fields)
     first = pinned.files[0][0]
     if pinned.format == "csv":
-        with pa_csv.open_csv(first) as reader:
-            return tuple(reader.schema.names)
+        return _csv_columns(first)
     return tuple(pq.read_schema(first).names)
+
+
+def _csv_columns(path: str) -> tuple[str, ...]:
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            lines = iter(lambda: file.readline(_LONGEST_HEADER), "")
+            names = next(csv.reader(lines, strict=True), None)
+    except UnicodeDecodeError:
+        raise _not_utf8(path) from None
+    except csv.Error as error:
+        raise InvalidInput(Problem("source", f"{path} has no header: {error}")) from None
+    if not names or any(not name for name in names):
+        raise InvalidInput(
+            Problem(
+                "source", f"{path} has no header", suggestion="name each column in its first line"
+            )
+        )
+    return tuple(names)
+
+
+def _not_utf8(path: str) -> InvalidInput:
+    return InvalidInput(
+        Problem("source", f"{path} is not UTF-8", suggestion="write it anew in UTF-8")
+    )
 
 
 def schema_text(pinned: Pin) -> str:
@@ -350,6 +375,17 @@ def _file_frame(
     )
 
 
+def csv_refusal(message: str) -> str | None:
+    """What to say of Spark's error about a row that does not fit its header; None of any other."""
+    if "Malformed records are detected" not in message:
+        return None
+    file = re.search(r"while reading file (?:file:)?(\S+\.csv)", message)
+    return (
+        f"a row of {unquote(file[1]) if file else 'a CSV source'} has more or fewer values than its"
+        " header, or a quote that is not closed"
+    )
+
+
 def _demand_utf8(path: str) -> None:
     """Spark would put U+FFFD in the place of other bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -359,9 +395,7 @@ def _demand_utf8(path: str) -> None:
                 decoder.decode(piece)
             decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        raise InvalidInput(
-            Problem("source", f"{path} is not UTF-8", suggestion="write it anew in UTF-8")
-        ) from None
+        raise _not_utf8(path) from None
 
 
 def _require_unchanged(location: str, path: str, size: int, modified: int) -> None:
