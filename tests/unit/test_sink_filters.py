@@ -93,6 +93,7 @@ def test_simple_comparisons_of_the_older_form_are_translated(text: str, sql: str
         "CAST(name AS INT) > 1",
         "rand() > 0.5",
         "name RLIKE 'a'",
+        "substring(name, 0, 2) = 'ab'",  # Spark and DuckDB do not agree on it
         "read_text('/etc/passwd') = ''",
         "exists(SELECT 1 FROM other)",
         "size(x) == 1 && y.exists(z, z > 1)",

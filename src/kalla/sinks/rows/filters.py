@@ -170,6 +170,9 @@ def _checked_sql(text: str, mapping: Sequence[Column], field: str) -> str:
                     suggestion=f"use one of {', '.join(sorted(_FUNCTIONS))}",
                 )
             )
+    for part in where.find_all(exp.Substring):
+        if part.args.get("start") == exp.Literal.number(0):
+            raise InvalidInput(Problem(field, "substring counts from 1, and begins at 0 here"))
     for like in where.find_all(exp.Like):
         if "\\" in like.sql():
             raise InvalidInput(Problem(field, "a backslash in LIKE is not allowed"))
