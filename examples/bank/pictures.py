@@ -1,5 +1,6 @@
-"""Makes the pictures of docs/tutorial.md: starts `kalla up` in a folder of its own, walks through
-the pages with the two files of this folder in Chromium, and stops it. `make pictures` runs it.
+"""Makes the pictures of docs/tutorial.md and README.md: starts `kalla up` in a folder of its own,
+walks through the pages with the two files of this folder in Chromium, and stops it. `make pictures`
+runs it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, StorageState, expect, sync_playwright
 
 from kalla.local.ports import choose_free
 
@@ -54,33 +55,83 @@ def link(output: Path, up: subprocess.Popen[bytes]) -> str:
 
 def walk(login: str) -> None:
     expect.set_options(timeout=_PATIENCE)
-    executable = shutil.which("chromium")
+    site = login.partition("/login")[0]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": 1280, "height": 860}).new_page()
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        context = browser.new_context(viewport={"width": 1280, "height": 780}, locale="en-GB")
+        page = context.new_page()
         page.goto(login)
-        page.goto(login.partition("/login")[0] + "/start")
+        page.goto(f"{site}/start")
         page.set_input_files("#left-file", HERE / "ledger.xlsx")
         expect(page.locator("#left .state")).to_contain_text("120 rows")
         page.set_input_files("#right-file", HERE / "bank-export.csv")
         expect(page.locator("#recipe-form .rule").first).to_be_visible()
         page.evaluate("() => scrollTo(0, 0)")
         picture(page, "start")
-        page.locator("#proposal").scroll_into_view_if_needed()
-        page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
+        page.get_by_label("up to", exact=True).first.fill("10")
+        expect(page.locator("#trial")).to_contain_text("What the last edit changed")
+        show(page, ".editor-head")
         picture(page, "proposal")
-        page.click("#run")
+        page.get_by_role("button", name="Discard changes").click()
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_role("button", name="Keep and save").click()
+        expect(page.locator("#editor-state")).to_contain_text("Saved as version 1")
+        page.get_by_role("button", name="Run", exact=True).click()
         expect(page.get_by_text("Rows matched", exact=True)).to_be_visible()
+        expect(page.locator("#evidence")).to_be_visible()
         picture(page, "run")
-        page.goto(f"{page.url}?part=unmatched_left#evidence")
-        expect(page.get_by_text("RE-2026-").first).to_be_visible()
-        page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
+        run = page.url
+        page.goto(f"{run}?part=unmatched_left")
+        page.get_by_role("link", name="RE-2026-0186", exact=True).click()
+        expect(page.locator("#exception")).to_contain_text("the rule allows")
+        show(page, "#exception")
         picture(page, "exceptions")
+        exception = page.url
+        others(page, site)
+        phone(browser, context.storage_state(), exception)
         browser.close()
 
 
+def others(page: Page, site: str) -> None:
+    """Every other page, with what the walk has left."""
+    for name, path, there in (
+        ("runs", "/runs", "table.runs"),
+        ("sources", "/sources", "#add-source"),
+        ("source", "/sources/bank-export", "#profile svg"),
+        ("recipes", "/recipes", "tbody tr"),
+        ("recipe", "/recipes/ledger-and-bank-export", "#trial table"),
+        ("settings", "/settings", "#tokens-title"),
+        ("query", "/query", "form"),
+    ):
+        page.goto(site + path)
+        expect(page.locator(there).first).to_be_visible()
+        picture(page, name)
+
+
+def phone(browser: Browser, logged_in: StorageState, exception: str) -> None:
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, color_scheme="dark", storage_state=logged_in
+    )
+    page = context.new_page()
+    page.goto(exception)
+    expect(page.locator("#exception")).to_be_visible()
+    show(page, "#exception")
+    picture(page, "phone")
+
+
+def show(page: Page, selector: str) -> None:
+    page.evaluate("(it) => document.querySelector(it).scrollIntoView()", selector)
+
+
 def picture(page: Page, name: str) -> None:
-    page.screenshot(path=IMAGES / f"tutorial-{name}.png")
+    """What is on the screen, without the empty part of a short page."""
+    bottom = "document.querySelector('main').getBoundingClientRect().bottom"
+    height = page.evaluate(f"() => Math.min(innerHeight, {bottom})")
+    width = page.evaluate("() => innerWidth")
+    clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
+    page.screenshot(path=IMAGES / f"tutorial-{name}.png", clip=clip)
 
 
 if __name__ == "__main__":
