@@ -142,6 +142,21 @@ def test_a_query_that_the_optimizer_trips_over_has_a_reason_for_full(
         structure("SELECT id FROM orders", COLUMNS)
 
 
+CALLS = (
+    "log10(id) AS a, log2(id) AS b, date_sub(day, 1) AS c, instr(day, 'x') AS d,"
+    " to_timestamp(day, 'y') AS e, CAST(id AS INT) AS f, substring(day, 1, 2) AS g"
+)
+
+
+def test_calls_reach_spark_as_they_are_written() -> None:
+    names = ("log10", "log2", "date_sub", "instr", "to_timestamp", "substring")
+    query = f"SELECT {CALLS} FROM orders"
+    found = structure(query, COLUMNS)
+    for sql in (placed(query, {"orders": "v"}), found.sql, found.compared_sql):
+        for name in names:
+            assert f"{name}(" in sql.lower(), sql
+
+
 def test_two_names_of_with_that_are_alike_are_not_confused() -> None:
     query = (
         "WITH a AS (SELECT id FROM orders),"

@@ -6,15 +6,15 @@ recomputed for some keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 
 from kalla.errors import InvalidInput, Problem
-from kalla.spark.sandbox import Limited, TooComplicated
+from kalla.spark.sandbox import TooComplicated
+from kalla.tables.incremental.dialect import Structured
 from kalla.tables.incremental.structure import (
     Input,
     Key,
@@ -68,7 +68,7 @@ def affected_keys(node: Select | Union, inputs: Inputs) -> str | None:
         raise NotIncremental("the result lacks the key that would be needed to recompute its rows")
     places = [key.place for key in keys if key.place is not None]
     found = _affected_at(node, places, inputs)
-    return None if found is None else found.sql(Spark, identify=True)
+    return None if found is None else found.sql(Structured, identify=True)
 
 
 def recompute(
@@ -77,18 +77,18 @@ def recompute(
     """The query at the given versions, for the keys in a view alone."""
     places = [key.place for key in node.result_keys if key.place is not None]
     keys = exp.select("*").from_(exp.to_table(keys_view))
-    return _recomputed_at(node, places, views, keys, bounds).sql(Spark, identify=True)
+    return _recomputed_at(node, places, views, keys, bounds).sql(Structured, identify=True)
 
 
 def placed(sql: str, views: Mapping[str, str]) -> str:
     """Any query with every table read from its view."""
     try:
-        tree = Limited().parse(sql)[0]
+        tree = Structured().parse(sql)[0]
     except TooComplicated:
         raise InvalidInput(Problem("query", "is too complicated to read")) from None
     if tree is None:
         raise ValueError("the query is empty")
-    return _placed(tree, views).sql(Spark, identify=True)
+    return _placed(tree, views).sql(Structured, identify=True)
 
 
 def at(node: Node, views: Mapping[str, str]) -> exp.Query:
@@ -114,7 +114,7 @@ def changed(node: Node, inputs: Inputs) -> Rows:
             _union_of([each.added for each in branches]),
         )
     if node.plain and joins_changed_rows(node, inputs):
-        return joined_changes(node, inputs)
+        return _joined_changes(node, inputs)
     keys = _affected(node, node.keys, inputs)
     if keys is None:
         return Rows(None, None)
@@ -136,24 +136,53 @@ def joins_changed_rows(node: Select, inputs: Inputs) -> bool:
     )
 
 
-def joined_changes(node: Select, inputs: Inputs, outputs: Sequence[exp.Expr] | None = None) -> Rows:
-    """The changes of each relation in turn: relations before it are at the new version, those after
-    it at the old.
-    """
+def _joined_changes(node: Select, inputs: Inputs) -> Rows:
     removed: list[exp.Query | None] = []
     added: list[exp.Query | None] = []
-    old, new = old_views(inputs), new_views(inputs)
-    for number, relation in enumerate(node.relations):
-        rows = changed(relation.node, inputs)
-        others: dict[int, exp.Query] = {
-            other: at(each.node, new if other < number else old)
-            for other, each in enumerate(node.relations)
-            if other != number and tables_of(each.node) & _changed_names(inputs)
-        }
+    for number, rows, others in _changed_relations(node, inputs):
         for found, changed_rows in ((removed, rows.removed), (added, rows.added)):
             if changed_rows is not None:
-                found.append(block(node, new, {**others, number: changed_rows}, outputs))
+                found.append(block(node, new_views(inputs), {**others, number: changed_rows}))
     return Rows(_union_of(removed), _union_of(added))
+
+
+def signed_changes(
+    node: Select, inputs: Inputs, outputs: Sequence[exp.Expr], sign: str
+) -> exp.Query | None:
+    """These expressions of the removed and added rows of a block, with a column for the sign: each
+    changed relation is joined once for both."""
+    parts: list[exp.Query | None] = []
+    for number, rows, others in _changed_relations(node, inputs):
+        signed = _union_of(
+            [
+                exp.select("*", f"{value} AS {sign}").from_(
+                    exp.Subquery(this=each, alias="kalla_s")
+                )
+                for value, each in ((-1, rows.removed), (1, rows.added))
+                if each is not None
+            ]
+        )
+        if signed is not None:
+            column = exp.column(sign, table=node.relations[number].alias, quoted=True)
+            chosen = [*(each.copy() for each in outputs), column]
+            parts.append(block(node, new_views(inputs), {**others, number: signed}, chosen))
+    return _union_of(parts)
+
+
+def _changed_relations(
+    node: Select, inputs: Inputs
+) -> Iterator[tuple[int, Rows, dict[int, exp.Query]]]:
+    """The changes of each relation in turn, and the others: those before it at the new version,
+    those after it at the old."""
+    changed_names = {name for name, each in inputs.items() if each.changed}
+    old, new = old_views(inputs), new_views(inputs)
+    for number, relation in enumerate(node.relations):
+        others = {
+            other: at(each.node, new if other < number else old)
+            for other, each in enumerate(node.relations)
+            if other != number and tables_of(each.node) & changed_names
+        }
+        yield number, changed(relation.node, inputs), others
 
 
 def block(
@@ -289,10 +318,6 @@ def _exists(rows: exp.Query, equalities: Sequence[tuple[str, str]]) -> exp.Expr:
         .where(*same)
     )
     return exp.Exists(this=select)
-
-
-def _changed_names(inputs: Inputs) -> set[str]:
-    return {name for name, each in inputs.items() if each.changed}
 
 
 def _all_of(view: str | None) -> exp.Query | None:

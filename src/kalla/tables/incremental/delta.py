@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 
-from kalla.tables.incremental.changes import Inputs, joined_changes, joins_changed_rows
+from kalla.tables.incremental.changes import Inputs, joins_changed_rows, signed_changes
+from kalla.tables.incremental.dialect import Structured
 from kalla.tables.incremental.structure import (
     NotIncremental,
     Select,
@@ -62,7 +62,7 @@ class DeltaShape:
         tree = parsed(sql)
         for name, call in self._hidden().items():
             tree.select(exp.alias_(expression(call), name, quoted=True), copy=False)
-        return tree.sql(Spark, identify=True)
+        return tree.sql(Structured, identify=True)
 
     def hidden_columns(self) -> list[str]:
         return list(self._hidden()) if self.grouped else []
@@ -88,13 +88,8 @@ class DeltaShape:
             )
             for n, each in enumerate(self.measures)
         ]
-        rows = joined_changes(self.node, inputs, outputs)
-        parts = [
-            f"SELECT *, {sign} AS {SIGN} FROM ({each.sql(Spark, identify=True)})"
-            for sign, each in ((-1, rows.removed), (1, rows.added))
-            if each is not None
-        ]
-        if not parts:
+        rows = signed_changes(self.node, inputs, outputs, SIGN)
+        if rows is None:
             return None
         keys = [f"c{n}" for n, each in enumerate(self.measures) if each.kind == "key"]
         sums = [f"SUM({SIGN}) AS {ROWS}"]
@@ -112,7 +107,7 @@ class DeltaShape:
         zero = [f"{ROWS} <> 0", *(f"{name} <> 0" for name in self._zero_columns())]
         having = "" if self._has_extremes() else f" HAVING {' OR '.join(zero)}"
         return (
-            f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
+            f"SELECT {', '.join(columns)} FROM ({rows.sql(Structured, identify=True)})"
             f" GROUP BY {', '.join(keys)}{having}"
         )
 
@@ -172,7 +167,7 @@ def delta_shape(found: Structure) -> DeltaShape:
     outputs = tree.selects
     if node.plain:
         measures = tuple(
-            Measure(each.alias_or_name, "key", each.unalias().sql(Spark, identify=True))
+            Measure(each.alias_or_name, "key", each.unalias().sql(Structured, identify=True))
             for each in outputs
         )
         return DeltaShape(node, measures, grouped=False)
@@ -194,7 +189,7 @@ def delta_shape(found: Structure) -> DeltaShape:
 
 def _measure(number: int, output: exp.Expr, keys: set[str]) -> Measure:
     inner, name = output.unalias(), output.alias_or_name
-    sql = inner.sql(Spark, identify=True)
+    sql = inner.sql(Structured, identify=True)
     if sql in keys:
         return Measure(name, "key", sql)
     kind = _CALLS.get(type(inner))
@@ -205,7 +200,7 @@ def _measure(number: int, output: exp.Expr, keys: set[str]) -> Measure:
         raise NotIncremental(f"DELTA does not apply to DISTINCT in {name}")
     if isinstance(argument, exp.Star):
         return Measure(name, "count", "")
-    text = argument.sql(Spark, identify=True)
+    text = argument.sql(Structured, identify=True)
     return Measure(
         name,
         kind,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 
+from kalla.tables.incremental.dialect import Structured
 from kalla.tables.incremental.structure import (
     Columns,
     Filter,
@@ -69,7 +69,7 @@ def _outer_keys(join: exp.Join) -> tuple[tuple[str, str], ...]:
     for own, other in _equalities(join.args.get("on")):
         others = {column.table.lower() for column in other.find_all(exp.Column)}
         if isinstance(own, exp.Column) and own.table.lower() == alias and alias not in others:
-            keys.append((own.name, other.sql(Spark, identify=True)))
+            keys.append((own.name, other.sql(Structured, identify=True)))
     if not keys:
         raise NotIncremental("a LEFT JOIN without an equality between its two sides")
     return tuple(keys)
@@ -176,7 +176,9 @@ def _in_filter(given: exp.In, columns: Columns, node: MakeNode) -> Filter:
         made = node(inner, columns)
         if not isinstance(made, Select) or made.keys[0].place != 0 or len(compared) > 1:
             raise NotIncremental("IN with a grouped subquery that does not return its key")
-        return Filter(_only(made, (made.keys[0].sql,)), (given.this.sql(Spark, identify=True),))
+        return Filter(
+            _only(made, (made.keys[0].sql,)), (given.this.sql(Structured, identify=True),)
+        )
     return _filter(inner, compared, columns, node)
 
 
@@ -205,7 +207,7 @@ def _filter(
     made = node(inner, columns)
     if not isinstance(made, Select) or not made.plain:
         raise NotIncremental("a subquery with a window")
-    return Filter(made, tuple(other.sql(Spark, identify=True) for _, other in compared))
+    return Filter(made, tuple(other.sql(Structured, identify=True) for _, other in compared))
 
 
 def _only(made: Select, keys: Sequence[str]) -> Select:

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
-from kalla.spark.sandbox import Limited, TooComplicated
+from kalla.spark.sandbox import TooComplicated
 from kalla.spark.sandbox.allowed_functions import AGGREGATES
+from kalla.tables.incremental.dialect import Structured
 
 Columns = Mapping[str, Sequence[str]]
 """The columns of every table that a query reads."""
@@ -134,7 +134,7 @@ def _analysed(sql: str, columns: Columns) -> Structure:
     try:
         tree = qualify(
             given.copy(),
-            dialect=Spark,
+            dialect=Structured,
             schema={name: dict.fromkeys(each, "string") for name, each in columns.items()},
         )
     except SqlglotError as error:
@@ -144,18 +144,18 @@ def _analysed(sql: str, columns: Columns) -> Structure:
     for each in (tree, compared):
         for select in each.find_all(exp.Select):
             select.set("expressions", [_without_alias(output) for output in select.expressions])
-    qualified = tree.sql(Spark, identify=True)
+    qualified = tree.sql(Structured, identify=True)
     if tree.args.get("order") and not tree.args.get("limit"):
         tree.set("order", None)  # the rows of a table have no order
     node = _node(tree, columns)
     if isinstance(node, Input):
         raise NotIncremental("the query is not a SELECT")
-    return Structure(qualified, compared.sql(Spark), node)
+    return Structure(qualified, compared.sql(Structured), node)
 
 
 def parsed(sql: str) -> exp.Query:
     try:
-        tree = Limited().parse(sql)[0]
+        tree = Structured().parse(sql)[0]
     except TooComplicated:
         raise NotIncremental("the query is too complicated to analyse") from None
     while isinstance(tree, exp.Subquery) and not tree.alias:
@@ -166,7 +166,7 @@ def parsed(sql: str) -> exp.Query:
 
 
 def expression(sql: str) -> exp.Expr:
-    found: exp.Expr = exp.maybe_parse(sql, dialect=Spark)
+    found: exp.Expr = exp.maybe_parse(sql, dialect=Structured)
     return found
 
 
@@ -258,8 +258,10 @@ def _distinct(tree: exp.Union, union: Union) -> Select:
     names = [each.alias_or_name for each in tree.left.selects]
     outputs = [exp.column(name, table="u", quoted=True) for name in names]
     select = exp.select(*outputs).distinct().from_(f"{relation_name(0)} AS u")
-    keys = tuple(Key(each.sql(Spark, identify=True), place) for place, each in enumerate(outputs))
-    sql = select.sql(Spark, identify=True)
+    keys = tuple(
+        Key(each.sql(Structured, identify=True), place) for place, each in enumerate(outputs)
+    )
+    sql = select.sql(Structured, identify=True)
     return Select(sql, (Relation("u", union, None),), (), keys, grouped=False, plain=False)
 
 
@@ -320,12 +322,12 @@ def _select(tree: exp.Select, columns: Columns) -> Select:
         if not keys:
             raise NotIncremental("DISTINCT over groups or windows whose keys are not in the result")
     return Select(
-        sql=tree.sql(Spark, identify=True),
+        sql=tree.sql(Structured, identify=True),
         relations=found_relations,
         filters=found_filters,
         keys=tuple(
             Key(
-                key.sql(Spark, identify=True),
+                key.sql(Structured, identify=True),
                 outputs.index(key) if key in outputs else None,
             )
             for key in keys
