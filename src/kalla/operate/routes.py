@@ -19,7 +19,7 @@ from kalla.operate.submission import Submission
 from kalla.settings import ROLES
 from kalla.web.access import GuardedRoute, needs
 from kalla.web.app_state import AppState, State
-from kalla.web.commands import Command, Commanded
+from kalla.web.commands import NOT_KEPT, Command, Commanded
 from kalla.web.storable import Text
 from kalla.web.tokens import login_links, tokens
 from kalla.web.tokens.tokens import TokenRecord
@@ -156,8 +156,9 @@ class LoginLink(BaseModel):
 
 @router.post("/login-links", status_code=201, tags=["tokens"])
 @needs("admin")
-async def create_login_link(command: Commanded) -> LoginLink:
+async def create_login_link(command: Commanded, response: Response) -> LoginLink:
     """Make a link that logs one browser in as the caller, once; the session expires."""
+    response.headers["Cache-Control"] = NOT_KEPT  # the code would stand in the clear
     caller = command.caller
     return LoginLink(code=await login_links.create(command.connection, caller.name, caller.role))
 

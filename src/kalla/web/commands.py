@@ -29,6 +29,8 @@ sql = load("kalla.web", "commands.sql")
 
 Answer = Callable[[Request], Awaitable[Response]]
 
+NOT_KEPT = "no-store"  # as Cache-Control of an answer that no store may hold, ours included
+
 _TRIES = 5
 _LONGEST_KEY = 255
 _KEPT_HEADERS = ("content-type", "location")
@@ -135,7 +137,8 @@ async def _once(
         return Response(bytes(row["body"]), row["status"], headers)
     response = await _attempt(request, answer, command)
     # An invalid request had no effect: once corrected it may keep its key.
-    if response.status_code < 500 and response.status_code not in (400, 422):
+    is_kept = response.headers.get("cache-control") != NOT_KEPT
+    if is_kept and response.status_code < 500 and response.status_code not in (400, 422):
         kept = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
         await connection.execute(
             sql.remember,

@@ -293,7 +293,7 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
         str(route.path)
         for route in iter_route_contexts(site.app.routes)
         if "POST" in (route.methods or ())
-        and route.path not in ("/login", "/logout")
+        and route.path not in ("/login", "/logout", "/api/login-links")
         and not is_harmless(route.endpoint)
         and not str(route.path).startswith(NEED_OTHER_SERVERS)
     ]
@@ -317,6 +317,18 @@ async def test_every_post_with_an_effect_honours_the_key(site: Site, tmp_path: P
             assert first.status_code in (200, 201), (path, first.text)
             assert first.content == again.content, path
             assert again.headers["Idempotency-Replayed"] == "true", path
+
+
+@pytest.mark.attack
+async def test_the_code_of_a_login_link_is_not_kept_with_its_key(site: Site) -> None:
+    async with site.client("admin") as client:
+        codes = [
+            (await client.post("/api/login-links", headers=keyed("k"))).json()["code"]
+            for _ in range(2)
+        ]
+    assert codes[0] != codes[1], "each answer makes a link of its own"
+    row = await site.one("SELECT count(*) AS kept FROM kalla.idempotency")
+    assert row["kept"] == 0
 
 
 async def _post(client: httpx.AsyncClient, path: str, body: Any, key: str) -> httpx.Response:
