@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from kalla import logs
-from kalla.database import AWAY, COLLIDED, NOT_MIGRATED
+from kalla.database import AWAY, COLLIDED, NOT_MIGRATED, TOO_LARGE
 from kalla.redaction import scrub
 
 _log = logs.get(__name__)
@@ -21,6 +21,7 @@ _LONGEST_BACKOFF = 2.0
 _CANCEL_SECONDS = 1.0
 _SETTLED_SECONDS = 60.0  # a service that has worked this long restarts at once
 _ASIDE_SECONDS = 600.0
+_MOST_COLLISIONS = 5
 
 
 # Temporary errors: a server is unreachable, or two transactions conflict.
@@ -146,6 +147,7 @@ class SetAside:
     def __init__(self, service: str) -> None:
         self._service = service
         self._until: dict[Hashable, float] = {}  # by what it is, in monotonic seconds
+        self._collided: dict[Hashable, int] = {}  # how often, without a success between
 
     def current(self) -> set[Hashable]:
         now = time.monotonic()
@@ -157,13 +159,28 @@ class SetAside:
         if row in self.current():
             return None
         try:
-            return await act()
-        except FORESEEN:
-            raise
+            result = await act()
+            self._collided.pop(row, None)
+            return result
+        except COLLIDED:
+            # Another transaction was in the way; if it always is, the row itself is to blame.
+            self._collided[row] = self._collided.get(row, 0) + 1
+            if self._collided[row] < _MOST_COLLISIONS:
+                raise
+            self._set(row)
+        except FORESEEN as error:
+            if not isinstance(error, TOO_LARGE):
+                raise
+            self._set(row)
         except Exception:
-            _log.exception("a row is set aside", service=self._service, row=row)
-            self._until[row] = time.monotonic() + _ASIDE_SECONDS
-            return None
+            self._set(row)
+        return None
+
+    def _set(self, row: Hashable) -> None:
+        """In the handler of an error, which is told."""
+        _log.exception("a row is set aside", service=self._service, row=row)
+        self._until[row] = time.monotonic() + _ASIDE_SECONDS
+        self._collided.pop(row, None)
 
 
 async def each_step(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:

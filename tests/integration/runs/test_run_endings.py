@@ -269,9 +269,13 @@ async def test_a_run_whose_call_no_job_may_hold_is_concluded_and_holds_up_no_oth
 async def test_a_run_that_cannot_be_concluded_is_set_aside(
     site: RunsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = [
-        (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"] for _ in range(2)
+    unreadable, bad, good = [
+        (await site.post("/api/runs", {"recipe": recipe(site)}))["run_id"] for _ in range(3)
     ]
+    await site.rows(
+        "UPDATE kalla.reconciliations SET report = '{\"name\": 1}'"
+        f" WHERE run_id = {unreadable} RETURNING run_id"
+    )
     await site.rows("DELETE FROM kalla.runs RETURNING run_id")
     conclude, tried = store.conclude, list[int]()
 

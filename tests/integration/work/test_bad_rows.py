@@ -414,6 +414,18 @@ async def test_a_row_is_set_aside_for_a_while_and_a_server_that_is_away_is_not_i
     with pytest.raises(psycopg.OperationalError):
         await aside.attempt("away", act("away", psycopg.OperationalError("gone")))
     assert (tried, aside.current()) == (["bad", "good", "away"], {"bad"})
+    # An OperationalError too, but of the row and not of the server.
+    await aside.attempt("large", act("large", psycopg.errors.ProgramLimitExceeded("no")))
+    collided = psycopg.errors.UniqueViolation("again")
+    for _ in range(4):
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await aside.attempt("twice", act("twice", collided))
+    await aside.attempt("twice", act("twice", None))
+    for _ in range(4):
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            await aside.attempt("twice", act("twice", collided))
+    assert await aside.attempt("twice", act("twice", collided)) is None
+    assert aside.current() == {"bad", "large", "twice"}
 
 
 async def test_steps_after_one_that_fails_are_taken() -> None:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -61,21 +61,26 @@ class Conclusions(Periodic):
         async with self._database.transaction() as connection:
             aside = [row for row in self._aside.current() if isinstance(row, int)]
             found = await store.ended(connection, without=aside)
-            for run in found:
-                concluded = partial(self._conclude_apart, connection, run)
-                woken += await self._aside.attempt(run.run_id, concluded) or Woken()
+            for row in found:
+                concluded = partial(self._conclude_apart, connection, row)
+                woken += await self._aside.attempt(row["run_id"], concluded) or Woken()
         async with self._database.transaction() as connection:
-            tidied = [tidying(run) for run in await store.untidy(connection)]
-            woken += (await jobs.insert(connection, self._job_types, tidied)).woken
-        for run in found:
-            _log.info("run ended", run=run.run_id, status=run.status)
+            for untidy in await store.untidy(connection):
+                tidied = partial(self._tidy_apart, connection, untidy)
+                woken += await self._aside.attempt(("tidy", untidy.run_id), tidied) or Woken()
+        for row in found:
+            _log.info("run ended", run=row["run_id"], status=row["status"])
         if woken:
             await self._wake.nudge(woken)
         return 0.0 if found else None
 
-    async def _conclude_apart(self, connection: Connection, run: Ended) -> Woken:
+    async def _conclude_apart(self, connection: Connection, row: Mapping[str, Any]) -> Woken:
         async with connection.transaction():
-            return await self._conclude(connection, run)
+            return await self._conclude(connection, store.ended_run(row))
+
+    async def _tidy_apart(self, connection: Connection, untidy: Untidy) -> Woken:
+        async with connection.transaction():
+            return (await jobs.insert(connection, self._job_types, [tidying(untidy)])).woken
 
     async def _conclude(self, connection: Connection, run: Ended) -> Woken:
         await store.conclude(connection, run)

@@ -234,14 +234,17 @@ async def evidence_url(connection: Connection, run_id: int) -> str:
 
 async def ended(
     connection: Connection, limit: int = 20, without: Collection[int] = ()
-) -> list[Ended]:
-    """Ended runs that were not completed, their rows locked until the transaction ends."""
+) -> list[dict[str, Any]]:
+    """The rows of ended runs that were not completed, locked until the transaction ends."""
     await connection.execute(sql.reopen)
     cursor = await connection.execute(sql.ended, {"limit": limit, "without": list(without)})
-    return [
-        Ended(**_reported(row) | {"callback": row["callback"] and Callback(**row["callback"])})
-        for row in await cursor.fetchall()
-    ]
+    return await cursor.fetchall()
+
+
+def ended_run(row: Mapping[str, Any]) -> Ended:
+    """Apart from `ended`: a row that cannot be read must not hold up the others."""
+    callback = row["callback"] and Callback(**row["callback"])
+    return Ended(**_reported(row) | {"callback": callback})
 
 
 async def conclude(connection: Connection, run: Ended) -> None:
