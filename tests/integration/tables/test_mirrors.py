@@ -81,3 +81,14 @@ def test_a_key_that_two_rows_share_is_refused(shop: Any, database_url: str, tmp_
     shop.execute("INSERT INTO shop VALUES (1, 'mon', 5.00, 1), (1, 'tue', 7.50, 2)")
     with pytest.raises(InvalidInput, match="id is not a key"):
         Mirror(database_url, tmp_path, None).look()
+
+
+def test_a_row_of_an_older_time_that_was_committed_later_is_read(
+    shop: Any, database_url: str, tmp_path: Path
+) -> None:
+    shop.execute("ALTER TABLE shop ALTER changed TYPE timestamptz USING now()")
+    given = Mirror(database_url, tmp_path, "changed")
+    shop.execute("INSERT INTO shop VALUES (1, 'mon', 5.00, now())")
+    given.look()
+    shop.execute("INSERT INTO shop VALUES (2, 'tue', 7.50, now() - interval '1 minute')")
+    assert given.look() == Mirrored(2, 0, 1)

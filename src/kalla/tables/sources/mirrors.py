@@ -10,7 +10,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from kalla.work.job import Job, Outcome
 JOB_TYPE = "table_mirror"
 _FENCE_BITS = 20
 _WHOLE = Slice(0, 1)
+# A watermark is set before its commit: rows of older times may appear after newer ones.
+_SLACK = timedelta(minutes=5)
 _LOOK_SECONDS = 20.0  # of a look while a request waits
 
 Resolve = Callable[[str], SecretStr]
@@ -156,7 +158,8 @@ def _change(
     workspace: Workspace,
     folder: Path,
 ) -> Change:
-    """All rows are compared, or, with a watermark, those not older than the newest known one."""
+    """All rows are compared, or, with a watermark, those from the newest known one on, and a little
+    before it if it is a time."""
     schema = table.schema
     if schema is None:
         raise ValueError("a mirror has at least one file")
@@ -173,7 +176,7 @@ def _change(
         connector.uri,
         connector.table,
         connector.password,
-        predicates=(Predicate(asked.watermark, "gte", newest),),
+        predicates=(Predicate(asked.watermark, "gte", _with_slack(newest)),),
     )
     rows = _read(later, schema, asked, workspace, folder).relation
     replaced = workspace.table(
@@ -181,6 +184,10 @@ def _change(
         f"SELECT o.* FROM {old.name} o SEMI JOIN {rows.name} r ON {same(asked.key, 'o', 'r')}",
     )
     return difference(workspace, replaced, rows)
+
+
+def _with_slack(newest: Any) -> Any:
+    return newest - _SLACK if isinstance(newest, datetime) else newest
 
 
 def _read(
