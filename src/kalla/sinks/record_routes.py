@@ -94,7 +94,7 @@ async def replay_dead_letters(
     record = await store.get(command.connection, name)
     if record.guarantee != EXACTLY_ONCE:
         raise Conflict(
-            "without provenance columns and SELECT nobody can say what a replay inserted already"
+            "a replay needs provenance columns and SELECT: they show which rows it has inserted"
         )
     if not state.settings.sinks.leases:
         raise Conflict("a replay runs in slot 0, and without leases there are no slots")

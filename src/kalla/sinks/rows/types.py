@@ -98,7 +98,7 @@ def column_type(name: str, unit: str | None = None) -> ColumnType:
         return ColumnType(name, "Date32", pa.date32(), _date(head))
     if head in ("DateTime", "DateTime64"):
         return _moment(name, unit)
-    raise Unfit(f"{name}: Kalla does not write this type")
+    raise Unfit(f"{name}: Kalla does not support this type")
 
 
 def _split(name: str) -> tuple[str, list[str]]:
