@@ -59,9 +59,7 @@ def infer(
     if style == "json":
         print_json(found)
         return
-    typer.echo(
-        f"{found['samples']:,} samples; not JSON objects: {found['unreadable']:,}."
-    )
+    typer.echo(f"{found['samples']:,} samples; not JSON objects: {found['unreadable']:,}.")
     print_table(
         ["field", "present", "nulls", "types", "column", "type", "conflict"],
         [_field(each) for each in found["fields"]],
