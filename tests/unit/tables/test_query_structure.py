@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kalla.spark.sandbox.allowed_functions import AGGREGATES
 from kalla.tables.incremental.changes import placed
-from kalla.tables.incremental.delta import delta_shape
+from kalla.tables.incremental.delta import delta_shape, refuse_floats
 from kalla.tables.incremental.structure import NotIncremental, Select, structure
+from kalla.tables.refresh import judge
 
 COLUMNS = {"orders": ["id", "day", "amount", "customer"], "customers": ["customer", "region"]}
 
@@ -165,3 +169,24 @@ def test_two_names_of_with_that_are_alike_are_not_confused() -> None:
     )
     with pytest.raises(NotIncremental, match="two names of WITH are alike"):
         structure(query, COLUMNS)
+
+
+def test_delta_is_not_used_for_floats() -> None:
+    shape = delta_shape(structure("SELECT day, sum(amount) AS s FROM orders GROUP BY day", COLUMNS))
+    refuse_floats(shape, {"day": "string", "s": "decimal(22,2)"})
+    for kind in ("double", "float"):
+        with pytest.raises(NotIncremental, match="does not apply to floats: s"):
+            refuse_floats(shape, {"day": "string", "s": kind})
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_query_that_spark_reads_differently_has_a_reason_for_full(agrees: bool) -> None:
+    """Spark's own comparison is in tests/integration/tables/test_refresh.py."""
+    frame: Any = SimpleNamespace(sameSemantics=lambda _other: agrees, dtypes=[("id", "bigint")])
+    views: Any = SimpleNamespace(sql=lambda _text: frame)
+    columns = {"orders": ("id",)}
+    if agrees:
+        assert judge._asked("SELECT id FROM orders", columns, {"orders": "v"}, views).delta
+        return
+    with pytest.raises(NotIncremental, match="Spark interprets the query differently"):
+        judge._asked("SELECT id FROM orders", columns, {"orders": "v"}, views)
