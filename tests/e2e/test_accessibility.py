@@ -47,6 +47,7 @@ async def save_recipe(site: Site, folder: Path) -> None:
         }
         saved = await client.post("/api/recipes", json={"recipe": recipe})
         assert saved.status_code == 201, saved.text
+        await client.post("/api/recipes", json={"recipe": recipe | {"accept_suggested": True}})
         cron = {"recipe_id": "plain", "cron": "0 7 * * 1-5"}
         assert (await client.post("/api/schedules", json=cron)).status_code == 201
 
@@ -72,17 +73,29 @@ async def test_axe_finds_nothing_serious(browser: Browser, site: Site, tmp_path:
         "/runs", f"/runs/{whole}", f"/runs/{run_id}", f"/runs/{whole}?part=unmatched_left",
         "/work", f"/jobs/{job_id}", "/query", "/queries", "/query-workers", "/docs",
         "/scaling", "/tables", "/sinks", "/nowhere",
-        "/start", "/sources", "/recipes", "/recipes/plain", "/login",
+        "/start", "/sources", "/sources/ledger", "/recipes", "/recipes/plain", "/settings",
+        f"/runs/{whole}?part=unmatched_left&exception=left:INV-00001",
+        "/recipes/plain?version=2&against=1", "/login",
     )  # fmt: skip
     context = await browser.new_context(bypass_csp=True)  # axe is a script of ours, and of no page
     found = list[str]()
     async with site.served() as address:
         page = await context.new_page()
-        await page.goto(f"{address}/login?token={site.tokens['operator']}")
+        await page.goto(f"{address}/login?token={site.tokens['admin']}")
         for path in paths:
             await page.goto(address + path)
             if path == "/recipes/plain":
                 await page.locator("#trial table").wait_for()
+            if path == "/start":
+                for side, source in (("left", "ledger"), ("right", "bank")):
+                    await page.select_option(f"#{side}-source", source)
+                await page.locator("#trial table").wait_for()
+            if path == "/sources/ledger":
+                await page.locator("#profile table").wait_for()
+            if "exception" in path:
+                await page.locator("#exception table").wait_for()
+            if "against" in path:
+                await page.locator("pre.diff").wait_for()
             violations = (await Axe().run(page)).response["violations"]
             found += [
                 f"{path}: {each['id']}: {each['nodes'][0]['html'][:200]}"

@@ -89,7 +89,7 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         # The form edits the text, whose comments stay, and the trial says what that changed.
         trial = page.locator("#trial")
         await rule.get_by_label("up to", exact=True).fill("10")
-        await expect(trial).to_contain_text("before: 93.1 %", timeout=PATIENCE)
+        await expect(trial).to_contain_text("before: 92.3 %", timeout=PATIENCE)
         await expect(trial).to_contain_text("What the last edit changed: 6 rows")
         await expect(trial).to_contain_text("matched by same reference and amount")
         await expect(trial).to_contain_text("bank-export rows")
@@ -120,7 +120,7 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         await expect(problems).to_contain_text("foo[bar", timeout=PATIENCE)
         await page.keyboard.press("Control+z")
         await expect(problems).to_have_count(0)
-        await expect(state).to_have_text("95.5 % matched")
+        await expect(state).to_have_text("94.7 % matched")
         # Another file leaves the edited recipe alone until the new proposal is asked for.
         await page.set_input_files("#right-file", EXAMPLES / "ledger.csv")
         await expect(page.locator("#proposal-state")).to_contain_text(
@@ -140,7 +140,7 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         export = tmp_path / "late.csv"
         arguments = ("runs", "export", run, "unmatched_left", "--output", str(export))
         await asyncio.to_thread(place.ok, *arguments)
-        assert len(export.read_text().splitlines()) == 1 + 9
+        assert len(export.read_text().splitlines()) == 1 + 10
 
         await page.goto(page.url.partition("/runs")[0] + "/recipes/ledger-and-bank-export")
         await expect(page.get_by_role("heading", name="Versions")).to_be_visible()
@@ -165,6 +165,33 @@ async def test_two_messy_files_become_a_run_whose_exceptions_are_exported(
         await expect(again).to_be_disabled()
         await right.get_by_role("button", name="Clear").click()
         await expect(again).to_be_enabled()
+        # What a schedule runs is not changed by a run without a question.
+        await page.get_by_label("When: minute").fill("0 7 * * 1-5")
+        await page.locator(".schedule-form").get_by_role("button", name="Add").click()
+        await expect(page.locator(".schedule-list")).to_contain_text("0 7 * * 1-5")
+        await expect(trial).to_contain_text("of all rows", timeout=PATIENCE)
+        await rule.get_by_label("up to", exact=True).fill("10")
+        await page.get_by_role("button", name="Run", exact=True).click()
+        await expect(question).to_contain_text("1 schedule will run", timeout=PATIENCE)
+        await page.get_by_role("button", name="Discard changes").click()
+        # Uploads that are no sources are listed, and can be removed; a source is added and tested.
+        version = page.url
+        await page.goto(page.url.partition("/recipes")[0] + "/sources")
+        listed = page.locator("#uploads")
+        await expect(listed).to_contain_text("ledger.csv")
+        await expect(page.get_by_role("link", name="kept-bank")).to_be_visible()
+        page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+        rows = listed.locator("tbody tr")
+        count = await rows.count()
+        await listed.get_by_role("button", name="Remove ledger.csv").first.click()
+        await expect(rows).to_have_count(count - 1)
+        await page.get_by_label("Name", exact=True).fill("plain")
+        await page.get_by_label("Place").fill(str(EXAMPLES / "ledger.csv"))
+        await page.get_by_role("button", name="Add", exact=True).click()
+        await expect(page.locator("#profile")).to_contain_text("120 rows", timeout=PATIENCE)
+        await page.get_by_role("button", name="Test").click()
+        await expect(page.locator("#test-state")).to_contain_text("can be read")
+        await page.goto(version)
         # An old version that is run stays an old version.
         await page.goto(f"{page.url}?version=1")
         async with page.expect_request("**/api/runs") as asked:
@@ -205,7 +232,7 @@ async def test_commands_send_profile_and_propose(place: Place) -> None:
         place.ok("sources", "add", "bank", str(EXAMPLES / "bank-export.csv"), "--upload")
         assert "Verwendungszweck" in place.ok("sources", "profile", "bank")
         told = place.ok("recipe", "propose", "ledger", "bank", "--output", "recipe.yaml")
-        assert "matches 93.1% of the rows" in told
+        assert "matches 92.3% of the rows" in told
         assert "source://ledger" in (place.folder / "recipe.yaml").read_text()
         again = place.run("recipe", "propose", "ledger", "bank", "--output", "recipe.yaml")
         assert again.returncode == 2
