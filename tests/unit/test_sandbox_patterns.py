@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from kalla.spark.sandbox import hold
+from kalla.spark.sandbox import hold, searches
 from tests.unit.test_sandbox import KNOWN, problems
 
 
@@ -115,3 +115,14 @@ def test_a_text_may_look_like_a_number(text: str) -> None:
 
 def test_a_decimal_is_made_of_any_usual_text() -> None:
     hold("SELECT CAST(concat(memo, '.', id, 'e-5') AS DECIMAL(38, 9)) FROM left_src", KNOWN)
+
+
+@pytest.mark.attack
+def test_a_text_of_a_source_is_bounded_where_a_long_text_is_written_against_it() -> None:
+    """Java compares each letter of one with each of the other, and no cancel reaches it."""
+    long = searches.bounded(
+        hold(f"SELECT levenshtein(memo, '{'x' * 90_000}') FROM left_src", KNOWN)
+    )
+    assert "KALLA_SEARCHED(CAST(`memo` AS STRING), 55555)" in long
+    word = searches.bounded(hold("SELECT contains(memo, 'paid') FROM left_src", KNOWN))
+    assert "KALLA_SEARCHED" not in word

@@ -20,6 +20,7 @@ from kalla.spark.sandbox.regex import regex_patterns, tries
 FUNCTION: Final = "kalla_searched"
 _ERROR: Final = "KALLA_LONG_TEXT"
 _LONGEST: Final = 2**31 - 1  # of any text
+_WORD: Final = 100
 _DIALECT: Final = Held()
 
 DEFINITION: Final = f"""
@@ -70,9 +71,18 @@ def _searched(node: exp.Expr) -> Iterator[tuple[exp.Expr, int]]:
         if name in PATTERNS:
             yield node.expressions[0], _longest_for(node.expressions[PATTERNS[name]])
         elif name in SEARCHES:
-            both = node.expressions[:2]
-            if not any(isinstance(each, exp.Literal | exp.RawString) for each in both):
-                yield from ((each, int(tries.MOST**0.5)) for each in both)
+            one, other = node.expressions[:2]
+            for text, against in ((one, other), (other, one)):
+                if not isinstance(text, exp.Literal | exp.RawString):
+                    yield text, _longest_against(against)
+
+
+def _longest_against(other: exp.Expr) -> int:
+    """The longest text that may be compared, letter by letter, with another one."""
+    if not isinstance(other, exp.Literal | exp.RawString):
+        return int(tries.MOST**0.5)
+    # Against a word no text of a source is too long, and its call would cost every row.
+    return _LONGEST if len(other.name) <= _WORD else tries.MOST // len(other.name)
 
 
 def _keep_unit(node: exp.Expr) -> None:
