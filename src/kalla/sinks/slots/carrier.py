@@ -91,10 +91,12 @@ class Carrier:
         self._changed.set()
         await asyncio.wait([self._task], timeout=max(seconds, 0))
         self._task.cancel()
+        # Before the task has ended: its query to a database that is away takes seconds to end.
+        await self._close()
         (result,) = await asyncio.gather(self._task, return_exceptions=True)
         if isinstance(result, Exception):
             _log.error("carrier ended", pipeline=self.record.pipeline, error=repr(result))
-        await self._close()
+        await self._close()  # what it opened meanwhile
 
     async def _run(self) -> None:
         backoff = _SHORTEST_BACKOFF

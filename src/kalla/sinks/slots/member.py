@@ -30,6 +30,7 @@ _IDLE_ENDS_SECONDS = 0.5
 _IDLE_AFTER_SECONDS = 10.0
 _ASK_SECONDS = 5.0
 _HEARTBEAT_SECONDS = 3.0
+_LEAVE_SECONDS = 4.0
 _MOST_SESSION_SECONDS = 300.0  # of a member whose consumer is not polled
 
 
@@ -151,9 +152,10 @@ class GroupMember(threading.Thread):
                     asked = now
                 self._commit()
             self._commit()
+            self._poll_while(lambda: not self._consumer.memberid())  # it joins: let it end
             self._consumer.unsubscribe()
-            # Its answer to the group is sent while it polls.
-            self._consumer.poll(0.2)
+            self._poll_while(self._consumer.memberid)
+            self._consumer.poll(0.1)
         except KafkaException as error:
             self.error_message = f"Kafka: {error.args[0].str()}"
             _log.warning("group member ended", error=self.error_message)
@@ -162,6 +164,12 @@ class GroupMember(threading.Thread):
             with self._lock:
                 self._assigned = frozenset()
             self._changed()
+
+    def _poll_while(self, condition: Callable[[], object]) -> None:
+        """Joining and leaving go on while it polls; a member has an id in between."""
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while condition() and time.monotonic() < deadline:
+            self._consumer.poll(0.05)
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
