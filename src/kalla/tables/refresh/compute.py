@@ -106,7 +106,7 @@ class Computation:
         try:
             return self._full(known, choice)
         except PySparkException as error:
-            if known is None or known.delta is None:
+            if self._counted(known) is None:
                 raise
             without_counts = f"{choice.reason}; without the counts for DELTA: {_refusal(error)}"
             return self._full(None, replace(choice, reason=without_counts))
@@ -265,13 +265,19 @@ class Computation:
         kept = () if self._table is None else self._table.hidden
         return known.delta is not None and set(known.delta.hidden_columns()) <= set(kept)
 
+    def _counted(self, known: Known | None) -> tuple[str, int] | None:
+        """The query with the counts that a later DELTA adds to, and where its own columns end."""
+        if known is None or known.delta is None or self._asked.strategy not in ("AUTO", "DELTA"):
+            return None
+        hidden = known.delta.hidden_columns()
+        return (known.delta.extended(known.found.sql), -len(hidden)) if hidden else None
+
     def _full(self, known: Known | None, choice: Choice) -> Result:
         asked, table = self._asked, self._table
         query = self._query
-        visible = None
-        if known is not None and known.delta is not None and asked.strategy in ("AUTO", "DELTA"):
-            query = known.delta.extended(known.found.sql)
-            visible = -len(known.delta.hidden_columns()) or None
+        visible: int | None = None
+        if (counted := self._counted(known)) is not None:
+            query, visible = counted
         computed = self._views.sql(placed(query, self._new))
         schema_json = _delta_schema(computed, visible)
         paths = self._written(computed, "rows" if visible is None else "counted_rows")
