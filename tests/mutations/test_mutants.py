@@ -12,6 +12,7 @@ import pytest
 
 from tests.mutations.mutant import BROKEN, Bench, Mutant, Verdict
 from tests.mutations.of_absences import ABSENCES
+from tests.mutations.of_attacks import ATTACKS
 from tests.mutations.of_claims import CLAIMS
 from tests.mutations.of_input import INPUT
 from tests.mutations.of_jobs import JOBS
@@ -22,7 +23,7 @@ from tests.mutations.of_worker import WORKER
 from tests.servers import PostgresServer
 from tests.sinks_kit import Servers
 
-MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER, *SINKS)
+MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER, *SINKS, *ATTACKS)
 # One for each trap with the other tests; all of them take minutes and have a target of their own.
 JUDGED = (
     MUTANTS

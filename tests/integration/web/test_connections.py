@@ -120,7 +120,7 @@ async def test_a_body_that_drips_is_closed_in_time(path: str) -> None:
         head = f"POST {path} HTTP/1.1\r\nHost: kalla\r\nContent-Length: 100000\r\n\r\n"
         writer.write(head.encode())
         gone = asyncio.create_task(ended_at_last(reader))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(10):
             while not gone.done():
                 with suppress(ConnectionError):
                     writer.write(b"x")
@@ -138,7 +138,7 @@ async def ended_at_last(reader: asyncio.StreamReader) -> None:
 async def test_who_asks_for_much_and_does_not_read_is_closed_in_time() -> None:
     limits = ConnectionLimits(read_seconds=0.3)
     loop = asyncio.get_running_loop()
-    async with served(limits) as port, asyncio.timeout(20):
+    async with served(limits) as port, asyncio.timeout(10):
         with socket.create_connection(("127.0.0.1", port)) as deaf:
             deaf.setblocking(False)
             before = large_answers.copy()
