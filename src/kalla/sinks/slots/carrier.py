@@ -34,6 +34,7 @@ _log = logs.get(__name__)
 _SHORTEST_BACKOFF = 0.2
 _LONGEST_BACKOFF = 5.0
 _TOPIC_SECONDS = 5.0
+_BUSY_TOPIC_SECONDS = 0.5  # while messages wait: they may be of a topic that was made anew
 _AHEAD_SECONDS = 30.0
 
 
@@ -202,7 +203,7 @@ class Carrier:
         self._changed.clear()
         # Before the topic's id is compared: ends of a newer topic must not be used.
         ends = member.ends()
-        await self._compare_topic(deliveries)
+        await self._compare_topic(deliveries, ends)
         assigned = member.assigned()
         for partition in [each for each in self._taken if each not in assigned]:
             del self._taken[partition]
@@ -322,9 +323,14 @@ class Carrier:
             await self._seat.assert_held(connection)
             await store.stop_poisoned(connection, self.record.pipeline, sentence)
 
-    async def _compare_topic(self, deliveries: Deliveries) -> None:
+    async def _compare_topic(self, deliveries: Deliveries, ends: dict[int, LogEnds]) -> None:
         waited = time.monotonic() - self._topic_asked
-        if waited < _TOPIC_SECONDS and not deliveries.member.log_may_be_another():
+        more = any(
+            each in ends and ends[each].high > held.next_offset
+            for each, held in self._taken.items()
+        )
+        most = _BUSY_TOPIC_SECONDS if more else _TOPIC_SECONDS
+        if waited < most and not deliveries.member.log_may_be_another():
             return
         if self._admin is None:
             raise AssertionError("a member has its admin client")
