@@ -225,7 +225,7 @@ async def test_an_exception_opens_beside_its_closest_candidate(
         )
         row = panel.get_by_role("row", name="amount")
         await expect(row).to_contain_text("fails by -5")
-        await expect(row.locator(".differs")).to_have_text("2832.00 (differs)")
+        await expect(row.locator(".differs")).to_have_text("2,832.00 (differs)")
         await expect(panel.get_by_role("row", name="ref").locator(".differs")).to_have_count(0)
         await panel.get_by_role("link", name="Close").click()
         await expect(panel).to_have_count(0)

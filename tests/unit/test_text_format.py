@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from kalla.web.text_format import money, roughly, seconds, visible
+from kalla.web.text_format import money, money_text, roughly, seconds, visible
 
 
 def test_what_would_command_a_terminal_is_spelled_out() -> None:
@@ -51,3 +51,10 @@ def test_the_past_is_told_roughly(value: float, words: str) -> None:
 )
 def test_a_sum_has_the_places_it_needs_and_two_at_least(amount: str, words: str) -> None:
     assert money(Decimal(amount)) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("3777.09", "3,777.09"), ("-7.5", "-7.50"), ("NaN", "NaN"), ("3 days",) * 2]
+)
+def test_an_amount_in_text_is_grouped_and_other_text_stays(text: str, words: str) -> None:
+    assert money_text(text) == words

@@ -16,7 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, pa
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from kalla.web.text_format import money, roughly, seconds, shortened
+from kalla.web.text_format import money, money_text, roughly, seconds, shortened
 from kalla.web.tokens.tokens import Caller, Role
 
 
@@ -51,6 +51,7 @@ class Layout:
             "shortened": shortened,
             "count": count,
             "money": money,
+            "money_text": money_text,
             "document": document,
             "prose": prose,
         }

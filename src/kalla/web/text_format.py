@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 
 
 def seconds(value: float | None) -> str:
@@ -52,3 +53,12 @@ def money(amount: Decimal) -> str:
     """With the places it has, but at least two if it has any."""
     whole, point, places = f"{amount:,f}".partition(".")
     return f"{whole}.{places.rstrip('0'):0<2}" if point else whole
+
+
+def money_text(text: str) -> str:
+    """The same for an amount that is written as text; any other text as it is."""
+    with suppress(InvalidOperation):
+        amount = Decimal(text)
+        if amount.is_finite():
+            return money(amount)
+    return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,6 +29,7 @@ from kalla.reconcile.evidence.reading.pair_conditions import Cell, failing
 from kalla.reconcile.recipe.model import SIDES, Csv, Side, opposite
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage import Storage
+from kalla.web.text_format import money
 
 CANDIDATES = 5  # of an ambiguous row that are shown with it
 
@@ -263,4 +265,5 @@ def _fields(
 
 
 def _shown(row: _Row, column: str) -> Any:
-    return as_json(row.get(column, _NOTHING).value)
+    value = row.get(column, _NOTHING).value
+    return money(value) if isinstance(value, Decimal) else as_json(value)
