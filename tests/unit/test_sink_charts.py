@@ -1,4 +1,6 @@
-"""Charts of a pipeline draw what did not happen, too: nothing is stored while nothing moves."""
+"""Charts of a pipeline draw what did not happen, too: nothing is stored while nothing moves. Audits
+are shown as they were stored.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import re
 
 from kalla.sinks.charts import Chart, charts
 from kalla.sinks.store import Rate
+from kalla.web.layout import Layout
 
 START = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -49,3 +52,10 @@ def test_every_partition_has_a_line_and_a_name() -> None:
         assert len(lines(chart)) == 3
         assert chart.partitions == [0, 1, 2]
     assert charts([], {0: 5}, at(0)) == []
+
+
+def test_an_audit_of_an_earlier_version_is_shown() -> None:
+    layout = Layout(["kalla.sinks"], [])
+    audit = (START, {"agrees": True, "partitions": []})
+    html = layout.fragment("sink_audit.html", audit=audit, now=None)
+    assert "Every message was there once" in html
