@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kalla.errors import InvalidInput
 from kalla.sinks import model
 from kalla.sinks.model import Column
-from kalla.sinks.rows.mapping import Mapper
+from kalla.sinks.rows.mapping import Mapper, mapping_problems
 from kalla.sinks.rows.types import Unfit, column_type
 from kalla.sinks.servers.message_ranges import Message, MessageBatch
 
@@ -81,14 +81,17 @@ def test_a_value_that_does_not_fit_is_refused(kind: str, value: object) -> None:
         only(kind, value)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["Nullable(Array(Int8))", "Enum8('a' = 1)", "Int", "Array(", "", "DateTime64(10)",
-     "JSON(a UInt8)"],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", ["Nullable(Array(Int8))", "Enum8('a' = 1)", "Int", "Array(", ""])
 def test_a_type_that_kalla_does_not_know_is_refused(kind: str) -> None:
     with pytest.raises(Unfit):
         column_type(kind)
+
+
+@pytest.mark.parametrize("kind", ["DateTime64(10)", "Map(String, JSON(a UInt8))"])
+def test_a_type_that_only_stored_mappings_may_have_is_refused_in_new_ones(kind: str) -> None:
+    mapping = [Column(column="a", type=kind, path="a")]
+    assert [each.field for each in mapping_problems(mapping)] == ["mapping.a.type"]
+    assert Mapper(mapping).columns
 
 
 @settings(deadline=None)  # Arrow imports pandas with the first value

@@ -118,7 +118,7 @@ class Passing:
 
 
 def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[Problem]:
-    """The problems of the filters: syntax, names, types."""
+    """The problems of new filters: syntax, names, types, and what stored ones may still have."""
     problems: list[Problem] = []
     names = Counter(each.column.lower() for each in mapping) + Counter(_KAFKA.keys())
     if filters and (same := sorted(name for name, count in names.items() if count > 1)):
@@ -126,10 +126,21 @@ def filter_problems(filters: Sequence[str], mapping: Sequence[Column]) -> list[P
         return [Problem("mapping", message, suggestion="rename one of them")]
     for number, each in enumerate(filters):
         try:
-            held([each], mapping, number)
+            (written,) = held([each], mapping, number)
         except InvalidInput as error:
             problems += error.problems
+            continue
+        if _begins_at_zero(written):
+            message = "substring counts from 1, and begins at 0 here"
+            problems.append(Problem(f"filters.{number}", message))
     return problems
+
+
+def _begins_at_zero(predicate: str) -> bool:
+    from sqlglot import exp, parse_one
+
+    substrings = parse_one(predicate, dialect="duckdb").find_all(exp.Substring)
+    return any(each.args.get("start") == exp.Literal.number(0) for each in substrings)
 
 
 def held(filters: Sequence[str], mapping: Sequence[Column], first: int = 0) -> list[str]:
@@ -170,9 +181,6 @@ def _checked_sql(text: str, mapping: Sequence[Column], field: str) -> str:
                     suggestion=f"use one of {', '.join(sorted(_FUNCTIONS))}",
                 )
             )
-    for part in where.find_all(exp.Substring):
-        if part.args.get("start") == exp.Literal.number(0):
-            raise InvalidInput(Problem(field, "substring counts from 1, and begins at 0 here"))
     for like in where.find_all(exp.Like):
         if "\\" in like.sql():
             raise InvalidInput(Problem(field, "a backslash in LIKE is not allowed"))

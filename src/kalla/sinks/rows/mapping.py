@@ -15,7 +15,7 @@ import pyarrow as pa
 from kalla.errors import Problem
 from kalla.sinks.model import Column, KafkaField
 from kalla.sinks.rows.json_columns import JsonColumns, Misfit
-from kalla.sinks.rows.types import ColumnType, Unfit, column_type
+from kalla.sinks.rows.types import ColumnType, Unfit, check_new, column_type
 from kalla.sinks.servers.message_ranges import NO_TIMESTAMP, Integers, Message, MessageBatch
 
 _FEW = 32  # so few documents are faster one by one
@@ -42,12 +42,13 @@ class Mapped:
 
 
 def mapping_problems(mapping: Sequence[Column]) -> list[Problem]:
-    """The problems of types, constants and defaults."""
+    """The problems of a new mapping's types, constants and defaults."""
     problems = []
     for each in mapping:
         place = f"mapping.{each.column}"
         try:
             known = column_type(each.type, each.unit)
+            check_new(each.type)
         except (Unfit, ValueError) as error:
             problems.append(Problem(f"{place}.type", str(error)))
             continue
