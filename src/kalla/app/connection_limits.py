@@ -40,7 +40,7 @@ class ConnectionLimits:
 
     connections: int = field(default_factory=most_connections)
     head_seconds: float = 10.0  # to send the first line and the headers of a request
-    body_seconds: float = 60.0  # to send a body, and more for a large one that is being read
+    body_seconds: float = 60.0  # between pieces of a body, and for it all; more for a large one
     read_seconds: float = 60.0  # to take some of an answer, once it waits
     silent: dict[BoundedProtocol, None] = field(default_factory=dict)  # the oldest first
 
@@ -96,12 +96,13 @@ class BoundedProtocol(H11Protocol):
             self._body_until = now + self._limits.body_seconds
         if self.cycle is None or not self.cycle.response_complete:  # what comes later is of no use
             self._body_until += len(data) / _LEAST_RATE
-        self._expect_within(self._body_until - now)
+        # A body that stops is cut soon, however much of it came quickly.
+        self._expect_within(min(self._body_until - now, self._limits.body_seconds))
 
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(self._limits.read_seconds, self.transport.abort)
+            self._expect_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -109,20 +110,31 @@ class BoundedProtocol(H11Protocol):
             self._unread.cancel()
             self._unread = None
 
+    def _expect_reading(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self._limits.read_seconds, self._not_read, waiting)
+
+    def _not_read(self, waiting: int) -> None:
+        """A slow client that takes some of the answer keeps its connection."""
+        if self.transport.get_write_buffer_size() < waiting:
+            self._expect_reading()
+        else:
+            self.transport.abort()
+
     def _expect_within(self, seconds: float) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, self._too_late, seconds)
+        self._timer = self.loop.call_later(seconds, self._too_late)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _too_late(self, seconds: float) -> None:
+    def _too_late(self) -> None:
         self._timer = None
         if self.flow.read_paused:  # the app reads slowly, not the client
             if self._body_until is not None:
                 self._body_until = self.loop.time() + self._limits.body_seconds
-            self._expect_within(seconds)
+            self._expect_within(self._limits.body_seconds)
         elif not self.transport.is_closing():
             self.transport.abort()

@@ -197,14 +197,15 @@ class Autoscaler:
             self._draining.remove(worker)
 
     def _remove_ended(self) -> None:
+        now = time.monotonic()
         for worker, started_at in list(self._started_at.items()):
-            lived = time.monotonic() - started_at
+            lived = now - started_at
             if not worker.running:
                 _log.warning("worker ended by itself", **_facts(worker), how=worker.ending())
                 self._forget(worker)
                 if lived < SETTLED_SECONDS:
                     self._wait_longer()
-            elif lived >= SETTLED_SECONDS:
+            elif lived >= SETTLED_SECONDS and self._paused_until + SETTLED_SECONDS < now:
                 self._pause = FIRST_PAUSE
 
     async def _check_health(self) -> None:
@@ -223,6 +224,8 @@ class Autoscaler:
 
     def _wait_longer(self) -> None:
         """A worker that fails soon after its start is not replaced at once, again and again."""
+        if time.monotonic() < self._paused_until:
+            return  # several that fail together count once
         self._paused_until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 

@@ -32,7 +32,7 @@ class Inputs:
     def demand(self) -> int:
         """Waiting and running work: without the running part a scaler ends busy workers.
 
-        What waits in a paused queue is none: no worker can claim it.
+        Jobs that wait in a paused queue do not count: no worker can claim them.
         """
         return self.running if self.paused else self.waiting + self.running
 

@@ -22,7 +22,7 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
     """A folder of its own below `place`, or where this process has room."""
     place = place or room()
     _sweep(place)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place) as made:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True) as made:
         folder = Path(made)
         # Locked before it has its name: who sweeps takes no folder for left that is only new.
         unnamed = folder / f"{_OWNER}-"

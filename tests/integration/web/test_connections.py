@@ -113,6 +113,15 @@ async def test_a_body_that_stops_is_closed_in_time() -> None:
         assert await ended(reader)
 
 
+async def test_a_large_body_that_stops_is_closed_in_time() -> None:
+    async with served(ConnectionLimits(body_seconds=0.3)) as port, opened(port, 1) as streams:
+        ((reader, writer),) = streams
+        writer.write(b"POST / HTTP/1.1\r\nHost: kalla\r\nContent-Length: 9000000\r\n\r\n")
+        writer.write(b"x" * 8_000_000)  # what came quickly gives no time to a pause
+        await writer.drain()
+        assert await ended(reader)
+
+
 @pytest.mark.parametrize("path", ["/", "/refuse"], ids=["still read", "answered already"])
 async def test_a_body_that_drips_is_closed_in_time(path: str) -> None:
     async with served(ConnectionLimits(body_seconds=0.3)) as port, opened(port, 1) as streams:

@@ -233,7 +233,7 @@ def _print_ending(job: dict[str, Any]) -> None:
     typer.echo(f"Job {job['job_id']} {_ending(job)}.")
     if job["error"]:
         say(job["error"], err=True)
-        if job["permanent"]:
+        if job.get("permanent"):
             say("The error is permanent: the job was not tried again.", err=True)
     elif job["result"]:
         print_json(job["result"])
@@ -264,7 +264,7 @@ def _print_job(job: dict[str, Any]) -> None:
         "progress": job["progress"] and json.dumps(job["progress"], ensure_ascii=False),
         "result": job["result"] and json.dumps(job["result"], ensure_ascii=False),
         "error": job["error"],
-        "tried again": job["permanent"] and "no, the error is permanent",
+        "tried again": job.get("permanent") and "no, the error is permanent",
     }
     out = console()
     for name, value in facts.items():

@@ -48,7 +48,6 @@ class _Transfer:
     size: int
     checksum: str
     stop: threading.Event
-    until: float
 
 
 class _Peer:
@@ -60,6 +59,10 @@ class _Peer:
         self.idle: list[http.client.HTTPConnection] = []
         self.busy: set[http.client.HTTPConnection] = set()
         self.places = asyncio.Semaphore(_THREADS_PER_WORKER)
+
+    def demand_there(self) -> None:
+        if self.lost:
+            raise FetchProblem("its query worker was lost")
 
 
 class ArtifactClient:
@@ -88,8 +91,7 @@ class ArtifactClient:
         if peer is None:
             raise FetchProblem("its query worker was lost")
         async with peer.places:
-            until = time.monotonic() + _READ_SECONDS + size / _SLOWEST_BYTES
-            transfer = _Transfer(path, size, checksum, stop, until)
+            transfer = _Transfer(path, size, checksum, stop)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, self._fetch, peer, transfer)
 
@@ -152,6 +154,7 @@ class ArtifactClient:
     def _request(
         self, connection: http.client.HTTPConnection, transfer: _Transfer
     ) -> tuple[int, pa.Buffer]:
+        until = time.monotonic() + _READ_SECONDS + transfer.size / _SLOWEST_BYTES
         connection.request("GET", transfer.path, headers=self._headers)
         answer = connection.getresponse()
         if answer.status != HTTPStatus.OK or answer.length != transfer.size:
@@ -161,7 +164,7 @@ class ArtifactClient:
         while read < transfer.size:
             if transfer.stop.is_set():
                 raise FetchProblem("the query has ended")
-            if time.monotonic() > transfer.until:
+            if time.monotonic() > until:
                 raise TimeoutError("the worker sends too slowly")
             more = answer.readinto(view[read : read + _PIECE_BYTES])
             if not more:
@@ -180,8 +183,7 @@ class ArtifactClient:
         return self._connected(peer), False
 
     def _connected(self, peer: _Peer) -> http.client.HTTPConnection:
-        if peer.lost:
-            raise FetchProblem("its query worker was lost")
+        peer.demand_there()
         connection = http.client.HTTPConnection(*peer.host)
         try:
             connection.sock = raw = socket.create_connection(peer.host, _CONNECT_SECONDS)
@@ -195,6 +197,11 @@ class ArtifactClient:
             raise FetchProblem(f"the query worker could not be reached: {error!r}") from error
         with self._lock:
             peer.busy.add(connection)
+        try:
+            peer.demand_there()  # hang_up may not have known of this connection
+        except FetchProblem:
+            self._return_connection(peer, connection, usable=False)
+            raise
         return connection
 
     def _return_connection(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count, groupby
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kalla.errors import NotFound
@@ -42,8 +43,11 @@ def segments_of(storage: Storage, url: str) -> list[Segment]:
 def _segments(
     storage: Storage, url: str, path: str, level: int, numbers: count[int]
 ) -> Iterator[Segment]:
-    metadata = pq.read_metadata(storage.mapped(join(url, path)))
-    shards, groups = segments.shards_of(metadata), footer(metadata).groups
+    try:
+        metadata = pq.read_metadata(storage.mapped(join(url, path)))
+        shards, groups = segments.shards_of(metadata), footer(metadata).groups
+    except (pa.ArrowInvalid, KeyError, TypeError):
+        raise segments.broken(join(url, path)) from None
     for shard, held in groupby(range(len(groups)), shards.__getitem__):
         places = list(held)
         own = [groups[place] for place in places]
@@ -56,7 +60,7 @@ def _segments(
             row_group=places[0],
             row_groups=len(places),
             rows=sum(group.rows for group in own),
-            samples=0,  # only rows tell
+            samples=0,  # only the rows say
             bytes=sum(group.bytes for group in own),
             checksum="",  # in the catalogue alone
             segment_id=next(numbers),

@@ -172,6 +172,8 @@ class Sessions:
             opened.outgoing.put_nowait(message)
         except asyncio.QueueFull:
             # The stream ends as soon as the API reads on; it gives the work to another worker.
+            if opened.reading.cancelling():
+                return
             _log.warning("an API does not read its messages", session=session)
             opened.reading.cancel()
             self._table.drop_session(session)
