@@ -23,6 +23,12 @@ CREATE TABLE kalla.slot_troubles (
     PRIMARY KEY (pipeline, instance)
 );
 
--- From here on of a pipeline that stopped itself alone.
+-- From here on only pipelines that stopped themselves have a trouble here. retry_at stays for workers
+-- of the earlier version that still run.
 UPDATE kalla.pipeline_state SET trouble = NULL, trouble_at = NULL WHERE NOT poisoned;
-ALTER TABLE kalla.pipeline_state DROP COLUMN retry_at;
+
+-- Settings that are refused from here on; in a stored pipeline they would make it unreadable.
+UPDATE kalla.kafka_configs
+SET config = jsonb_set(config, '{settings}',
+    (config -> 'settings') - 'heartbeat.interval.ms' - 'max.poll.interval.ms')
+WHERE config ? 'settings';

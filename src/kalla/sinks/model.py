@@ -25,8 +25,8 @@ EXACTLY_ONCE = "exactly once"
 WITHIN_WINDOW = "exactly once within the deduplication window"
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,126}")
-# Settings of librdkafka that Kalla sets (another value would break a guarantee), or that would run
-# programs on the machines of workers and API.
+# Settings of librdkafka on which a guarantee depends, or that would run programs on the machines of
+# workers and API.
 _OURS = re.compile(
     r"(group\..*|auto\.offset\.reset|enable\.(auto\..*|partition\.eof)|isolation\.level"
     r"|partition\.assignment\.strategy|session\.timeout\.ms|heartbeat\.interval\.ms"
@@ -55,7 +55,7 @@ class KafkaConfig(Model):
     def _allowed(cls, settings: dict[str, str]) -> dict[str, str]:
         for name, value in settings.items():
             if _OURS.fullmatch(name):
-                raise ValueError(f"{name} is set by Kalla: leave it out")
+                raise ValueError(f"{name} is not allowed in a pipeline: leave it out")
             if _SECRET.fullmatch(name) and not value.startswith("secret://"):
                 raise ValueError(f"{name} must name a secret: secret://NAME")
             if name.startswith("sasl.kerberos.") and not _PLAIN.fullmatch(value):

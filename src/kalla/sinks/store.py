@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 from psycopg.types.json import Jsonb
+from pydantic import ValidationError
 
+from kalla import logs
 from kalla.database import Connection
 from kalla.errors import Conflict, NotFound
 from kalla.sinks.model import (
@@ -21,6 +23,7 @@ from kalla.sinks.model import (
 )
 from kalla.statements import load
 
+_log = logs.get(__name__)
 sql = load("kalla.sinks", "store.sql")
 
 _RULES = ("version", "columns", "filters", "tombstones")
@@ -157,7 +160,15 @@ async def get(connection: Connection, pipeline: str) -> PipelineRecord:
 
 
 async def all_pipelines(connection: Connection) -> list[PipelineRecord]:
-    return [read_row(row) for row in await pipeline_rows(connection)]
+    """Without those that cannot be read: one must not hide the others."""
+    records = []
+    for row in await pipeline_rows(connection):
+        try:
+            records.append(read_row(row))
+        except ValidationError as error:
+            problems = error.errors(include_input=False, include_url=False)
+            _log.error("pipeline cannot be read", pipeline=row["pipeline"], problems=problems)
+    return records
 
 
 async def rules_of(connection: Connection, pipeline: str, version: int) -> RowRules:

@@ -31,8 +31,10 @@ ON CONFLICT DO NOTHING;
 SELECT pipelines.pipeline, options, guarantee, created_at, created_by, changed_at, changed_by,
     kafka_configs.config AS kafka, clickhouse_configs.config AS clickhouse,
     mapping.version, mapping.columns, mapping.filters, mapping.tombstones,
-    desired, replicas, poisoned, coalesce(pipeline_state.trouble, slot.trouble) AS trouble,
-    coalesce(trouble_at, slot.at) AS trouble_at, slot.retry_at
+    -- Workers of an earlier version write every trouble into pipeline_state, and nobody ends it.
+    desired, replicas, poisoned,
+    coalesce(CASE WHEN poisoned THEN pipeline_state.trouble END, slot.trouble) AS trouble,
+    coalesce(CASE WHEN poisoned THEN trouble_at END, slot.at) AS trouble_at, slot.retry_at
 FROM kalla.pipelines
 JOIN kalla.kafka_configs USING (pipeline)
 JOIN kalla.clickhouse_configs USING (pipeline)
@@ -40,7 +42,9 @@ JOIN kalla.pipeline_state USING (pipeline)
 CROSS JOIN LATERAL (SELECT version, columns, filters, tombstones FROM kalla.mappings
     WHERE mappings.pipeline = pipelines.pipeline ORDER BY version DESC LIMIT 1) AS mapping
 LEFT JOIN LATERAL (SELECT trouble, at, retry_at FROM kalla.slot_troubles
-    WHERE slot_troubles.pipeline = pipelines.pipeline ORDER BY at LIMIT 1) AS slot ON NOT poisoned
+    WHERE slot_troubles.pipeline = pipelines.pipeline
+      AND retry_at > kalla.clock() - interval '1 minute'
+    ORDER BY at LIMIT 1) AS slot ON NOT poisoned AND desired = 'started'
 WHERE %(pipeline)s::text IS NULL OR pipelines.pipeline = %(pipeline)s
 ORDER BY pipelines.pipeline;
 
@@ -92,8 +96,9 @@ RETURNING pipeline;
 -- Again with every try: a person may have cleared it by pressing Start. The inner query still
 -- reads the row as it was before.
 INSERT INTO kalla.slot_troubles (pipeline, instance, trouble, retry_at)
-VALUES (%(pipeline)s, %(instance)s, %(trouble)s,
-    kalla.clock() + make_interval(secs => %(retry_seconds)s))
+SELECT pipeline, %(instance)s, %(trouble)s,
+    kalla.clock() + make_interval(secs => %(retry_seconds)s)
+FROM kalla.pipelines WHERE pipelines.pipeline = %(pipeline)s
 ON CONFLICT (pipeline, instance) DO UPDATE
 SET trouble = EXCLUDED.trouble, retry_at = EXCLUDED.retry_at,
     at = CASE WHEN slot_troubles.trouble = EXCLUDED.trouble THEN slot_troubles.at ELSE EXCLUDED.at END
