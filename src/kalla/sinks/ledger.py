@@ -53,7 +53,7 @@ class Partition:
 @dataclass(frozen=True)
 class IntentAge:
     seconds: float
-    later: int  # intents that were written since
+    later: int  # intents and parts that were written since
 
 
 @dataclass(frozen=True)

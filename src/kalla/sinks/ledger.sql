@@ -64,11 +64,12 @@ WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)
 RETURNING next_offset;
 
 -- name: commit_part
--- The intent stays open for the rest, whose next part is of the same size. No insert of it can
--- arrive any more: it was settled before the range was cut.
+-- The intent stays open for the rest, whose next part is twice as long: a passing slowness must not
+-- make all later parts short. No insert of it can arrive any more: it was settled before the range
+-- was cut. Its number is new, because every part was a block of its own.
 UPDATE kalla.ledger
-SET next_offset = %(end)s, intent_part = least(2 * %(end)s - next_offset, intent_end),
-    intent_deadline = 0,
+SET next_offset = %(end)s, intent_id = nextval('kalla.intents'),
+    intent_part = least(%(end)s + 2 * (%(end)s - next_offset), intent_end), intent_deadline = 0,
     rows = rows + %(rows)s, dead = dead + %(dead)s, skipped = skipped + %(skipped)s,
     filtered = filtered + %(filtered)s,
     newest_at = greatest(newest_at, to_timestamp(%(newest_ms)s::double precision / 1000)),
@@ -76,7 +77,7 @@ SET next_offset = %(end)s, intent_part = least(2 * %(end)s - next_offset, intent
 WHERE pipeline = %(pipeline)s AND topic = %(topic)s AND partition = %(partition)s
   AND epoch = %(epoch)s AND next_offset = %(start)s AND intent_id = %(intent_id)s
   AND intent_part = %(end)s AND intent_end > %(end)s AND stopped IS NULL
-RETURNING next_offset, intent_part, intent_deadline;
+RETURNING next_offset, intent_id, intent_part, intent_deadline;
 
 -- name: stop_partition
 UPDATE kalla.ledger SET stopped = %(stopped)s, reason = %(reason)s
@@ -110,8 +111,8 @@ ON CONFLICT (pipeline, at, partition) DO UPDATE SET rows = pipeline_rates.rows +
 SELECT last_value - %(intent_id)s AS count FROM kalla.intents;
 
 -- name: intent_age
--- How long ago an intent was written, and how many were since: no more blocks than that can have
--- pushed out its token.
+-- How long ago an intent was written, and how many intents and parts were since: no more blocks
+-- than that can have pushed out its token.
 SELECT last_value - intent_id AS later,
     extract(epoch FROM kalla.clock() - intent_at)::double precision AS seconds
 FROM kalla.ledger, kalla.intents

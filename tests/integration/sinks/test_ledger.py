@@ -317,6 +317,19 @@ async def test_a_range_that_was_too_slow_is_delivered_in_parts(books: Books) -> 
     assert (row.next_offset, row.intent_id) == (10, None)
 
 
+async def test_parts_grow_again_and_count_as_blocks(books: Books) -> None:
+    held = await books.take()
+    intent = await books.intend(held)
+    async with books.database.transaction() as connection:
+        held = replace(held, intent_id=intent, intent_end=10)
+        held = await ledger.extend(connection, "p", held, 5.0, 2)
+        held = await ledger.commit(connection, "p", held, OffsetRange("t", 0, 0, 2), FACTS, 8)
+        assert held.intent_range == OffsetRange("t", 0, 2, 6)
+        held = await ledger.commit(connection, "p", held, OffsetRange("t", 0, 2, 6), FACTS, 4)
+        assert held.intent_range == OffsetRange("t", 0, 6, 10)
+        assert await ledger.intents_since(connection, intent) == 2
+
+
 async def test_a_range_that_does_not_fit_in_memory_becomes_shorter(books: Books) -> None:
     child = Child(TooLarge(WANTED, 4), FACTS)
     mine = await deliveries(books, child)
@@ -360,3 +373,37 @@ async def test_two_pipelines_do_not_deliver_one_topic_into_one_table(books: Book
         with pytest.raises(Conflict, match="the pipeline p delivers"):
             await store.apply(connection, pipeline("q"), "test")
         await store.apply(connection, pipeline("q", "another"), "test")
+
+
+async def test_a_pipeline_that_cannot_be_read_does_not_hide_the_others(books: Books) -> None:
+    async with books.database.transaction() as connection:
+        await store.apply(connection, pipeline("q", "another"), "test")
+        await connection.execute(
+            'UPDATE kalla.kafka_configs SET config = config || \'{"settings": {"group.id": "x"}}\''
+            " WHERE pipeline = 'p'"
+        )
+        assert [each.pipeline for each in await store.all_pipelines(connection)] == ["q"]
+
+
+async def test_only_what_keeps_a_started_pipeline_from_delivering_now_is_its_trouble(
+    books: Books,
+) -> None:
+    async with books.database.transaction() as connection:
+
+        async def trouble() -> str | None:
+            return (await store.get(connection, "p")).trouble
+
+        # As a worker of an earlier version writes it.
+        await connection.execute("UPDATE kalla.pipeline_state SET trouble = 'x', retry_at = now()")
+        await store.set_trouble(connection, "p", "slot 0", "refused", 1.0)
+        assert await trouble() is None  # it is stopped
+        await store.set_state(connection, "p", "test", desired="started")
+        assert await trouble() is None
+        await store.set_trouble(connection, "p", "slot 0", "refused", 1.0)
+        assert await trouble() == "refused"
+        await connection.execute(
+            "UPDATE kalla.slot_troubles SET retry_at = kalla.clock() - interval '2 minutes'"
+        )
+        assert await trouble() is None  # its worker is gone
+        await store.remove(connection, "p")
+        await store.set_trouble(connection, "p", "slot 0", "refused", 1.0)
