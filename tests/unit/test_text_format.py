@@ -54,7 +54,15 @@ def test_a_sum_has_the_places_it_needs_and_two_at_least(amount: str, words: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("3777.09", "3,777.09"), ("-7.5", "-7.50"), ("NaN", "NaN"), ("3 days",) * 2]
+    ("text", "words"),
+    [
+        ("3777.09", "3,777.09"),
+        ("-7.5", "-7.50"),
+        ("NaN", "NaN"),
+        ("1E+200000000",) * 2,
+        ("1E-200000000",) * 2,
+        ("3 days",) * 2,
+    ],
 )
 def test_an_amount_in_text_is_grouped_and_other_text_stays(text: str, words: str) -> None:
     assert money_text(text) == words

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
+_MOST_DIGITS = 60  # of an amount that is written out
+
 
 def seconds(value: float | None) -> str:
     """A duration as text: at most two units, no false precision. kalla.js does the same."""
@@ -59,6 +61,7 @@ def money_text(text: str) -> str:
     """The same for an amount that is written as text; any other text as it is."""
     with suppress(InvalidOperation):
         amount = Decimal(text)
-        if amount.is_finite():
+        # Evidence may come from elsewhere: writing out 1E+200000000 takes half a minute.
+        if amount.is_finite() and abs(amount.adjusted()) <= _MOST_DIGITS:
             return money(amount)
     return text

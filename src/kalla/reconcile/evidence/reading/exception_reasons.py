@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from kalla.web.text_format import money, shortened
+from kalla.web.text_format import money_text, shortened
 
 LABEL = re.compile(r"(\w+)\((.*), (.*)\)", re.DOTALL)  # of a condition in evidence
 
 _SHOWN_KEYS = 3
-_MOST_DIGITS = 60
 _REASONS = {
     "no_candidate": "nothing close to it was found on the other side",
     "no_pair": "in no pair of the SQL's result",
@@ -84,10 +82,11 @@ def _failure(label: str, left: str | None, right: str | None, difference: str | 
     if difference is None and "{difference}" in sentence:  # a value is missing
         sentence = "{columns} cannot be compared: {values}"
     is_money = op in ("tolerance", "sum")
+    unsigned = (difference or "").removeprefix("-")
     return sentence.format(
         label=label,
         columns=_named(*map(shortened, columns)),
-        difference=_days(difference or "") if op == "date_window" else _money(difference, abs),
+        difference=_days(unsigned) if op == "date_window" else _money(unsigned),
         values=" and ".join(_values(left, right, is_money=is_money)),
     )
 
@@ -106,19 +105,11 @@ def _values(left: str | None, right: str | None, *, is_money: bool) -> tuple[str
     return (repr(one), repr(other)) if alike else (one, other)
 
 
-def _money(text: str | None, change: Callable[[Decimal], Decimal] = lambda amount: amount) -> str:
-    try:
-        amount = Decimal(text or "")
-    except InvalidOperation:
-        return shortened(text or "")
-    # Evidence may come from elsewhere: writing out 1E+200000000 takes half a minute.
-    if not amount.is_finite() or abs(amount.adjusted()) > _MOST_DIGITS:
-        return shortened(text or "")
-    return money(change(amount))
+def _money(text: str) -> str:
+    return shortened(money_text(text))
 
 
-def _days(difference: str) -> str:
-    days = difference.removeprefix("-")
+def _days(days: str) -> str:
     return f"{days} {'day' if days == '1' else 'days'}" if days.isdigit() else days
 
 
@@ -127,11 +118,14 @@ def _allowed(label: str, conditions: Sequence[Mapping[str, Any]]) -> str:
     for each in conditions:
         if f"{each.get('op')}({each.get('left')}, {each.get('right')})" == label:
             limits = [
-                words.format(shortened(str(each[name])))
+                words.format(
+                    _days(str(each[name])) if name in _DAYS else shortened(str(each[name]))
+                )
                 for name, words in _LIMITS.items()
                 if each.get(name) is not None
             ]
-            return "no difference" if limits == ["up to 0"] else " and ".join(limits)
+            is_exact = limits in (["up to 0"], ["0 days"])
+            return "no difference" if is_exact else " and ".join(limits)
     return ""
 
 
@@ -142,8 +136,9 @@ _LIMITS = {
     "above": "up to {} more",
     "below_percent": "up to {} % less",
     "above_percent": "up to {} % more",
-    "days": "{} days",
-    "before": "{} days before",
-    "after": "{} days after",
-    "threshold": "a similarity of {}",
+    "days": "{}",
+    "before": "{} before",
+    "after": "{} after",
+    "threshold": "a similarity of at least {}",
 }
+_DAYS = ("days", "before", "after")
