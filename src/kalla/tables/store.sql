@@ -90,7 +90,8 @@ WHERE k.closed_at IS NULL AND e.status IN ('waiting', 'queued');
 INSERT INTO kalla.ticks (pins, pinned_at) VALUES (%(pins)s, %(pinned_at)s) RETURNING tick_id;
 
 -- name: request
-UPDATE kalla.dynamic_tables SET requested = %(how)s WHERE name = %(name)s;
+UPDATE kalla.dynamic_tables SET requested = %(how)s, requested_at = kalla.clock()
+WHERE name = %(name)s;
 
 -- A request stays: it is carried out when the source can be read again.
 -- name: set_trouble
@@ -105,9 +106,13 @@ INSERT INTO kalla.tick_tables (tick_id, table_id, forced)
 SELECT %(tick_id)s, table_id, table_id = ANY(%(forced)s)
 FROM unnest(%(table_ids)s::bigint[]) AS table_id;
 
+-- A mirror may be older than the request, which then is answered by a later tick. That one need not
+-- recompute what this one does.
 -- name: mark_ticked
 UPDATE kalla.dynamic_tables
-SET last_tick_at = %(pinned_at)s, requested = NULL,
+SET last_tick_at = %(pinned_at)s,
+    requested = CASE WHEN requested = 'full' AND NOT table_id = ANY(%(forced)s) THEN 'full'
+                     WHEN requested_at > %(pinned_at)s THEN 'refresh' END,
     -- Its sources could be pinned: what kept it from that is over.
     state_reason = CASE WHEN state = 'active' THEN '' ELSE state_reason END
 WHERE table_id = ANY(%(table_ids)s);

@@ -121,6 +121,27 @@ async def test_a_source_that_cannot_be_read_holds_up_its_readers_alone(site: Sit
     assert (await site.table("reader")).state_reason == ""
 
 
+async def test_a_mirror_of_before_a_request_does_not_answer_it(site: Site) -> None:
+    await site.apply(
+        "CREATE DYNAMIC TABLE sold TARGET_LAG = '1 hour' INITIALIZE = ON_SCHEDULE"
+        " AS SELECT id FROM orders"
+    )
+    write_deltalake(site.folder / "data/tables/_mirrors/orders", pa.table({"id": [1]}))
+    mirrored = "UPDATE kalla.table_sources SET format = 'registered', mirrored_at = kalla.clock()"
+    await site.run(mirrored)
+    async with site.database.transaction() as connection:
+        await store.request(connection, "sold", "full")
+    await site.scheduler.tick()
+    # Every row is recomputed once, and the rows of after the request follow.
+    assert (await site.jobs("sold"), (await site.table("sold")).requested) == (1, "refresh")
+    await site.run("UPDATE kalla.tick_tables SET status = 'done'")
+    await site.run(mirrored)
+    await site.scheduler.tick()
+    assert (await site.jobs("sold"), (await site.table("sold")).requested) == (2, None)
+    ticks = await site.run("SELECT forced FROM kalla.tick_tables ORDER BY tick_id")
+    assert [row["forced"] for row in ticks] == [True, False]
+
+
 async def test_the_history_keeps_its_newest_lines_and_the_last_recomputations(site: Site) -> None:
     await site.apply("CREATE DYNAMIC TABLE sold TARGET_LAG = '1 hour' AS SELECT id FROM orders")
     table_id = (await site.table("sold")).table_id

@@ -126,10 +126,10 @@ async def refresh(command: Commanded, name: Name, asked: RefreshRequest) -> dict
     names = {table.name}
     if asked.full and asked.upstream:
         names = upstream(graph_of(await store.tables(command.connection)), names)
-    for each in sorted(names):
-        await store.request(command.connection, each, "full" if asked.full else "refresh")
     # The rows are those of this request once their data time is later than this.
     now = await store.clock(command.connection)
+    for each in sorted(names):
+        await store.request(command.connection, each, "full" if asked.full else "refresh")
     return {"name": table.name, "asked_at": now.isoformat()}
 
 
