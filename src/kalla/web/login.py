@@ -46,7 +46,12 @@ async def login_by_form(request: Request, state: State) -> Response:
 
 @router.post("/logout")
 @needs(None)
-async def logout(request: Request) -> Response:
+async def logout(request: Request, state: State) -> Response:
+    """A session that a link began ends everywhere; a token that a person made stays valid."""
+    known, _ = presented(request)
+    if known:
+        async with state.database.transaction() as connection:
+            await tokens.end_session(connection, known)
     response = RedirectResponse("/login", 303)
     response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
     return response

@@ -113,6 +113,22 @@ async def test_logging_out_removes_the_cookie(site: Site) -> None:
         assert (await client.get("/", headers=PAGE)).status_code == 303
 
 
+@pytest.mark.attack
+async def test_logging_out_ends_a_session_and_no_token_of_a_person(site: Site) -> None:
+    async with site.client("admin") as client:
+        code = (await client.post("/api/login-links")).json()["code"]
+    for address, status in (
+        (f"/login?code={code}", 401),
+        (f"/login?token={site.tokens['viewer']}", 200),
+    ):
+        async with site.client() as browser, site.client() as thief:
+            await browser.get(address, headers=PAGE)
+            (token,) = browser.cookies.values()
+            await browser.post("/logout", headers=OWN)
+            bearer = {"Authorization": f"Bearer {token}"}
+            assert (await thief.get("/api/runs", headers=bearer)).status_code == status
+
+
 async def test_scripts_get_a_problem_and_people_the_form(site: Site) -> None:
     async with site.client() as client:
         assert (await client.get("/")).status_code == 401

@@ -104,6 +104,11 @@ async def revoke(connection: Connection, token_id: int) -> TokenRecord:
     return TokenRecord(**row)
 
 
+async def end_session(connection: Connection, token: str) -> None:
+    """Revokes the token that a login link gave to a browser."""
+    await connection.execute(sql.end_session, {"hash": _hash(token)})
+
+
 def _hash(token: str) -> bytes:
     # 256 random bits need no slow hash: there is nothing to guess.
     return sha256(token.encode()).digest()

@@ -33,3 +33,8 @@ FROM kalla.tokens ORDER BY token_id;
 UPDATE kalla.tokens SET revoked_at = coalesce(revoked_at, kalla.clock())
 WHERE token_id = %(token_id)s
 RETURNING token_id, name, role, created_at, last_used_at, expires_at, revoked_at, false AS valid;
+
+-- name: end_session
+-- A browser's own token alone: one that a person made is used elsewhere, too.
+UPDATE kalla.tokens SET revoked_at = kalla.clock()
+WHERE hash = %(hash)s AND is_session AND revoked_at IS NULL;
