@@ -16,11 +16,13 @@ import pytest
 from kalla.reconcile.evidence.reading.evidence_export import export
 from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order
 from kalla.reconcile.evidence.reading.evidence_pages import Query, page
+from kalla.reconcile.evidence.reading.evidence_reader import reading
 from kalla.reconcile.evidence.reading.exception_detail import open_exception
+from kalla.reconcile.evidence.reading.pair_conditions import Cell, failing
 from kalla.reconcile.evidence.verifying.verification import verify
 from kalla.reconcile.plan.plan import recipe_hash
 from kalla.reconcile.recipe import parsing
-from kalla.reconcile.recipe.model import Recipe
+from kalla.reconcile.recipe.model import Csv, Recipe
 from kalla.storage import LOCAL
 from tests.evidence_kit import match_here
 from tests.integration.reconcile.test_evidence_export import read_sheet
@@ -156,36 +158,51 @@ def test_an_exception_stands_beside_its_closest_candidate(evidence: str) -> None
 
 
 def test_only_what_the_rule_finds_different_is_marked(tmp_path: Path) -> None:
-    """Not a turned sign, a reference inside a text, another spelling, nor what no rule compares."""
-    (tmp_path / "bank.csv").write_text("id;text;sum;who\n1;paid re-7 today;281,00-;Bob\n")
-    (tmp_path / "ledger.csv").write_text("no,ref,sum,who,due\nA,RE-7,281,Rob,\n")
+    """Not a turned sign, a reference inside a text, another spelling, a day that is the same in the
+    recipe's time zone, nor what no rule compares."""
+    (tmp_path / "bank.csv").write_text(
+        "id;text;sum;who;at\n1;paid re-7 today;281,00-;Bob;2026-03-01T23:30:00Z\n"
+    )
+    (tmp_path / "ledger.csv").write_text("no,ref,sum,who,due,day\nA,RE-7,281,Rob,,2026-03-02\n")
     recipe = f"""\
 name: turned
+time_zone: Europe/Berlin
 sources:
   left:
     uri: {json.dumps(str(tmp_path / "bank.csv"))}
     primary_key: [id]
     amount: sum
     csv: {{delimiter: ";", decimal: ","}}
-    show: [text, who]
+    show: [text, who, at]
   right:
     uri: {json.dumps(str(tmp_path / "ledger.csv"))}
     primary_key: [no]
     amount: sum
-    show: [ref, who, due]
+    show: [ref, who, due, day]
 rules:
   - name: turned
     conditions:
       - {{left: text, op: eq, right: ref, derive: [upper], derive_left: [{{regex: 'RE-\\d+'}}]}}
       - {{left: sum, op: tolerance, right: sum, absolute: 0.01, negate: left}}
+      - {{left: at, op: date_window, right: day, days: 0}}
       - {{left: id, op: eq, right: due}}
 """
     url = match_here(parsing.read(recipe), tmp_path / "evidence")
     found = open_exception(url, "unmatched_left", "left", "1", LOCAL)
     assert {each.label: each.differs for each in found.fields} == {
-        "sum": (False,), "id / due": (True,), "text / ref": (False,), "who": (False,),
-        "no": (False,),
+        "sum": (False,), "at / day": (False,), "id / due": (True,), "text / ref": (False,),
+        "who": (False,), "no": (False,),
     }  # fmt: skip
+
+
+def test_a_condition_of_imported_evidence_that_cannot_be_checked_marks_nothing() -> None:
+    equal = {"left": "a", "op": "eq", "right": "b"}
+    csv = {"left": Csv(), "right": Csv()}
+    with reading(LOCAL) as reader:
+        for regex in ("(", "(?=a)"):  # of no language; not of DuckDB's
+            found = [{**equal, "derive": [{"regex": regex}]}]
+            cells = {"left": {"a": Cell("1", "VARCHAR")}, "right": {"b": Cell("2", "VARCHAR")}}
+            assert failing(reader, found, csv, "UTC", cells) == set()
 
 
 def test_exports_call_sides_by_their_sources_and_carry_nothing_out(

@@ -87,6 +87,7 @@ class _Recipe(BaseModel):
 
     rules: list[RuleConditions] = []
     sources: dict[Side, _RecipeSource] = {}
+    time_zone: str = "UTC"
 
     @property
     def csv(self) -> dict[Side, Csv]:
@@ -229,6 +230,7 @@ def _fields(
             reader,
             conditions_of(facts.recipe.rules, rule),
             facts.recipe.csv,
+            facts.recipe.time_zone,
             {side: own, other: each},
         )
         for each in others

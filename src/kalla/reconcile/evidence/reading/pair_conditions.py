@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from kalla.reconcile.sql.column_values import Columns, held
 from kalla.reconcile.sql.conditions import compile_condition
 
 _CONDITION: TypeAdapter[AnyCondition] = TypeAdapter(AnyCondition)
+# Older evidence has some values as texts, and imported evidence any recipe: such a condition cannot
+# be checked.
+_UNCHECKED = (ValidationError, InvalidInput, re.error, duckdb.DataError, duckdb.ProgrammingError)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ def failing(
     reader: Reader,
     conditions: Sequence[Mapping[str, Any]],
     csv: Mapping[Side, Csv],
+    time_zone: str,
     pair: Pair,
 ) -> set[tuple[str, str]]:
     """The left and right column of each condition that both rows have and that does not hold."""
@@ -43,20 +48,25 @@ def failing(
             names = {side: condition.column(side) for side in SIDES}
             if isinstance(condition, Fuzzy) or any(names[each] not in pair[each] for each in SIDES):
                 continue
-            if not _holds(
-                reader, condition, csv, {each: pair[each][names[each]] for each in SIDES}
-            ):
+            cells = {each: pair[each][names[each]] for each in SIDES}
+            columns = {
+                each: Columns({names[each]: cells[each].type}, csv[each], time_zone)
+                for each in SIDES
+            }
+            if not _holds(reader, condition, columns, cells):
                 found.add((names["left"], names["right"]))
-        except (ValidationError, InvalidInput, duckdb.ConversionException):
-            continue  # older evidence has some values as texts: a condition that cannot be checked
+        except _UNCHECKED:
+            continue
     return found
 
 
 def _holds(
-    reader: Reader, condition: AnyCondition, csv: Mapping[Side, Csv], cells: Mapping[Side, Cell]
+    reader: Reader,
+    condition: AnyCondition,
+    columns: Mapping[Side, Columns],
+    cells: Mapping[Side, Cell],
 ) -> bool:
-    left, right = (Columns({condition.column(side): cells[side].type}, csv[side]) for side in SIDES)
-    check = compile_condition(condition, 0, (left, right), "conditions")
+    check = compile_condition(condition, 0, (columns["left"], columns["right"]), "conditions")
     rows = ", ".join(
         f"(SELECT {check.of(side).sql} AS v0 FROM (SELECT ?::{cells[side].type}"
         f" AS {held(condition.column(side))})) AS {side[0]}"
