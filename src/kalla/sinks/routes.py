@@ -285,6 +285,11 @@ async def skip_gap(state: State, command: Commanded, name: Name) -> list[seeking
     for row in rows:
         mine = row.topic == record.kafka.topic and row.partition in ends
         if row.stopped == "gap" and mine:
+            if ends[row.partition][1] < row.next_offset:
+                raise Conflict(
+                    f"the log of partition {row.partition} ends before its next offset: "
+                    f"`kalla sinks seek {name}` sets where to continue"
+                )
             low = max(ends[row.partition][0], row.next_offset)
             present = await asyncio.to_thread(_present, state, record, row, low)
             await ledgers.skip_gap(command.connection, name, row, low, command.caller.name, present)

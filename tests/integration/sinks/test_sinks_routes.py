@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kalla.sinks import model, pages, store
+from kalla.sinks import ledger, model, pages, store
 from kalla.sinks.servers import checks
 from kalla.work.state import leases
 from tests.sinks_kit import DATABASE, MAPPING, Servers, event
@@ -78,6 +78,11 @@ async def test_a_pipeline_is_applied_started_and_shown(web: Site, sink_servers: 
             assert ("CREATE TABLE" in page.text) == (tab in ("/clickhouse", "/mapping"))
         audit = (await client.post(f"{path}/audit")).json()
         assert audit == {"agrees": True, "partitions": [], "not_compared": []}
+        async with web.database.transaction() as connection:
+            await ledger.take(connection, topic, topic, 0, "another topic's", 5, 0, "a worker")
+            await connection.execute("UPDATE kalla.ledger SET stopped = 'gap'")
+        cut_back = await client.post(f"{path}/skip-gap")
+        assert (cut_back.status_code, "kalla sinks seek" in cut_back.text) == (409, True)
         assert (await client.delete(path)).status_code == 204
         assert (await client.get(path)).status_code == 404
 
