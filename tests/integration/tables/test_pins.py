@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kalla.errors import Conflict
 from kalla.tables.schedule.pins import PinCache, pin_source
-from kalla.tables.sources.snapshots import Gap, Pin, changed_rows, columns
+from kalla.tables.sources.snapshots import Gap, Pin, changed_rows, columns, pin
 from kalla.tables.store import Source
 
 
@@ -64,3 +65,10 @@ def test_an_old_version_that_the_log_lost_is_a_gap(tmp_path: Path) -> None:
         changed_rows(old, pin_source("", given))
     with pytest.raises(Conflict, match="does not exist any more"):  # as of a query
         columns(old)
+
+
+def test_a_folder_that_spark_named_like_a_file_is_read_by_its_files(tmp_path: Path) -> None:
+    part = tmp_path / "day.parquet" / "part-0.parquet"
+    part.parent.mkdir()
+    pq.write_table(rows(1), part)
+    assert [path for path, _, _ in pin("rows", str(tmp_path), "parquet").files] == [str(part)]

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
@@ -109,6 +110,8 @@ def pin(name: str, location: str, format_: str) -> Pin:
         )
     files = []
     for path in sorted(folder.rglob(f"*.{format_}")):
+        if path.is_dir():  # what Spark writes, a folder with that name; its files are found, too
+            continue
         if not any(part.startswith(("_", ".")) for part in path.relative_to(folder).parts):
             _demand_file(name, path, folder)
             facts = path.stat()
@@ -359,8 +362,8 @@ def _file_frame(
     paths = [path for path, _, _ in files]
     if pinned.format != "csv":
         return spark.read.parquet(*paths)
-    for path in paths:
-        _demand_utf8(path)
+    for each in files:
+        _demand_utf8(*each)
     # Every column is text: what a type is guessed from may change with the next file. A row of
     # another width fails the refresh, or its values would be lost.
     names = ", ".join(f"`{name.replace('`', '``')}` STRING" for name in columns(pinned))
@@ -386,7 +389,8 @@ def csv_refusal(message: str) -> str | None:
     )
 
 
-def _demand_utf8(path: str) -> None:
+@lru_cache(maxsize=4 * MOST_FILES)  # a refresh names every file of a folder, of which few are new
+def _demand_utf8(path: str, _size: int, _modified: int) -> None:
     """Spark would put U+FFFD in the place of other bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
