@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,8 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
-from kalla.errors import InvalidInput
-from kalla.tables.sources.mirrors import Mirrored, MirrorPayload, mirror
+from kalla.errors import InvalidInput, Unavailable
+from kalla.tables.sources.mirrors import Mirrored, MirrorPayload, MirrorTable, mirror
 
 
 @pytest.fixture
@@ -92,3 +93,22 @@ def test_a_row_of_an_older_time_that_was_committed_later_is_read(
     given.look()
     shop.execute("INSERT INTO shop VALUES (2, 'tue', 7.50, now() - interval '1 minute')")
     assert given.look() == Mirrored(2, 0, 1)
+
+
+def test_a_mirror_that_another_database_wrote_is_made_anew(
+    shop: Any, database_url: str, tmp_path: Path
+) -> None:
+    given = Mirror(database_url, tmp_path, None)
+    shop.execute("INSERT INTO shop VALUES (1, 'mon', 5.00, 1)")
+    handler = MirrorTable(lambda _: given.password)
+    context: Any = SimpleNamespace(check=lambda: None)
+
+    def run(job_id: int, fence: int) -> int | None:
+        asked = given.asked.model_dump(mode="json")
+        job: Any = SimpleNamespace(job_id=job_id, fence=fence, payload=asked)
+        return handler.run(job, context).rows
+
+    assert run(900, 1) == 1
+    with pytest.raises(Unavailable):
+        run(5, 1)
+    assert run(5, 2) == 1
