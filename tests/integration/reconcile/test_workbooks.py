@@ -118,6 +118,20 @@ def test_sums_below_the_rows_are_left_out_and_reported(tmp_path: Path) -> None:
     assert {each.option: each.value for each in decisions} == {"sheet": "Rows", "footer": 1}
 
 
+@pytest.mark.parametrize("last", [["Total of May", "", 7], ["seen on 1 June"], ["Total", "x"]])
+def test_a_last_row_that_may_be_a_record_is_kept(tmp_path: Path, last: list[Any]) -> None:
+    def fill(_: Any, sheet: Any) -> None:
+        for number, row in enumerate((["id", "payee", "amount"], ["A", "x", 3], ["B", "x", 4])):
+            sheet.write_row(number, 0, row)
+        sheet.write_row(3, 0, last)
+
+    found = source(book(tmp_path / "rows.xlsx", fill))
+    assert native_files.inspect_files(found).rows == 3
+    (unsure,) = [each for each in sniffed(found, LOCAL)[1] if not each.is_sure]
+    assert (unsure.option, unsure.value) == ("footer", 0)
+    assert unsure.reason.endswith("; set xlsx.footer: 1 if it is no row")
+
+
 def bomb(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("[Content_Types].xml", b"0" * (1 << 20))

@@ -32,7 +32,7 @@ from kalla.storage import Storage, join
 from kalla.storage.files import File
 
 _KEPT_SECONDS = 24 * 3600
-_FORM = 2  # of the copies; another version creates them again
+_FORM = 3  # of the copies; another version creates them again
 _PYTHON = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "windows-1252": "cp1252", "latin-1": "latin-1"}
 _SHOWN = 60
 

@@ -50,9 +50,10 @@ class Shape:
                 continue
             if (is_sum := self._is_sum(values)) is not None:
                 reasons.append(f"{values[0]!r} begins a line of sums")
-                is_sure = is_sure and is_sum
+                is_sure = is_sure and is_sum and self.width > 2 and _sums_a_column(row, rows)
             elif len(values) == 1 and self.width > 2:
                 reasons.append(f"{values[0]!r} stands alone in its line")
+                is_sure = False
             else:
                 break
             count += 1
@@ -70,6 +71,16 @@ class Shape:
         if is_short or (is_alone and not any(_DATE.fullmatch(value) for value in values)):
             return is_short and is_alone
         return None
+
+
+def _sums_a_column(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether it has a number where another row has one."""
+    return any(
+        _is_number(value) and place < len(other) and _is_number(other[place])
+        for place, value in enumerate(row)
+        for other in rows
+        if other is not row
+    )
 
 
 def find_shape(rows: Sequence[Sequence[Any]]) -> Shape:
@@ -120,6 +131,10 @@ def _is_value(text: str) -> bool:
     """Whether a text is a number or a date, and so not a column name."""
     text = text.strip()
     return bool(_NUMBER.fullmatch(text) or _DATE.fullmatch(text))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or bool(_NUMBER.fullmatch(str(value).strip()))
 
 
 def _is_given(value: Any) -> bool:

@@ -78,6 +78,9 @@ def to_parquet(book: Path, file: str, options: Workbook, target: Path) -> Conver
     footer = sheet.shape.footer_of(last)
     if options.footer is not None:
         footer = Footer(min(options.footer, len(last)), "as said")
+    elif not footer.is_sure:  # a row that is not reconciled is worse than a sum that is
+        said = f"{footer.reason}; set xlsx.footer: {footer.rows} if it is no row"
+        footer = Footer(0, said, is_sure=False)
     left_out = [last.pop() for _ in range(footer.rows)][::-1]
     rows -= len(left_out)
     for row in last:
@@ -104,8 +107,9 @@ def _described(
     notes = [f"{name}: sheet {sheet.name!r}, {sheet.reason}; header in row {sheet.header_row}"]
     if sheet.shape.header:
         decisions.append(Decided("header_row", sheet.header_row, sheet.shape.header_reason))
-    if left_out:
+    if left_out or not footer.is_sure:
         decisions.append(Decided("footer", footer.rows, footer.reason, footer.is_sure))
+    if left_out:
         words = " / ".join(
             " ".join(_text(value) for value in row if value != "") for row in left_out
         )
