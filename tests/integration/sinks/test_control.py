@@ -128,6 +128,11 @@ async def test_nothing_is_lost_while_clickhouse_is_away(site: Site) -> None:
         return "ClickHouse" in ((await site.record(pipeline)).trouble or "")
 
     await until(waiting, "the pipeline to say what is away")
+
+    async def lag() -> bool:
+        return sum(each.log_end or 0 for each in await site.ledger(pipeline)) == 2500
+
+    await until(lag, "the lag to grow")
     site.servers.clickhouse.start()
 
     async def all_there() -> bool:
@@ -245,8 +250,9 @@ async def test_a_range_that_clickhouse_refuses_is_shown_and_holds_up_no_other_pa
 
         await until(there, "the other partition")
     # Whoever presses Start again sees the same reason again.
-    await site.set(pipeline, desired="started")
-    assert (await site.record(pipeline)).trouble is None
+    async with site.database.transaction() as connection:
+        again = await store.set_state(connection, pipeline.name, "test", desired="started")
+    assert again.trouble is None
     await until(refused, "the pipeline to say so again")
     site.servers.execute(f"ALTER TABLE {table} DROP CONSTRAINT five")
 

@@ -116,6 +116,7 @@ class Carrier:
                 await self._back_off(0.1)
             except (KallaError, *AWAY) as error:
                 self._table = None
+                self._ahead_since.clear()  # the ends of logs may be outdated by the next step
                 await self._show(str(error), backoff)
                 await self._back_off(backoff)
                 backoff = min(backoff * 2, _LONGEST_BACKOFF)
@@ -140,6 +141,8 @@ class Carrier:
             self._child = await Child.start(current)
             self._table = None
         if self._table is None:
+            if self._member is not None:  # the lag grows while ClickHouse is away
+                await self._note_log(self._member.ends())
             self._table = await self._check_tables(self._child)
         if self._member is not None and not self._member.is_alive():
             self._member = None
@@ -213,7 +216,7 @@ class Carrier:
                 await self._take(deliveries, partition, ends[partition].low)
         await self._stop_cut_back(deliveries, ends)
         worked = await self._recover(deliveries, failed=False)
-        await self._report.log_ends(self._taken, ends, self._topic.retention_ms)
+        await self._note_log(ends)
         highs = {each: end.high for each, end in ends.items()}
         ranges = self._next_ranges(highs)
         if ranges:
@@ -326,7 +329,7 @@ class Carrier:
     async def _compare_topic(self, deliveries: Deliveries, ends: dict[int, LogEnds]) -> None:
         waited = time.monotonic() - self._topic_asked
         more = any(
-            each in ends and ends[each].high > held.next_offset
+            held.stopped is None and each in ends and ends[each].high > held.next_offset
             for each, held in self._taken.items()
         )
         most = _BUSY_TOPIC_SECONDS if more else _TOPIC_SECONDS
@@ -399,6 +402,9 @@ class Carrier:
                     f"{held.next_offset}: brokers have lost messages that were delivered; "
                     f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
                 )
+
+    async def _note_log(self, ends: dict[int, LogEnds]) -> None:
+        await self._report.log_ends(self._taken, ends, self._topic.retention_ms)
 
     async def _event(self, event: str, detail: str) -> None:
         _log.warning(event, pipeline=self.record.pipeline, detail=detail)

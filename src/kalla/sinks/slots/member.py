@@ -257,6 +257,7 @@ def topic_facts(admin: Admin, topic: str) -> TopicFacts:
     ).values()
     try:
         identity = str(described.result().topic_id)
+        admin.errors.clear()  # else a login that was refused once would explain every later timeout
     except KafkaException as error:
         code = error.args[0]
         if code.name() == "UNKNOWN_TOPIC_OR_PART":
