@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from kalla.reconcile.uploads import upload_store
+from kalla.database import Connection
+from kalla.errors import Unavailable
+from kalla.reconcile.uploads import upload_routes, upload_store
 from kalla.settings import Retention, Settings
 from tests.pairs_of_sources import EXAMPLES
 from tests.web_kit import Site
@@ -93,15 +97,17 @@ async def shown(site: Site, upload: dict[str, str]) -> dict[str, str]:
     return next(each for each in found if each["upload_id"] == upload["upload_id"])
 
 
-async def test_files_that_no_upload_names_are_swept(site: Site, folder: Path) -> None:
+async def test_files_that_no_upload_names_for_a_day_are_swept(site: Site, folder: Path) -> None:
     await send(site, "rows.csv", b"id\n1\n")
-    (folder / "0011223344556677").mkdir()
-    (folder / "0011223344556677" / "lost.csv").write_text("id\n1\n")
+    for name in ("0011223344556677/lost.csv", "7766554433221100/of_today.csv"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text("id\n1\n")
     for name in (".upload-killed", ".upload-arriving"):
         (folder / name).write_text("id\n")
-    os.utime(folder / ".upload-killed", (0, 0))
+    for name in ("0011223344556677/lost.csv", ".upload-killed"):
+        os.utime(folder / name, (0, 0))
     await sweep(site)
-    assert names_in(folder) == ["rows.csv"]
+    assert names_in(folder) == ["of_today.csv", "rows.csv"]
     assert (folder / ".upload-arriving").exists()
     assert not (folder / ".upload-killed").exists()
 
@@ -119,6 +125,34 @@ async def test_an_operator_removes_an_upload_but_not_the_file_of_a_source(
     async with site.client("viewer") as client:
         assert (await client.delete(f"/api/uploads/{kept['upload_id']}")).status_code == 403
     assert names_in(folder) == ["kept.csv"]
+
+
+async def is_waited_for(connection: Connection) -> bool:
+    blocked = "SELECT 1 FROM pg_locks WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+    return await (await connection.execute(blocked)).fetchone() is not None
+
+
+async def test_an_upload_that_becomes_a_source_at_this_moment_is_not_removed(
+    site: Site, folder: Path
+) -> None:
+    sent = await send(site, "rows.csv", b"id\n1\n")
+    async with site.client("operator") as client, asyncio.timeout(20):
+        async with site.database.transaction() as saving:
+            await upload_store.keep(saving, sent["upload_id"])
+            removal = asyncio.create_task(client.delete(f"/api/uploads/{sent['upload_id']}"))
+            while not await is_waited_for(saving):
+                await asyncio.sleep(0.01)
+        assert (await removal).status_code == 409
+    assert names_in(folder) == ["rows.csv"]
+
+
+async def test_a_file_that_cannot_be_stored_is_no_upload(site: Site, folder: Path) -> None:
+    full = patch.object(upload_routes, "_put", side_effect=Unavailable("no space is left"))
+    async with site.client("operator") as client:
+        with full:
+            answer = await client.post("/api/uploads?name=a.csv", content=b"id\n1\n")
+        assert answer.status_code == 503
+        assert (await client.get("/api/uploads")).json() == []
 
 
 async def test_an_operator_replaces_uploaded_sources_alone(site: Site, folder: Path) -> None:

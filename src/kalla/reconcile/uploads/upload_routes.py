@@ -97,7 +97,12 @@ async def upload_file(
             await upload_store.add(
                 connection, upload_id, name, url, size, caller.name, _PUT_SECONDS
             )
-        await asyncio.to_thread(_put, storage, file, url)
+        try:
+            await asyncio.to_thread(_put, storage, file, url)
+        except Exception:
+            async with state.database.transaction() as connection:
+                await upload_store.discard(connection, storage, upload_id, url)
+            raise
     async with state.database.transaction() as connection:
         kept = settings.uploads.kept_seconds
         return ShownUpload.of(await upload_store.extend(connection, upload_id, kept))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from kalla import logs
 from kalla.database import Connection
@@ -88,9 +89,7 @@ async def add(
 
 async def upload(connection: Connection, upload_id: str) -> Upload:
     row = await (await connection.execute(sql.upload, {"upload_id": upload_id})).fetchone()
-    if row is None:
-        raise NotFound(f"there is no upload {upload_id}: it may have expired; send the file again")
-    return Upload(**row)
+    return _of_row(upload_id, row)
 
 
 async def uploads(connection: Connection) -> list[Upload]:
@@ -102,15 +101,22 @@ async def extend(connection: Connection, upload_id: str, seconds: int) -> Upload
     """Keeps an upload whose file is in its place for this long."""
     values = {"upload_id": upload_id, "seconds": seconds}
     row = await (await connection.execute(sql.extend, values)).fetchone()
-    return Upload(**row or {})
+    return _of_row(upload_id, row)
 
 
 async def remove(connection: Connection, storage: Storage, upload_id: str) -> None:
     """Removes an upload before it expires, unless it is a source."""
-    found = await upload(connection, upload_id)
+    row = await (await connection.execute(sql.locked, {"upload_id": upload_id})).fetchone()
+    found = _of_row(upload_id, row)
     if found.expires_at is None:
         raise Conflict(f"upload {upload_id} is kept for a source: remove the source first")
     await asyncio.to_thread(storage.remove, _folder(found.url))
+    await connection.execute(sql.remove, {"upload_id": upload_id})
+
+
+async def discard(connection: Connection, storage: Storage, upload_id: str, url: str) -> None:
+    """Removes an upload whose file did not reach its place. What is left of the file is swept."""
+    await _removed(storage, _folder(url))
     await connection.execute(sql.remove, {"upload_id": upload_id})
 
 
@@ -120,8 +126,8 @@ async def keep(connection: Connection, upload_id: str) -> None:
 
 
 def sweeper(settings: Settings) -> Callable[[Connection, Retention], Awaitable[None]]:
-    """Removes files that have expired, then their rows; then files without a row, and copies. A
-    file that cannot be removed waits for the next sweep.
+    """Removes files that have expired, then their rows; then files without a row for a day, and
+    copies. A file that cannot be removed waits for the next sweep.
     """
     storage = Storage.of(settings.storage)
 
@@ -134,7 +140,9 @@ def sweeper(settings: Settings) -> Callable[[Connection, Retention], Awaitable[N
         ids = [each for each in folders if _FOLDER.fullmatch(each)]
         rows = await (await connection.execute(sql.without_row, {"ids": ids})).fetchall()
         for row in rows:
-            await _removed(storage, join(place, row["upload_id"]))
+            folder = join(place, row["upload_id"])
+            if await asyncio.to_thread(_is_abandoned, storage, folder):
+                await _removed(storage, folder)
         if not is_s3(place):
             await asyncio.to_thread(_remove_received, Path(place))
         await asyncio.to_thread(converted_files.sweep)
@@ -151,6 +159,16 @@ async def _removed(storage: Storage, folder: str) -> bool:
     return True
 
 
+def _is_abandoned(storage: Storage, folder: str) -> bool:
+    """Whether nothing in it was written for a day."""
+    try:
+        files = storage.files(folder)
+    except NotFound:
+        return True
+    oldest = time.time() - _RECEIVING_SECONDS
+    return all(each.modified and each.modified.timestamp() < oldest for each in files)
+
+
 def _remove_received(place: Path) -> None:
     """Removes files that an API process was receiving when it was killed."""
     oldest = time.time() - _RECEIVING_SECONDS
@@ -158,6 +176,12 @@ def _remove_received(place: Path) -> None:
         with suppress(FileNotFoundError):  # another process sweeps too
             if file.stat().st_mtime < oldest:
                 file.unlink()
+
+
+def _of_row(upload_id: str, row: dict[str, Any] | None) -> Upload:
+    if row is None:
+        raise NotFound(f"there is no upload {upload_id}: it may have expired; send the file again")
+    return Upload(**row)
 
 
 def _folder(url: str) -> str:

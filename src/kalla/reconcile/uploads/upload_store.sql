@@ -10,6 +10,11 @@ RETURNING *;
 -- What has expired is gone, though its file may wait for the sweep.
 SELECT * FROM kalla.uploads WHERE upload_id = %(upload_id)s AND (expires_at IS NULL OR expires_at > kalla.clock());
 
+-- name: locked
+-- The same to change it: who saves it as a source at this moment is waited for, so that a source
+-- never loses its file.
+SELECT * FROM kalla.uploads WHERE upload_id = %(upload_id)s AND (expires_at IS NULL OR expires_at > kalla.clock()) FOR UPDATE;
+
 -- name: current
 SELECT * FROM kalla.uploads WHERE expires_at IS NULL OR expires_at > kalla.clock() ORDER BY created_at DESC LIMIT 500;
 
