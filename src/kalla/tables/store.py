@@ -122,9 +122,13 @@ async def lock_graph(connection: Connection) -> None:
     await connection.execute(sql.lock_graph)
 
 
-async def try_lock_graph(connection: Connection) -> bool:
-    row = await (await connection.execute(sql.try_lock_graph)).fetchone()
-    return bool(row and row["mine"])
+async def lock_graph_for_command(connection: Connection) -> None:
+    """Raises LockNotAvailable when the turn does not come in a moment. Idle times under the lock
+    may be long."""
+    await connection.execute(sql.wait_briefly)
+    await lock_graph(connection)
+    await connection.execute(sql.wait_for_rows)
+    await connection.execute(sql.be_patient)
 
 
 async def may_advance(connection: Connection) -> bool:

@@ -36,9 +36,17 @@ ORDER BY t.name;
 -- name: lock_graph
 SELECT pg_advisory_xact_lock(7306101);
 
--- A request that waits for the lock in Postgres would hold its connection.
--- name: try_lock_graph
-SELECT pg_try_advisory_xact_lock(7306101) AS mine;
+-- A command takes its turn, or schedulers and settles would always be first; but it holds a
+-- connection meanwhile, so it waits for a moment only.
+-- name: wait_briefly
+SET LOCAL lock_timeout = '300ms';
+
+-- name: wait_for_rows
+SET LOCAL lock_timeout TO DEFAULT;
+
+-- Columns of sources are read inside the command's transaction, which is idle meanwhile.
+-- name: be_patient
+SET LOCAL idle_in_transaction_session_timeout = '60s';
 
 -- One scheduler at a time advances open ticks; the others skip this second instead of waiting. Taken
 -- before the lock of the graph.

@@ -9,6 +9,7 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
+from psycopg.errors import LockNotAvailable
 
 from kalla.database import Connection
 from kalla.errors import Conflict, InvalidInput, NotAllowed, Problem
@@ -284,8 +285,10 @@ async def shown_tables(connection: Connection, state: AppState) -> list[ShownTab
 
 
 async def _lock_graph(connection: Connection) -> None:
-    if not await store.try_lock_graph(connection):
-        raise Busy("another change of the tables is being made")
+    try:
+        await store.lock_graph_for_command(connection)
+    except LockNotAvailable:
+        raise Busy("another change of the tables is being made") from None
 
 
 def _refuse_new_sources(definitions: Sequence[Definition], sources: Mapping[str, Source]) -> None:
