@@ -24,6 +24,7 @@ from kalla.reconcile.schedules.scheduler import RunScheduler
 from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions
+from kalla.tables import store as table_store
 from kalla.tables.schedule.scheduler import TableScheduler
 from kalla.web import commands
 from kalla.web.tokens import login_links
@@ -55,6 +56,7 @@ async def run_worker(settings: Settings) -> None:
                 login_links.sweep,
                 upload_store.sweeper(settings),
                 schedule_store.sweep,
+                table_store.sweep,
             ],
             [
                 Conclusions(database, job_types, wake),

@@ -262,6 +262,8 @@ WITH kept AS (
          ORDER BY r.refresh_id DESC LIMIT 3)
     ) k
 )
-DELETE FROM kalla.refreshes r
-WHERE r.finished_at < kalla.clock() - make_interval(secs => %(seconds)s)
-  AND NOT EXISTS (SELECT 1 FROM kept k WHERE k.refresh_id = r.refresh_id);
+DELETE FROM kalla.refreshes WHERE refresh_id IN (
+    SELECT r.refresh_id FROM kalla.refreshes r
+    WHERE r.finished_at < kalla.clock() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT 1 FROM kept k WHERE k.refresh_id = r.refresh_id)
+    ORDER BY r.refresh_id LIMIT 10000);
