@@ -121,6 +121,18 @@ async def test_a_source_that_cannot_be_read_holds_up_its_readers_alone(site: Sit
     assert (await site.table("reader")).state_reason == ""
 
 
+async def test_a_table_that_reads_an_unreadable_one_says_so(site: Site) -> None:
+    await site.apply(
+        "CREATE DYNAMIC TABLE sold TARGET_LAG = '5 seconds' AS SELECT id FROM orders;"
+        "CREATE DYNAMIC TABLE reader TARGET_LAG = '5 seconds' AS SELECT id FROM sold"
+    )
+    await site.run(
+        "UPDATE kalla.dynamic_tables SET definition = definition - 'strict' WHERE name = 'sold'"
+    )
+    await site.scheduler.tick()
+    assert (await site.table("reader")).state_reason == "sold cannot be scheduled: see the log"
+
+
 async def test_a_mirror_of_before_a_request_does_not_answer_it(site: Site) -> None:
     await site.apply(
         "CREATE DYNAMIC TABLE sold TARGET_LAG = '1 hour' INITIALIZE = ON_SCHEDULE"

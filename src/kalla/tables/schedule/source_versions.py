@@ -29,7 +29,7 @@ class Newest:
     """A source without a pin and without a problem waits for its mirror."""
 
     pins: dict[str, Pin] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)  # why a source cannot be read
+    problems: dict[str, str] = field(default_factory=dict)  # why an input cannot be read
     moments: dict[str, datetime] = field(default_factory=dict)  # of mirrors
 
     def reasons(self, tables: Mapping[str, Table], wanted: Sequence[str]) -> dict[str, str]:
@@ -65,11 +65,13 @@ class SourceVersions:
     ) -> Newest:
         """Every source that the due tables read, once for all of them."""
         ticked: dict[str, float] = {}  # of each source, the last tick of its due readers
+        found = Newest()
         for name in due:
             for read in tables[name].reads:
                 if read in sources:
                     ticked[read] = max(ticked.get(read, 0.0), tables[name].last_tick or 0.0)
-        found = Newest()
+                elif read not in tables:
+                    found.problems[read] = f"{read} cannot be scheduled: see the log"
         ready = []
         for source in [sources[name] for name in sorted(ticked)]:
             if source.format != "registered":
