@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,14 @@ from pydantic import SecretStr
 
 from kalla.database import Database
 from kalla.settings import Database as DatabaseSettings
+from kalla.tables import store
 from kalla.tables.delta.commit import FencedTable, Frontier
 from kalla.tables.delta.data_files import written
+from kalla.tables.model import TableDefinition, parse
 from kalla.tables.refresh import handlers
 from kalla.tables.refresh.handlers import Failure, Refresh
 from kalla.tables.refresh.payload import RefreshPayload
+from tests.worker_kit import eventually
 
 
 class Sessions:
@@ -68,11 +72,12 @@ def test_a_folder_of_another_database_is_an_error_that_says_what_to_do(
     assert "`kalla tables drop sold`" in facts.error
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
 async def test_a_refresh_removes_the_folder_of_a_table_that_was_dropped_meanwhile(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, is_made_again: bool
 ) -> None:
     place = tmp_path / "sold"
-    place.mkdir()
+    (place / "_delta_log").mkdir(parents=True)
     job: Any = SimpleNamespace(job_id=5, fence=1)
     outcome: Any = SimpleNamespace(facts=(payload(str(place)), Failure("", False), None))
     sessions: Any = Sessions()
@@ -80,5 +85,14 @@ async def test_a_refresh_removes_the_folder_of_a_table_that_was_dropped_meanwhil
         Database(DatabaseSettings(url=SecretStr(database_url))) as database,
         database.transaction() as connection,
     ):
+        if is_made_again:
+            (given,) = parse("CREATE DYNAMIC TABLE sold TARGET_LAG = '1 hour' AS SELECT a FROM b")
+            assert isinstance(given, TableDefinition)
+            await store.put_table(connection, given, given.query, ["a"], {"b"}, "test", None)
         await Refresh(sessions).settle(connection, job, outcome)
-    assert not place.exists()
+    assert place.exists() == is_made_again
+
+    async def is_removed() -> bool:
+        return os.listdir(tmp_path) == ["sold"] * is_made_again
+
+    await eventually(is_removed)

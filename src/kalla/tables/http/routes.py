@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from kalla.secrets import Vault
 from kalla.spark.sandbox import hold, tables_read
 from kalla.tables import store
 from kalla.tables.definitions import ApplyPlan, ColumnsOf, plan_apply
+from kalla.tables.delta import housekeeping
 from kalla.tables.http.api_models import (
     Explanation,
     NewName,
@@ -360,11 +360,11 @@ def _pin_of(state: AppState, table: Table) -> Pin:
 async def _remove(state: AppState, connection: Connection, name: str) -> None:
     await store.drop_table(connection, name)
     folder = location(state.settings.tables_folder, name)
-    await asyncio.to_thread(shutil.rmtree, folder, True)
+    await asyncio.to_thread(housekeeping.drop, folder)
 
 
 def _move(old: str, new: str) -> None:
-    shutil.rmtree(new, ignore_errors=True)
+    housekeeping.drop(new)
     if FilePath(old).exists():
         FilePath(old).rename(new)
 

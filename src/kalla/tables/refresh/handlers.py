@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,7 +108,7 @@ class Refresh:
         if not ticks or entry is None or entry.job_id != job.job_id:
             # The table was dropped, or its tick was closed without it.
             if asked.name not in await store.tables(connection):
-                await asyncio.to_thread(shutil.rmtree, asked.location, ignore_errors=True)
+                await asyncio.to_thread(housekeeping.drop, asked.location)
             return
         line = {"table_id": asked.table_id, "tick_id": asked.tick, "job_id": job.job_id}
         if isinstance(facts, Failure):

@@ -25,7 +25,7 @@ from kalla.spark.connectors.postgres_connector import PostgresConnector
 from kalla.tables import store
 from kalla.tables.delta.commit import FencedTable, Frontier, Stale
 from kalla.tables.delta.data_files import written
-from kalla.tables.delta.housekeeping import tidy_if_due
+from kalla.tables.delta.housekeeping import drop, tidy_if_due
 from kalla.tables.delta.row_changes import Change, TableFiles, difference, rewritten
 from kalla.tables.delta.workspace import Relation, Workspace, quoted, same
 from kalla.tables.model import SourceDefinition
@@ -253,7 +253,7 @@ class MirrorTable:
             if (stale.holder or 0) >> _FENCE_BITS > job.job_id:
                 # Written with another database, or this one is an older copy: no job of it could
                 # take the mirror for long. The next attempt reads the table anew.
-                shutil.rmtree(asked.location, ignore_errors=True)
+                drop(asked.location)
             raise Unavailable(f"{asked.name} is being mirrored elsewhere: {stale}") from None
         result = {"source": asked.name, "deleted": found.deleted, "inserted": found.inserted}
         return Outcome(result, rows=found.rows, facts=asked)
