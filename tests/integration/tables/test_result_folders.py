@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,7 +92,10 @@ async def test_a_refresh_removes_the_folder_of_a_table_that_was_dropped_meanwhil
         await Refresh(sessions).settle(connection, job, outcome)
     assert place.exists() == is_made_again
 
+    def is_alone() -> bool:
+        return [each.name for each in tmp_path.iterdir()] == ["sold"] * is_made_again
+
     async def is_removed() -> bool:
-        return os.listdir(tmp_path) == ["sold"] * is_made_again
+        return await asyncio.to_thread(is_alone)
 
     await eventually(is_removed)
