@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from kalla.database import Connection
-from kalla.reconcile.runs import store
+from kalla.reconcile.runs import run_completion, store
 from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.work.state import runs
 from tests.runs_kit import ROWS, SIGNING_KEY, RunsSite, recipe
@@ -341,6 +342,23 @@ async def cancelled_and_due(site: RunsSite) -> tuple[int, Conclusions]:
     past = "tidy_at = kalla.clock() - interval '1 day', finished_at = finished_at"
     await site.rows(f"UPDATE kalla.reconciliations SET {past} RETURNING run_id")
     return run_id, conclusions
+
+
+async def test_a_removal_that_cannot_be_submitted_is_tried_again(
+    site: RunsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, conclusions = await cancelled_and_due(site)
+    await site.rows("UPDATE kalla.runs SET finished_at = 'epoch' RETURNING run_id")
+    due = "SET tidy_at = kalla.clock() - interval '1 day', finished_at = 'epoch'"
+    await site.rows(f"UPDATE kalla.reconciliations {due} RETURNING run_id")
+    with monkeypatch.context() as broken:
+        broken.setattr(run_completion, "tidying", Mock(side_effect=ValueError("broken")))
+        await conclusions.tick()
+    (row,) = await site.rows(
+        "SELECT tidy_at > kalla.clock() AS later FROM kalla.reconciliations"
+        f" WHERE run_id = {run_id}"
+    )
+    assert row["later"]
 
 
 @pytest.mark.attack

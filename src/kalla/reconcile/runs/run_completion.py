@@ -67,7 +67,10 @@ class Conclusions(Periodic):
         async with self._database.transaction() as connection:
             for untidy in await store.untidy(connection):
                 tidied = partial(self._tidy_apart, connection, untidy)
-                woken += await self._aside.attempt(("tidy", untidy.run_id), tidied) or Woken()
+                submitted = await self._aside.attempt(("tidy", untidy.run_id), tidied)
+                if submitted is None:
+                    await store.tidy_later(connection, untidy.run_id)
+                woken += submitted or Woken()
         for row in found:
             _log.info("run ended", run=row["run_id"], status=row["status"])
         if woken:

@@ -259,6 +259,10 @@ async def untidy(connection: Connection, limit: int = 20) -> list[Untidy]:
     return [Untidy(**row) for row in await cursor.fetchall()]
 
 
+async def tidy_later(connection: Connection, run_id: int) -> None:
+    await connection.execute(sql.tidy_later, {"run_id": run_id})
+
+
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "error": row["error"] and _told_of(row["error"])}
 

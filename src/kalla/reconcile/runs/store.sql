@@ -123,3 +123,7 @@ FROM ended
 WHERE c.run_id = ended.run_id
 RETURNING c.run_id, c.evidence_url,
     (SELECT coalesce(max(fence), 0) FROM kalla.jobs WHERE jobs.run_id = c.run_id) AS fence;
+
+-- name: tidy_later
+-- After untidy, in its transaction: the removal could not be submitted, and is looked at again.
+UPDATE kalla.reconciliations SET tidy_at = kalla.clock() + interval '10 minutes' WHERE run_id = %(run_id)s;
