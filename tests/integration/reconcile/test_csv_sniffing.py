@@ -10,6 +10,7 @@ import pytest
 from kalla.errors import InvalidInput
 from kalla.reconcile.propose.profile import profile
 from kalla.reconcile.recipe.model import Csv, Source
+from kalla.reconcile.sources import native_files
 from kalla.reconcile.sources.formats.csv_sniffing import sniff
 from kalla.storage import LOCAL
 
@@ -105,6 +106,22 @@ def test_files_that_are_no_csv_are_refused_in_a_sentence(
     (tmp_path / "rows.csv").write_bytes(content)
     with pytest.raises(InvalidInput, match=message):
         profile(source(tmp_path / "rows.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"id\n\x81\n", {"encoding": "windows-1252"}, "it looks like Latin-1: set csv.encoding"),
+        (b"id\n1\n", {"skip": 2}, "has no line but those that csv.skip and csv.footer leave out"),
+    ],
+)
+def test_files_that_do_not_fit_their_options_are_refused_in_a_sentence(
+    tmp_path: Path, content: bytes, options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    given = source(tmp_path / "rows.csv").model_copy(update={"csv": Csv.model_validate(options)})
+    with pytest.raises(InvalidInput, match=message):
+        native_files.inspect_files(given)
 
 
 def test_a_folder_of_other_columns_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]
         except UnicodeError:
             wrong = not_in_encoding(url, csv, storage)
             raise InvalidInput(Problem("", wrong)) from None
+    if (csv.skip or csv.footer) and not target.stat().st_size:
+        wrong = f"{url} has no line but those that csv.skip and csv.footer leave out"
+        raise InvalidInput(Problem("", wrong))
     name = url.rpartition("/")[2]
     notes = []
     for where, left_out in (("above the header", above), ("below the rows", below)):

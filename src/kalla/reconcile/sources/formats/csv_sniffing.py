@@ -99,11 +99,11 @@ def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B
 
 def not_in_encoding(file: str, csv: Csv, storage: Storage) -> str:
     """The message that a file is not written in the encoding that its source says."""
-    likely = _likely_encoding(file, storage)
+    likely = _likely_encoding(file, csv, storage)
     return f"{file} is not {csv.encoding.upper()};{likely} set csv.encoding"
 
 
-def _likely_encoding(file: str, storage: Storage) -> str:
+def _likely_encoding(file: str, csv: Csv, storage: Storage) -> str:
     """What a file may be written in that is not what the recipe says."""
     with storage.open(file) as raw:
         head = raw.read(4096)
@@ -111,7 +111,9 @@ def _likely_encoding(file: str, storage: Storage) -> str:
         return " it looks like UTF-16:"
     if head[:2] == b"\x1f\x8b" or b"\0" in head:
         return " it does not look like text:"
-    return " it looks like Windows-1252:"
+    # Some bytes are no character of Windows-1252; each is one of Latin-1.
+    likely = "Latin-1" if csv.encoding == "windows-1252" else "Windows-1252"
+    return f" it looks like {likely}:"
 
 
 def _ends(url: str, storage: Storage) -> tuple[bytes, bytes, bool]:
