@@ -199,7 +199,7 @@ def test_a_terminal_that_lacks_a_sign_costs_neither_evidence_nor_exit_code(
 def test_a_dry_run_prints_the_plan_and_writes_nothing(folder: Path) -> None:
     done = kalla(folder, "reconcile", "recipe.yaml", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("native csv, about 2 rows, 1 chunk") == 2
+    assert done.stdout.count("native csv, about 2 rows, 1 chunk\n") == 2
     assert "key: eq(ref, ref)" in done.stdout
     assert "checks: tolerance(amount, amount)" in done.stdout
     assert not (folder / "evidence").exists()

@@ -34,6 +34,11 @@ def test_without_any_layer_the_defaults_hold(tmp_path: Path) -> None:
     assert {origin for _, _, origin in effective.rows()} == {"default"}
 
 
+def test_a_slash_behind_the_place_of_uploads_is_none_of_their_urls(tmp_path: Path) -> None:
+    uploads = load(tmp_path, KALLA_STORAGE_UPLOADS="s3://bucket/uploads/")
+    assert uploads.settings.uploads_url == "s3://bucket/uploads"
+
+
 def test_later_layers_win_and_each_value_knows_its_origin(tmp_path: Path) -> None:
     effective = settings.load(
         {"KALLA_WORKER_CONCURRENCY": "7"},

@@ -423,7 +423,7 @@ class Settings(Section):
 
     @property
     def uploads_url(self) -> str:
-        return self.storage.uploads or str(self.data_dir / "uploads")
+        return (self.storage.uploads or str(self.data_dir / "uploads")).rstrip("/")
 
     @property
     def tables_folder(self) -> str:

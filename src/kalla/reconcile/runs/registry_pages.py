@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -106,7 +107,7 @@ async def recipe(
         request,
         "recipe.html",
         recipe=shown,
-        names=_side_names(shown.text, known),
+        names=await asyncio.to_thread(_side_names, shown.text, known),
         versions=versions,
         against=other,
         changes=changes,
@@ -138,7 +139,7 @@ _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 def place_of(settings: Settings, uri: str) -> str:
     """Where a source is, for people: of an upload the name of its file, not a folder of ours."""
-    is_upload = uri.startswith(f"{settings.uploads_url.rstrip('/')}/")
+    is_upload = uri.startswith(f"{settings.uploads_url}/")
     return uri.rpartition("/")[2] if is_upload else scrub(uri)
 
 
