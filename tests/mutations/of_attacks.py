@@ -11,9 +11,9 @@ EVIDENCE = "tests/integration/web/test_hostile_evidence.py::"
 ATTACKS = (
     mutant(
         "the SQL of a table is read without an end",
-        "spark/sandbox/gate.py",
-        "_ANALYSED: Final = Limited()",
-        "_ANALYSED: Final = Spark()",
+        "spark/sandbox/grammar.py",
+        "        self._steps -= 1\n",
+        "",
         "tests/unit/tables/test_definitions.py::test_a_short_query_cannot_hold_its_parser",
     ),
     mutant(

@@ -13,7 +13,6 @@ from typing import Final
 from unicodedata import category
 
 from sqlglot import ErrorLevel, exp
-from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -24,7 +23,6 @@ from kalla.spark.sandbox.grammar import (
     TYPES,
     Allowed,
     Held,
-    Limited,
     TooComplicated,
     called,
     instead_of,
@@ -39,7 +37,6 @@ _MOST_NODES: Final = 20_000
 _MOST_JOINS: Final = 32
 
 _DIALECT: Final = Held()
-_ANALYSED: Final = Limited()  # rewrites calls, as those do that analyse what `hold` wrote
 _OPENING: Final = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING: Final = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
 # One of these after another nests without a bracket.
@@ -83,15 +80,11 @@ def hold(
 
 
 def tables_read(sql: str, field: str) -> frozenset[str]:
-    """The tables that one SELECT reads, in small letters, without its own WITH names.
-
-    Raises InvalidInput, too, where the calls are so complicated that SQL from `hold` could not be
-    analysed.
-    """
+    """The tables that one SELECT reads, in small letters, without its own WITH names."""
     _check_length(sql, field)
     report = Report(field, sql)
     try:
-        tree = _parse(sql, _tokens(sql, report), report, _ANALYSED)
+        tree = _parse(sql, _tokens(sql, report), report)
     except RecursionError:
         report.refuse("the SQL is nested too deeply", suggestion=_FLATTER)
     own = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
@@ -212,9 +205,9 @@ def _kind(tokens: list[Token], index: int) -> TokenType | None:
     return tokens[index].token_type if index < len(tokens) else None
 
 
-def _parse(sql: str, tokens: list[Token], report: Report, dialect: Spark = _DIALECT) -> exp.Expr:
+def _parse(sql: str, tokens: list[Token], report: Report) -> exp.Expr:
     try:
-        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
+        trees = _DIALECT.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
     except ParseError as error:
         near, said = _syntax(error)
         report.refuse(said, value=near or None,

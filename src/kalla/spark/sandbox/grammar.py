@@ -41,12 +41,6 @@ class LimitedParser(SparkParser):
         super()._advance(times)
 
 
-class Limited(Spark):
-    """Spark's dialect for SQL of a user that is analysed: no text holds its parser for long."""
-
-    Parser = LimitedParser
-
-
 class HeldParser(LimitedParser):
     """Leaves calls as they are written: a rewritten one may mean something else to Spark."""
 
