@@ -120,7 +120,6 @@ class Spark(Server):
             # A cancelled kernel is gone sooner.
             "spark.python.task.killTimeout": "100ms",
             **SAFETY,
-            "spark.task.reaper.killTimeout": f"{_OUTLIVING_SECONDS}s",
             "spark.ui.enabled": "false",
             # Its inner ports, too, are for itself alone; the secret is made up at every start.
             "spark.authenticate": "true",
