@@ -1,4 +1,5 @@
-"""What the routes of dynamic tables refuse: places that an operator may not name, links, pipes."""
+"""What the routes of dynamic tables refuse, such as places that an operator may not name, links and
+pipes; and that they wait for what takes long."""
 
 from __future__ import annotations
 
