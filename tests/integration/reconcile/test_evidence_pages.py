@@ -18,7 +18,7 @@ import pytest
 from kalla.errors import InvalidInput, NotFound, Unavailable
 from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order, condition
 from kalla.reconcile.evidence.reading.evidence_pages import Page, Query, as_json, page
-from kalla.reconcile.evidence.reading.evidence_reader import Damaged, reading
+from kalla.reconcile.evidence.reading.evidence_reader import Column, Damaged, reading
 from kalla.reconcile.evidence.reading.exception_figures import exception_figures
 from kalla.reconcile.evidence.writing.datasets import DATASETS
 from kalla.reconcile.recipe.model import Recipe
@@ -132,6 +132,7 @@ def test_values_are_json_and_exact(evidence: str, tmp_path: Path) -> None:
         ("unmatched_left", ["record_key:in:INV-00010,INV-00021,x"], ["INV-00010", "INV-00021"]),
         ("unmatched_left", ["amount:eq:170"], ["INV-00010"]),
         ("unmatched_left", ["amount:in:170,177.00,5"], ["INV-00010", "INV-00011"]),
+        ("unmatched_left", ["amount:eq:1,010.00"], ["INV-00130"]),
         ("unmatched_left", ["amount:gt:169.999", "amount:lt:177.001"], ["INV-00010", "INV-00011"]),
         ("unmatched_left", ["amount:gte:170.001", "amount:lte:177"], ["INV-00011"]),
         ("unmatched_left", ["amount:gt:170", "amount:lte:177.009"], ["INV-00011"]),
@@ -235,6 +236,7 @@ def test_a_keys_own_signs_are_found_as_they_are(tmp_path: Path) -> None:
         (["amount:contains:1"], "contains does not fit amount, whose values are number"),
         (["record_key:gt:1"], "gt does not fit record_key, whose values are text"),
         (["amount:eq:1.234,56"], "'1.234,56' is not a number"),
+        (["amount:eq:1,23"], "'1,23' is not a number"),
         (["amount:eq:NaN"], "'NaN' is not a number"),
         (["amount:gt:1e40"], "has too many digits"),
         (["amount:eq:1"] * 21, "there may be at most 20"),
@@ -316,6 +318,11 @@ def test_a_reader_that_takes_too_long_is_ended(evidence: str) -> None:
 )
 def test_amounts_are_told_without_the_places_they_are_held_with(held: str, told: str) -> None:
     assert as_json(Decimal(held)) == told
+
+
+def test_only_amounts_are_read_as_money() -> None:
+    names = ["amount", "left_amount", "right_sum", "difference.tolerance(a, b)", "left.customer"]
+    assert [Column(name, "DECIMAL(18,2)").is_amount for name in names] == [*[True] * 4, False]
 
 
 def test_differences_are_sorted_and_compared_as_numbers(tmp_path: Path) -> None:

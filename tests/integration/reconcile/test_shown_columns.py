@@ -161,9 +161,9 @@ def test_only_what_the_rule_finds_different_is_marked(tmp_path: Path) -> None:
     """Not a turned sign, a reference inside a text, another spelling, a day that is the same in the
     recipe's time zone, nor what no rule compares."""
     (tmp_path / "bank.csv").write_text(
-        "id;text;sum;who;at\n1;paid re-7 today;281,00-;Bob;2026-03-01T23:30:00Z\n"
+        "id;text;sum;who;at\n1;paid re-7 today;1281,00-;Bob;2026-03-01T23:30:00Z\n"
     )
-    (tmp_path / "ledger.csv").write_text("no,ref,sum,who,due,day\nA,RE-7,281,Rob,,2026-03-02\n")
+    (tmp_path / "ledger.csv").write_text("no,ref,sum,who,due,day\nA,RE-7,1281,Rob,,2026-03-02\n")
     recipe = f"""\
 name: turned
 time_zone: Europe/Berlin
@@ -193,6 +193,7 @@ rules:
         "sum": (False,), "at / day": (False,), "id / due": (True,), "text / ref": (False,),
         "who": (False,), "no": (False,),
     }  # fmt: skip
+    assert {each.own for each in found.fields if each.label == "sum"} == {"-1,281.00"}
 
 
 def test_a_condition_of_imported_evidence_that_cannot_be_checked_marks_nothing() -> None:

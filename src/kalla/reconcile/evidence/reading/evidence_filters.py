@@ -20,6 +20,7 @@ Op = Literal[
 OPS: tuple[Op, ...] = get_args(Op)
 
 _WRITTEN = re.compile(rf"(.*?):({'|'.join(OPS)})(?:(:)(.*))?\Z", re.DOTALL)
+_GROUPED = re.compile(r"\s*[-+]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?\s*")  # as a page shows amounts
 _ALONE = ("is_null", "not_null")
 _COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _DIGITS = 38  # of DuckDB's widest decimal
@@ -209,7 +210,7 @@ def _of_number(where: Column, wanted: Filter) -> Term:
 def _rounded(where: Column, text: str, scale: int) -> tuple[Decimal, bool]:
     with localcontext(prec=100):
         try:
-            value = Decimal(text)
+            value = Decimal(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
             down = value.quantize(Decimal(1).scaleb(-scale), ROUND_FLOOR)
             if not value.is_finite():
                 raise InvalidOperation

@@ -6,6 +6,7 @@ Separate from the writer: a later query must never use a run's memory.
 from __future__ import annotations
 
 import json
+import re
 import stat
 import threading
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ Kind = Literal["text", "number", "time", "boolean", "list"]
 
 _MOST_METADATA = 64 << 20
 MEASURE = "DECIMAL(38, 9)"
+_AMOUNT = re.compile(r"amount|.*_(amount|sum)|difference.*", re.DOTALL)
 _TEXT, _LIST = "VARCHAR", "VARCHAR[]"
 _UNMATCHED = {
     "record_key": _TEXT, "amount": "DECIMAL(38, 2)", "currency": _TEXT, "attempted_rules": _LIST,
@@ -99,6 +101,11 @@ class Column:
     def is_measure(self) -> bool:
         """A text that begins with a number, such as `5.00` or `2 days`: it is sorted by that."""
         return self.name == "difference" and self.type == "VARCHAR"
+
+    @property
+    def is_amount(self) -> bool:
+        """Whether people read its numbers as money, and not as a key."""
+        return bool(_AMOUNT.fullmatch(self.name))
 
     @property
     def sorted_as(self) -> str:

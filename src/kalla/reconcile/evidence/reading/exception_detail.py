@@ -245,8 +245,8 @@ def _fields(
             found.append(
                 Field(
                     " / ".join(dict.fromkeys((mine, theirs))),
-                    _shown(own, mine),
-                    tuple(_shown(each, theirs) for each in others),
+                    _shown(facts, side, own, mine),
+                    tuple(_shown(facts, other, each, theirs) for each in others),
                     tuple(fails or pair in each for each in fail),
                     fails,
                 )
@@ -256,16 +256,19 @@ def _fields(
     nothing = (None,) * len(others)
     alike = (False,) * len(others)
     found += [
-        Field(name, _shown(own, name), nothing, alike) for name in own if name not in seen[side]
+        Field(name, _shown(facts, side, own, name), nothing, alike)
+        for name in own
+        if name not in seen[side]
     ]
     found += [
-        Field(name, None, tuple(_shown(each, name) for each in others), alike)
+        Field(name, None, tuple(_shown(facts, other, each, name) for each in others), alike)
         for name in dict.fromkeys(name for each in others for name in each)
         if name not in seen[other]
     ]
     return tuple(found)
 
 
-def _shown(row: _Row, column: str) -> Any:
+def _shown(facts: _Facts, side: Side, row: _Row, column: str) -> Any:
     value = row.get(column, _NOTHING).value
-    return money(value) if isinstance(value, Decimal) else as_json(value)
+    is_amount = column == (facts.sources[side].columns.amount or "amount")
+    return money(value) if is_amount and isinstance(value, Decimal) else as_json(value)
