@@ -22,7 +22,7 @@ from kalla.reconcile.evidence.reading.pair_conditions import Cell, failing
 from kalla.reconcile.evidence.verifying.verification import verify
 from kalla.reconcile.plan.plan import recipe_hash
 from kalla.reconcile.recipe import parsing
-from kalla.reconcile.recipe.model import Csv, Recipe
+from kalla.reconcile.recipe.model import Csv, Recipe, Side
 from kalla.storage import LOCAL
 from tests.evidence_kit import match_here
 from tests.integration.reconcile.test_evidence_export import read_sheet
@@ -198,11 +198,14 @@ rules:
 
 def test_a_condition_of_imported_evidence_that_cannot_be_checked_marks_nothing() -> None:
     equal = {"left": "a", "op": "eq", "right": "b"}
-    csv = {"left": Csv(), "right": Csv()}
+    csv: dict[Side, Csv] = {"left": Csv(), "right": Csv()}
     with reading(LOCAL) as reader:
         for regex in ("(", "(?=a)"):  # of no language; not of DuckDB's
             found = [{**equal, "derive": [{"regex": regex}]}]
-            cells = {"left": {"a": Cell("1", "VARCHAR")}, "right": {"b": Cell("2", "VARCHAR")}}
+            cells: dict[Side, dict[str, Cell]] = {
+                "left": {"a": Cell("1", "VARCHAR")},
+                "right": {"b": Cell("2", "VARCHAR")},
+            }
             assert failing(reader, found, csv, "UTC", cells) == set()
 
 
