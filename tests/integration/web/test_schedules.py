@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ async def test_schedules_are_managed_by_command(
     async with site.served() as address:
         monkeypatch.setenv("KALLA_API_URL", address)
         made = await asyncio.to_thread(carried_out, "add", recipe_id, "0 7 * * *", "--skip-missed")
-        number = made.split()[1]
+        (number,) = re.findall(r"Schedule (\d+) runs", made)  # beside what the API logs
         assert (await shown(site, int(number)))["missed"] == "skip"
         await asyncio.to_thread(carried_out, "pause", number)
         listed = await asyncio.to_thread(carried_out, "list", "--recipe", recipe_id)

@@ -96,7 +96,7 @@ def originals(given: Input) -> tuple[str, ...]:
 
 
 def _are_copies(files: Sequence[str]) -> bool:
-    cache = str(cache_folder())
+    cache = str(_cache_place())
     return any(file.startswith(f"{cache}/") for file in files)
 
 
@@ -169,7 +169,7 @@ def _cached(
 
 def cache_folder() -> Path:
     """Of this user alone, as copies hold what the files do. What is not used for a day is swept."""
-    folder = Path(tempfile.gettempdir()) / f"kalla-converted-{os.getuid()}"
+    folder = _cache_place()
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
@@ -177,8 +177,14 @@ def cache_folder() -> Path:
     return folder
 
 
+def _cache_place() -> Path:
+    return Path(tempfile.gettempdir()) / f"kalla-converted-{os.getuid()}"
+
+
 def sweep() -> None:
     """Removes copies that were not used for a day."""
+    if not _cache_place().exists():
+        return
     oldest = time.time() - _KEPT_SECONDS
     for each in cache_folder().iterdir():
         try:
