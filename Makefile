@@ -53,8 +53,8 @@ up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
 demo: .venv/.ready ## reconcile made-up invoices and payments, and show the report
 	@exec $(BIN)/kalla demo --folder .kalla/demo
 
-# Much of a test's time is waiting: two processes, each with servers of its own.
-TEST_PROCESSES ?= 2
+# Much of a test's time is waiting: three processes on two cores, each with servers of its own.
+TEST_PROCESSES ?= 3
 
 test: .venv/.dev ## set up and run every test
 	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder tests
