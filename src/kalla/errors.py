@@ -79,7 +79,7 @@ class Unavailable(KallaError):
     """A server Kalla needs is away; the same call may succeed later."""
 
     status = 503
-    title = "A part of the system is away"
+    title = "A part of the system is not available"
 
 
 class VersionSkew(Unavailable):

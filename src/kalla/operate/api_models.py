@@ -85,7 +85,7 @@ class Job(JobSummary):
 
     gate: str | None
     fence: int = Field(description="raised by every claim, never lowered")
-    timeout_seconds: float = Field(description="without a heartbeat for so long it is lost")
+    timeout_seconds: float = Field(description="seconds without a heartbeat after which it is lost")
     max_runtime_seconds: float
     dedupe_key: str | None
     running_key: str | None

@@ -18,7 +18,7 @@ class ProbePayload(BaseModel):
     sleep: float = Field(0, ge=0, le=86_400, description="seconds to sleep, reporting progress")
     count: int | None = Field(None, ge=0, le=10**12, description="rows to count with Spark")
     fail: bool | str = Field(False, description="fail every time, with this message if it is text")
-    fail_times: int = Field(0, ge=0, le=1000, description="fail so many times, then succeed")
+    fail_times: int = Field(0, ge=0, le=1000, description="how often to fail before it succeeds")
     give_up: bool = Field(False, description="fail in a way that is not tried again")
     hang: bool = Field(False, description="never end, not even when cancelled")
 

@@ -21,7 +21,7 @@ class Submission(BaseModel):
     payload: Document = Field({}, examples=[{"sleep": 5}])
     queue: Text | None = None
     priority: StrictInt = Field(0, description="higher is claimed first")
-    delay_seconds: Number = Field(0, description="not claimed before so many seconds have passed")
+    delay_seconds: Number = Field(0, description="seconds before the job may be claimed")
     dedupe_key: Text | None = Field(None, description="unique among waiting jobs")
     running_key: Text | None = Field(None, description="unique among running jobs")
     timeout_seconds: Number | None = None

@@ -32,7 +32,7 @@ class Database(Section):
         SecretStr("postgresql://postgres@127.0.0.1:54329/kalla"),
         description="where the state lives",
     )
-    pool_size: int = Field(8, ge=2, description="connections a process keeps at the most")
+    pool_size: int = Field(8, ge=2, description="maximum number of connections of a process")
     connect_timeout: Seconds = Field(5, description="seconds to wait for a connection")
 
 
@@ -81,7 +81,7 @@ class JobPolicy(Section):
     )
     heartbeat_interval: float = Field(3, gt=0, description="seconds between a job's heartbeats")
     max_runtime_seconds: float = Field(
-        6 * 3600, gt=0, description="a job that runs longer is taken away, heartbeats or not"
+        6 * 3600, gt=0, description="longest run time of a job, even if it sends heartbeats"
     )
     max_attempts: int = Field(3, ge=1, le=1000, description="failures after which a job has failed")
     backoff_seconds: float = Field(
@@ -89,18 +89,20 @@ class JobPolicy(Section):
     )
     backoff_limit_seconds: float = Field(300, ge=0, description="the longest wait between attempts")
     unavailable_seconds: float = Field(
-        300, ge=0, description="a server that is away counts as a failure after so long"
+        300, ge=0, description="seconds that a server may be unreachable before that is a failure"
     )
 
 
 class Reaper(Section):
     interval_seconds: Seconds = Field(
-        2, description="seconds between looks for lost jobs and late runs"
+        2, description="seconds between checks for lost jobs and late runs"
     )
 
 
 class Scheduler(Section):
-    interval_seconds: Seconds = Field(1, description="seconds between looks for jobs that came due")
+    interval_seconds: Seconds = Field(
+        1, description="seconds between checks for jobs that came due"
+    )
 
 
 class Run(Section):
@@ -122,17 +124,17 @@ class Retention(Section):
 class Leases(Section):
     ttl_seconds: Seconds = Field(15, description="how long a slot is held without renewal")
     renew_seconds: Seconds = Field(4, description="seconds between renewals")
-    margin_seconds: Seconds = Field(2, description="a holder stops so long before its lease ends")
+    margin_seconds: Seconds = Field(2, description="seconds before its end when a holder stops")
 
 
 class Sinks(Section):
     reconcile_seconds: Seconds = Field(
-        5, description="seconds between looks at which pipelines are wanted"
+        5, description="seconds between checks of the wanted pipelines"
     )
     lease_ttl_seconds: Seconds = Field(
         20, description="how long a slot of a pipeline is held without renewal"
     )
-    replicas_per_worker: int = Field(8, ge=1, description="slots a worker carries at the most")
+    replicas_per_worker: int = Field(8, ge=1, description="maximum number of slots of a worker")
     insert_seconds: Seconds = Field(
         10, description="an insert that takes longer is refused by ClickHouse"
     )
@@ -159,7 +161,7 @@ class Staging(Section):
         1_000_000, ge=1, description="a table of more rows is read in several chunks"
     )
     max_parallel_chunks: int = Field(
-        16, ge=1, le=10_000, description="chunks of a source that are read at once at the most"
+        16, ge=1, le=10_000, description="maximum number of chunks read at once of a source"
     )
 
 
@@ -236,7 +238,7 @@ class Metrics(Section):
         0, ge=0, description="how far behind the newest sample others are kept; 0: for ever"
     )
     compact_seconds: Seconds = Field(
-        30, description="seconds between looks for segments to compact or remove"
+        30, description="seconds between checks for segments to compact or remove"
     )
     grace_seconds: Seconds = Field(
         600, description="how long replaced segments stay, for queries that still read them"
@@ -274,7 +276,7 @@ class Query(Section):
     tls_server_name: str = Field(
         "", description="what the certificates of query workers are for; empty: their addresses"
     )
-    discovery_seconds: Seconds = Field(5, description="seconds between looks for query workers")
+    discovery_seconds: Seconds = Field(5, description="seconds between checks for query workers")
     worker_wait_seconds: Seconds = Field(
         10, description="how long a query waits for a query worker that takes work"
     )
@@ -312,8 +314,8 @@ class QueryWorker(Section):
 
 
 class Scaling(Section):
-    min_workers: int = Field(0, ge=0, description="workers of a role at the least")
-    max_workers: int = Field(50, ge=1, le=10_000, description="workers of a role at the most")
+    min_workers: int = Field(0, ge=0, description="minimum number of workers of a role")
+    max_workers: int = Field(50, ge=1, le=10_000, description="maximum number of workers of a role")
     utilisation: float = Field(
         0.95, gt=0, le=1, description="share of a worker's places that demand should fill"
     )
@@ -325,7 +327,7 @@ class Scaling(Section):
         20, description="a job that waits longer asks for one more worker"
     )
     worker_memory_bytes: int = Field(
-        512 << 20, ge=1 << 20, description="memory that `kalla autoscale` reckons for a worker"
+        512 << 20, ge=1 << 20, description="memory that `kalla autoscale` plans for a worker"
     )
 
 

@@ -106,7 +106,7 @@ def list_recipes(style: Style = "text") -> None:
 @app.command()
 def show(
     recipe_id: Annotated[str, typer.Argument(metavar="ID")],
-    version: Annotated[int | None, typer.Option(help="The latest unless said.")] = None,
+    version: Annotated[int | None, typer.Option(help="The latest by default.")] = None,
     style: Style = "text",
 ) -> None:
     """Print a recipe as it was saved, comments included."""

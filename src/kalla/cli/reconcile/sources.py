@@ -154,7 +154,7 @@ def columns(name: Name, style: Style = "text") -> None:
 @app.command()
 def preview(
     name: Name,
-    rows: Annotated[int, typer.Option(help="How many, 500 at the most.")] = PREVIEW_ROWS,
+    rows: Annotated[int, typer.Option(help="How many rows, at most 500.")] = PREVIEW_ROWS,
     style: Style = "text",
 ) -> None:
     """Show a source's first rows."""

@@ -99,7 +99,9 @@ class RunScheduler(Periodic):
         try:
             destination = await entries.destination_for(connection, one.notify_url)
         except KallaError as error:
-            _log.warning("nobody is told", schedule=one.schedule_id, reason=str(error))
+            _log.warning(
+                "a notification cannot be sent", schedule=one.schedule_id, reason=str(error)
+            )
             return Woken()
         payload = {
             "url": one.notify_url,

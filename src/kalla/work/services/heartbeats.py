@@ -51,7 +51,7 @@ class Heartbeats(Periodic):
                     "job lost", job=held.job.job_id, run=held.job.run_id, fence=held.job.fence
                 )
                 self._metrics.lost.labels(held.job.type).inc()
-                held.lose(f"job {held.job.job_id} was cancelled or taken away")
+                held.lose(f"job {held.job.job_id} was cancelled or reclaimed")
 
     async def _keep(
         self, ours: list[HeldJob], progress: list[dict[str, object] | None]
