@@ -82,8 +82,8 @@ def secrets_in(value: Any, path: str = "", named: bool = False) -> Iterator[str]
     `named`: a name above tells of a secret. `token = …` inside a text is none: it may be SQL.
     """
     if isinstance(value, str):
-        told = named and value and not value.startswith("secret://")
-        if told or any(pattern.search(value) for pattern in _PLAIN_SECRETS):
+        is_plain = named and value and not value.startswith("secret://")
+        if is_plain or any(pattern.search(value) for pattern in _PLAIN_SECRETS):
             yield path
     elif isinstance(value, Mapping):
         for key, item in value.items():

@@ -120,7 +120,7 @@ def test_what_a_task_cannot_write_is_told_in_a_sentence(
         with open(path, "w", encoding="ascii") as opened:  # noqa: PTH123 -- the path travels
             return opened.write("1")
 
-    with pytest.raises(kind) as caught, task_failures.told():
+    with pytest.raises(kind) as caught, task_failures.translate_errors():
         place(session, kernel, [0])
     assert str(caught.value).startswith(told)
     assert "\n" not in str(caught.value)
@@ -144,6 +144,6 @@ def test_what_a_task_raises_is_told_in_a_sentence(
         except ZeroDivisionError:
             raise error  # noqa: B904 -- Python tells both
 
-    with pytest.raises(KallaError) as caught, task_failures.told():
+    with pytest.raises(KallaError) as caught, task_failures.translate_errors():
         place(session, kernel, [0])
     assert str(caught.value) == f"a Spark task failed: {said}"

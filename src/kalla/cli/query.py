@@ -260,15 +260,17 @@ def _clock(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds" if seconds % 1 else "seconds")
 
 
-def _print_explanation(told: Mapping[str, Any], *, aside: bool) -> None:
-    stages = ", ".join(f"{stage['name']} {_short(stage['seconds'])}" for stage in told["stages"])
-    samples = f"{told['samples_read']:,} samples of {told['series']:,} series read"
+def _print_explanation(explained: Mapping[str, Any], *, aside: bool) -> None:
+    stages = ", ".join(
+        f"{stage['name']} {_short(stage['seconds'])}" for stage in explained["stages"]
+    )
+    samples = f"{explained['samples_read']:,} samples of {explained['series']:,} series read"
     lines = [
         "",
-        told["expression"],
-        f"  {_short(told['seconds'])}: {stages}",
-        f"  {samples}, {told['samples_held']:,} held at most",
-        *(line for leaf in told["leaves"] for line in _leaf(leaf)),
+        explained["expression"],
+        f"  {_short(explained['seconds'])}: {stages}",
+        f"  {samples}, {explained['samples_held']:,} held at most",
+        *(line for leaf in explained["leaves"] for line in _leaf(leaf)),
     ]
     typer.echo("\n".join(lines), err=aside)
 

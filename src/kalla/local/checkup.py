@@ -146,8 +146,8 @@ async def _nats(settings: Settings) -> Finding:
                 url, connect_timeout=2, allow_reconnect=False, error_cb=note
             )
             try:
-                told = client.connected_server_version
-                version = f"{told.major}.{told.minor}.{told.patch}"
+                connected = client.connected_server_version
+                version = f"{connected.major}.{connected.minor}.{connected.patch}"
                 await client.jetstream().account_info()
             finally:
                 await client.close()

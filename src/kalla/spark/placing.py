@@ -69,8 +69,8 @@ def place(
         yield _answer(batch.column("id"), pickle.dumps(result))
 
     # As types, not as text, which the server would be asked to read.
-    told = StructType([StructField("id", LongType()), StructField("facts", BinaryType())])
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, told)
+    columns = StructType([StructField("id", LongType()), StructField("facts", BinaryType())])
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, columns)
     found = {row["id"]: pickle.loads(row["facts"]) for row in frame.collect()}  # noqa: S301 -- ours
     facts = [found[number] for number in range(len(tasks))]
     for each in facts:
@@ -107,5 +107,5 @@ def _answer(number: pa.Array, facts: bytes) -> pa.RecordBatch:
     """Made of buffers: of Python's own values Arrow would import pandas, in every worker."""
     ends = struct.pack("=ii", 0, len(facts))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(facts)]
-    told = pa.Array.from_buffers(pa.binary(), 1, buffers)
-    return pa.RecordBatch.from_arrays([number, told], ["id", "facts"])
+    answers = pa.Array.from_buffers(pa.binary(), 1, buffers)
+    return pa.RecordBatch.from_arrays([number, answers], ["id", "facts"])

@@ -85,7 +85,7 @@ class SparkSessions:
         context.on_end(lambda: self._interrupt(spark, tag, left))
         spark.addTag(tag)
         try:
-            with task_failures.told():
+            with task_failures.translate_errors():
                 yield spark
         except Exception as error:
             context.check()  # an interrupted query fails in many ways; the reason is the cancel
@@ -219,8 +219,8 @@ def _is_away(error: Exception) -> bool:
     if not isinstance(error, PySparkException):
         return False
     # Half of an answer had come when the rest was asked for in vain: what for, a parameter tells.
-    told = (error.getCondition(), (error.getMessageParameters() or {}).get("error_type"))
-    return any(condition in _LOST for condition in told)
+    reasons = (error.getCondition(), (error.getMessageParameters() or {}).get("error_type"))
+    return any(condition in _LOST for condition in reasons)
 
 
 def _first_line(error: Exception) -> str:

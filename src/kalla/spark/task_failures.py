@@ -15,7 +15,7 @@ _FRAME = '  File "'
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """A task that fails otherwise than on purpose is told by what it raised."""
     try:
         yield

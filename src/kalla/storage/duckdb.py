@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from kalla.errors import Unavailable
 
-Told: TypeAlias = Callable[[str], AbstractContextManager[None]]
+ErrorTranslator: TypeAlias = Callable[[str], AbstractContextManager[None]]
 """Turns what goes wrong with a URL into an error of ours."""
 
 
@@ -27,10 +27,10 @@ class S3ForDuckDB(AbstractFileSystem):  # type: ignore[misc]
     protocol = "s3"
     cachable = False
 
-    def __init__(self, filesystem: fs.FileSystem, told: Told) -> None:
+    def __init__(self, filesystem: fs.FileSystem, translate_errors: ErrorTranslator) -> None:
         super().__init__()
         self._filesystem = filesystem
-        self._told = told
+        self._translate_errors = translate_errors
         self._known: dict[str, fs.FileInfo] = {}
 
     @classmethod
@@ -52,7 +52,7 @@ class S3ForDuckDB(AbstractFileSystem):  # type: ignore[misc]
         """Asked for again and again, and each time it would be a request."""
         path = self._strip_protocol(path)
         if path not in self._known:
-            with self._told(f"s3://{path}"):
+            with self._translate_errors(f"s3://{path}"):
                 info = self._filesystem.get_file_info(path)
             if info.type == fs.FileType.NotFound:
                 raise FileNotFoundError(f"s3://{path} does not exist")
@@ -63,11 +63,11 @@ class S3ForDuckDB(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError("DuckDB only reads from S3 here")
         url = f"s3://{path}"
-        with self._told(url):
+        with self._translate_errors(url):
             opened = self._filesystem.open_input_file(path)
         if opened.size() != self._look(path).size:
             raise Unavailable(f"{url} has changed while it was read: start again")
-        return _SharedFile(opened, partial(self._told, url))
+        return _SharedFile(opened, partial(self._translate_errors, url))
 
 
 def _entry(info: fs.FileInfo) -> dict[str, Any]:
@@ -82,11 +82,11 @@ class _SharedFile(io.RawIOBase):
     """
 
     def __init__(
-        self, opened: pa.NativeFile, told: Callable[[], AbstractContextManager[None]]
+        self, opened: pa.NativeFile, translate_errors: Callable[[], AbstractContextManager[None]]
     ) -> None:
         super().__init__()
         self._opened = opened
-        self._told = told
+        self._translate_errors = translate_errors
         self._place = 0
         self._sought: dict[int, int] = {}
 
@@ -98,7 +98,7 @@ class _SharedFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         place = self._sought.pop(get_ident(), self._place)
         wanted = self._opened.size() - place if size < 0 else size
-        with self._told():
+        with self._translate_errors():
             found: bytes = self._opened.read_at(wanted, place)
         self._place = place + len(found)
         return found

@@ -74,10 +74,12 @@ def tagged(filesystem: fs.FileSystem, files: Sequence[File | None]) -> list[File
             return None
         try:
             with filesystem.open_input_file(file.url.removeprefix("s3://")) as opened:
-                told = {name: value.decode() for name, value in opened.metadata().items()}
+                headers = {name: value.decode() for name, value in opened.metadata().items()}
         except FileNotFoundError:
             return None
-        return replace(file, etag=told.get("ETag", "").strip('"'), version=told.get("VersionId"))
+        return replace(
+            file, etag=headers.get("ETag", "").strip('"'), version=headers.get("VersionId")
+        )
 
     return list(spread(ask, files, _AT_ONCE, "tags"))
 
@@ -168,10 +170,10 @@ def _entered(
 
 
 def _demand_name(path: str) -> None:
-    """A name of other bytes than UTF-8, as some archives leave them, cannot be told to anybody."""
-    told = os.fsencode(path).decode(errors="replace")
-    if told != path:
-        raise InvalidInput(Problem("", f"the name {told} is not UTF-8: rename the file"))
+    """A name of other bytes than UTF-8, as some archives leave them, cannot be shown."""
+    shown = os.fsencode(path).decode(errors="replace")
+    if shown != path:
+        raise InvalidInput(Problem("", f"the name {shown} is not UTF-8: rename the file"))
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -26,7 +26,7 @@ from kalla.errors import InvalidInput, NotFound, Problem
 from kalla.storage.files import File, below, named, now, tagged
 from kalla.storage.path_patterns import MAGIC
 from kalla.storage.scratch import scratch
-from kalla.storage.storage_failures import is_denial, told
+from kalla.storage.storage_failures import is_denial, translate_errors
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +68,7 @@ class Storage:
         a pattern does not name them so. NotFound if there is none.
         """
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
                 return (self.info(url),)
@@ -89,7 +89,7 @@ class Storage:
     def info(self, url: str) -> File:
         """One file; NotFound if there is none."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             (found,) = now(filesystem, [path])
             if found is None:
                 self._require_bucket(url)
@@ -101,7 +101,7 @@ class Storage:
         if not urls:
             return {}
         filesystem, _ = self.filesystem(urls[0])
-        with told(urls[0]):
+        with translate_errors(urls[0]):
             found = now(filesystem, [self.filesystem(url)[1] for url in urls])
             if with_tags:
                 found = tagged(filesystem, found)
@@ -110,7 +110,7 @@ class Storage:
     def tagged(self, files: Sequence[File]) -> list[File]:
         """Files of one place with all that their storage tells of them; NotFound if one is gone."""
         filesystem, _ = self.filesystem(files[0].url)
-        with told(files[0].url):
+        with translate_errors(files[0].url):
             found = tagged(filesystem, files)
         for file, now_there in zip(files, found, strict=True):
             if now_there is None:
@@ -123,7 +123,7 @@ class Storage:
     def holds(self, url: str) -> bool:
         """Whether there is a file, or a folder with anything in it."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             (info,) = filesystem.get_file_info([path])
             if info.type != fs.FileType.Directory:
                 return bool(info.type != fs.FileType.NotFound)
@@ -142,7 +142,7 @@ class Storage:
         shared = os.path.commonpath(homes)
         above = [each for each in _with_parents(shared) if each != shared]
         below = {each for home in homes for each in _with_parents(home)} - set(above)
-        with told(url):
+        with translate_errors(url):
             for folder in above:
                 try:
                     if _first_with(name, [folder], filesystem):
@@ -157,7 +157,7 @@ class Storage:
     def folders(self, url: str) -> list[str]:
         """The names of the folders in a folder; none where there is no such folder."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             if filesystem.get_file_info(path).type != fs.FileType.Directory:
                 return []
             found = filesystem.get_file_info(fs.FileSelector(path))
@@ -166,21 +166,21 @@ class Storage:
     def names(self, url: str) -> list[str]:
         """The names of all that is in a folder, hidden too; none where there is no such folder."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
             return sorted(each.base_name for each in found)
 
     @contextmanager
     def open(self, url: str) -> Iterator[BinaryIO]:
-        """The bytes of a file, from any place in it; what fails inside is told as here."""
+        """The bytes of a file, from any place in it; what fails inside is translated as here."""
         filesystem, path = self.filesystem(url)
-        with told(url), filesystem.open_input_file(path) as opened:
+        with translate_errors(url), filesystem.open_input_file(path) as opened:
             yield cast(BinaryIO, opened)
 
     def mapped(self, url: str) -> pa.NativeFile:
         """A file whose pieces are read where they lie on disk, and from S3 each by itself."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             return filesystem.open_input_file(path) if is_s3(url) else pa.memory_map(path)
 
     def read_text(self, url: str) -> str:
@@ -198,7 +198,7 @@ class Storage:
         found = (
             [local] if local.is_file() else [each for each in local.rglob("*") if each.is_file()]
         )
-        with told(url):
+        with translate_errors(url):
             for each in sorted(found, key=lambda each: (each.parent == local, each)):
                 target = path if each == local else join(path, *each.relative_to(local).parts)
                 _make_parent(filesystem, target)
@@ -210,7 +210,7 @@ class Storage:
         whole. If the body fails, a folder may keep a part of it, and S3 keeps nothing."""
         filesystem, path = self.filesystem(url)
         if not is_s3(url):
-            with told(url):
+            with translate_errors(url):
                 _make_parent(filesystem, path)
             yield Path(path)
             return
@@ -222,7 +222,7 @@ class Storage:
     def write_text(self, url: str, text: str) -> None:
         """A reader sees the old text or the new one, never half."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             _make_parent(filesystem, path)
             if not is_s3(url):
                 place = Path(path)
@@ -239,7 +239,7 @@ class Storage:
     def keep(self, url: str, content: bytes | memoryview) -> None:
         """A new file, which a power cut right after this leaves whole."""
         filesystem, path = self.filesystem(url)
-        with told(url):
+        with translate_errors(url):
             if is_s3(url):
                 with filesystem.open_output_stream(path, compression=None) as stream:
                     stream.write(content)
@@ -258,7 +258,7 @@ class Storage:
         if not path.strip("/") or (is_s3(url) and "/" not in path.strip("/")):
             raise InvalidInput(Problem("", f"{url} is a whole disk or bucket, not a folder"))
         # Some S3 list a folder for a while in which there is nothing any more.
-        with suppress(NotFound), told(url):
+        with suppress(NotFound), translate_errors(url):
             (info,) = filesystem.get_file_info([path])
             if info.type == fs.FileType.File:
                 filesystem.delete_file(path)
@@ -284,7 +284,7 @@ class Storage:
         if self.s3 is not None:
             from kalla.storage.duckdb import S3ForDuckDB
 
-            connection.register_filesystem(S3ForDuckDB(self.s3.filesystem(), told))
+            connection.register_filesystem(S3ForDuckDB(self.s3.filesystem(), translate_errors))
 
     def delta_options(self, url: str) -> dict[str, str]:
         """The same for the deltalake package, which has a client of its own. Holds the keys."""

@@ -27,7 +27,7 @@ NO_ROOM = tuple(map(os.strerror, _FULL))
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
+def translate_errors(url: str) -> Iterator[None]:
     """What goes wrong with a file or a bucket, in a sentence."""
     try:
         yield

@@ -33,7 +33,7 @@ class Runners:
         self._on_ended = on_ended
         self._inbox: queue.SimpleQueue[HeldJob | None] = queue.SimpleQueue()
         self._ended: deque[Ended] = deque()
-        self._told = False
+        self._reported = False
         self._threads: list[threading.Thread] = []
         self._running = 0
         self._context: contextvars.Context | None = None
@@ -71,15 +71,15 @@ class Runners:
                     ending = error
             self._ended.append((held, ending))
             # One call into the loop carries all that ended before the loop gets to it.
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 try:
                     self._loop.call_soon_threadsafe(self._deliver, context=self._context)
                 except RuntimeError:  # the loop is closed: the process is ending, the fence decides
                     return
 
     def _deliver(self) -> None:
-        self._told = False
+        self._reported = False
         ended: list[Ended] = []
         while self._ended:
             ended.append(self._ended.popleft())

@@ -145,7 +145,7 @@ def private_spark(*, brief: bool) -> Iterator[SparkSession]:
             settings = SparkSettings(remote=server.remote, token=SecretStr(server.token))
             session = connect(settings)
             try:
-                with task_failures.told():
+                with task_failures.translate_errors():
                     yield session
             finally:
                 session.stop()
@@ -158,7 +158,7 @@ def _cores() -> int:
 
 
 def _place(recipe: Recipe, output: str | None, storage: Storage) -> str:
-    """Where the evidence goes: as told, as the recipe says, or a folder that nobody else has."""
+    """Where the evidence goes: as given, as the recipe says, or a folder that nobody else has."""
     url = output or recipe.output
     if url is None:
         signs = "".join(sign if sign.isalnum() else "-" for sign in recipe.name.lower())

@@ -223,10 +223,10 @@ def progress_line(reached: dict[str, Any]) -> str:
     return line
 
 
-def put_off_line(told: dict[str, Any]) -> str:
+def put_off_line(put_off: dict[str, Any]) -> str:
     """Why a job of the run waits, and until when."""
-    until = seconds(round(told["next_try_seconds"]))
-    return f"put off: {visible(told['reason'])}; tried again in {until}"
+    until = seconds(round(put_off["next_try_seconds"]))
+    return f"put off: {visible(put_off['reason'])}; tried again in {until}"
 
 
 def _end(run: dict[str, Any], style: str) -> None:

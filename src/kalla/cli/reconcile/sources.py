@@ -182,7 +182,7 @@ def _fields(file: Path | None) -> dict[str, Any]:
         return {}
     parsed = yaml_values.parse(recipe_text(file))
     if parsed.findings:
-        raise InvalidInput(*(each.told() for each in parsed.findings))
+        raise InvalidInput(*(each.problem() for each in parsed.findings))
     if not isinstance(parsed.value, dict):
         raise InvalidInput(Problem(str(file), "must be fields of a source and their values"))
     return {name: _sayable(value, name) for name, value in parsed.value.items()}

@@ -13,15 +13,15 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-_told: int | None = None  # the signal
+_signal: int | None = None  # the signal
 _deferring = False
 
 
 @contextmanager
 def clearing_up() -> Iterator[None]:
     """While this holds, what is running is ended by an exception, once."""
-    global _told
-    _told = None
+    global _signal
+    _signal = None
     before = {
         number: signal.signal(number, _hear)
         for number in _SIGNALS
@@ -48,17 +48,17 @@ def deferring() -> Iterator[None]:
 
 
 def asked_to_end() -> bool:
-    return _told is not None
+    return _signal is not None
 
 
 def _hear(number: int, _frame: FrameType | None) -> None:
-    global _told
-    if _told is None:  # who clears up is not disturbed
-        _told = number
+    global _signal
+    if _signal is None:  # who clears up is not disturbed
+        _signal = number
         if not _deferring:
             _end()
 
 
 def _end() -> None:
-    if _told is not None:
-        raise SystemExit(128 + _told)
+    if _signal is not None:
+        raise SystemExit(128 + _signal)

@@ -93,8 +93,8 @@ def _inspect(home: Path) -> Java | None:
 
 
 def _ask(home: Path) -> str:
-    told = subprocess.run(
+    output = subprocess.run(
         [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, check=False
     )
-    number = re.search(r'version "([^"]+)"', told.stderr)
+    number = re.search(r'version "([^"]+)"', output.stderr)
     return number.group(1) if number else ""

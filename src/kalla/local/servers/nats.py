@@ -85,10 +85,10 @@ def greeting(host: str, port: int, timeout: float = 1) -> dict[str, object]:
         line = connection.makefile("rb").readline(65536)
     if not line.startswith(b"INFO "):
         raise ValueError("the server there is not NATS")
-    told = json.loads(line.removeprefix(b"INFO "))
-    if not isinstance(told, dict):
+    facts = json.loads(line.removeprefix(b"INFO "))
+    if not isinstance(facts, dict):
         raise ValueError("the server there is not NATS")
-    return told
+    return facts
 
 
 def _binary() -> str:

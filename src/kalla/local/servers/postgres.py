@@ -178,8 +178,10 @@ def _major(binary: Path) -> int:
 
 @cache
 def _version(binary: str) -> str:
-    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
-    number = re.search(r"\d+(\.\d+)*", told)
+    output = subprocess.run(
+        [binary, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    number = re.search(r"\d+(\.\d+)*", output)
     return number.group() if number else "unknown"
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from kalla.reconcile.arrays.arrow_numbers import as_column, numbers
 from kalla.reconcile.session.match_session import MatchSession
 from kalla.storage import Storage, is_s3, join
-from kalla.storage.storage_failures import told
+from kalla.storage.storage_failures import translate_errors
 from kalla.threads import spread
 
 BUCKET = '"kalla:bucket"'
@@ -69,7 +69,7 @@ def read(places: Sequence[str], storage: Storage, bucket: int | None = None) -> 
     def read_one(place: str) -> tuple[pa.Schema, list[pa.RecordBatch]]:
         buckets = load(join(place, _BUCKETS), storage)
         wanted = np.ones(len(buckets), np.bool_) if bucket is None else buckets == bucket
-        with told(place):
+        with translate_errors(place):
             file = pa.ipc.open_file(storage.mapped(join(place, _ROWS)))
             return file.schema, [file.get_batch(int(at)) for at in np.flatnonzero(wanted)]
 

@@ -196,11 +196,11 @@ class _Move:
         if not isinstance(old, dict):
             return [old]
         new = self._known(old, _FILTER, path, "a filter")
-        told = new.get("op", "eq")
-        op = FILTER_OPS.get(told.strip().lower()) if isinstance(told, str) else None
+        given = new.get("op", "eq")
+        op = FILTER_OPS.get(given.strip().lower()) if isinstance(given, str) else None
         if op is None:
-            self._find((*path, "op"), "is not an operation of a filter", told,
-                       did_you_mean(told, FILTER_OPS))  # fmt: skip
+            self._find((*path, "op"), "is not an operation of a filter", given,
+                       did_you_mean(given, FILTER_OPS))  # fmt: skip
             return []
         value = new.get("value")
         if op == "between":

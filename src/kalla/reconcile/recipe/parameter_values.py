@@ -97,14 +97,14 @@ class _Filling:
         if whole and whole["name"] in self.values and path != ("match_sql",):
             value = self.values[whole["name"]]
             return value if self._fits(_said(value), path) else item
-        told: set[str | None] = set()
-        return _USE.sub(lambda use: self._text(use, item, path, told), item)
+        reported: set[str | None] = set()
+        return _USE.sub(lambda use: self._text(use, item, path, reported), item)
 
-    def _text(self, use: re.Match[str], item: str, path: Path, told: set[str | None]) -> str:
+    def _text(self, use: re.Match[str], item: str, path: Path, reported: set[str | None]) -> str:
         name = use["name"]
         if use[0] == "$$":
             return "$"
-        if name in told:
+        if name in reported:
             return use[0]
         if name in self.values:
             text = _said(self.values[name])
@@ -129,7 +129,7 @@ class _Filling:
             message, value = f"uses the parameter `{shown(name)}`, which is not declared", item
             suggestion = self._near(name) or f"declare {shown(name)}"
         self.unfilled.add(path)
-        told.add(name)
+        reported.add(name)
         if name not in self.faulty:
             self._find(path, message, value, suggestion)
         return use[0]

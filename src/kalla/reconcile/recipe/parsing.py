@@ -67,16 +67,16 @@ def read(
     if not isinstance(parsed.value, dict):
         said = "is empty" if parsed.value is None else "must be fields and their values"
         raise InvalidInput(
-            Finding((), f"the document {said}", parsed.value, "begin with `name: …`").told()
+            Finding((), f"the document {said}", parsed.value, "begin with `name: …`").problem()
         )
     modern = legacy_formats.modernise(parsed.value)
     document = _with_uris(modern.document, left, right)
     filled = parameter_values.fill(document, given)
-    told: dict[Path, Finding] = {}
+    found_at: dict[Path, Finding] = {}
     for each in (*parsed.findings, *modern.findings):
-        _tell(each, each.path, told)
+        _add_finding(each, each.path, found_at)
     for each in filled.findings:
-        _tell(each, modern.place(each.path), told)
+        _add_finding(each, modern.place(each.path), found_at)
     faults = [*(each.path for each in (*parsed.findings, *filled.findings)), *filled.unfilled]
     recipe = None
     structural: Iterable[Finding] = ()
@@ -85,18 +85,18 @@ def read(
     except ValidationError as error:
         structural = structure_errors.findings(error, filled.document)
     for each in chain(structural, structure_errors.out_of_place(filled.document)):
-        if len(told) > MOST_PROBLEMS:
-            raise _invalid(told)  # a suggestion costs time, and long lists are not read
+        if len(found_at) > MOST_PROBLEMS:
+            raise _invalid(found_at)  # a suggestion costs time, and long lists are not read
         faults.append(each.path)
         if each.path not in filled.unfilled:
-            _tell(each, modern.place(each.path), told)
-    if recipe is not None and not told:
+            _add_finding(each, modern.place(each.path), found_at)
+    if recipe is not None and not found_at:
         found: Salvage | None = Salvage(recipe)
     else:  # an older document with problems was not converted completely
         found = None if modern.findings else error_recovery.of(_dated(filled.document), faults)
-    of_sql = [] if found is None else _judge(found, faults, modern.place, columns, told)
-    if recipe is None or told or of_sql:
-        raise _invalid(told, of_sql)
+    of_sql = [] if found is None else _judge(found, faults, modern.place, columns, found_at)
+    if recipe is None or found_at or of_sql:
+        raise _invalid(found_at, of_sql)
     if (len(text) + filled.grown) * _MOST_SPREAD > yaml_values.LARGEST_BYTES:
         refuse_large(recipe)
     return recipe
@@ -160,7 +160,7 @@ def _judge(
     faults: Sequence[Path],
     place: Callable[[Path], Path],
     columns: ColumnLookup | None,
-    told: dict[Path, Finding],
+    found_at: dict[Path, Finding],
 ) -> list[RecipeProblem]:
     """Validates the recipe and returns the problems of its SQL.
 
@@ -174,13 +174,15 @@ def _judge(
     unsaid = {(name,) for name in _SAYING} if hides else set()
     seen = columns(found.recipe, found.readable) if columns else {}
     for each in validation.findings(found.recipe, seen, found.altered):
-        if len(told) > MOST_PROBLEMS:
+        if len(found_at) > MOST_PROBLEMS:
             break
         there = place(each.path)
         within = any(there[:length] in spoiled for length in range(1, len(there) + 1))
         if there not in around and not within and each.path not in unsaid:
-            _tell(each, there, told)
-    return [each.told() for each in match_sql_checks.findings(found.recipe, seen, keys=not faults)]
+            _add_finding(each, there, found_at)
+    return [
+        each.problem() for each in match_sql_checks.findings(found.recipe, seen, keys=not faults)
+    ]
 
 
 def _with_uris(
@@ -203,16 +205,18 @@ def _dated(document: dict[str, object]) -> dict[str, object]:
     return document | {"version": "1"} if is_first and version is not True else document
 
 
-def _tell(finding: Finding, place: Path, told: dict[Path, Finding]) -> None:
+def _add_finding(finding: Finding, place: Path, found_at: dict[Path, Finding]) -> None:
     """Adds one problem per place, and none inside a place that is invalid already."""
-    if not any(place[:length] in told for length in range(1, len(place) + 1)):
-        told[place] = finding
+    if not any(place[:length] in found_at for length in range(1, len(place) + 1)):
+        found_at[place] = finding
 
 
-def _invalid(told: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ()) -> InvalidInput:
-    problems = [each.told(place) for place, each in list(told.items())[:MOST_PROBLEMS]]
+def _invalid(
+    found_at: Mapping[Path, Finding], others: Sequence[RecipeProblem] = ()
+) -> InvalidInput:
+    problems = [each.problem(place) for place, each in list(found_at.items())[:MOST_PROBLEMS]]
     problems += others
-    if len(told) > MOST_PROBLEMS:
+    if len(found_at) > MOST_PROBLEMS:
         problems.append(
             RecipeProblem("", f"there are more problems; these are the first {MOST_PROBLEMS}")
         )

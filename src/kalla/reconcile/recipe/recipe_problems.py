@@ -54,7 +54,7 @@ class Finding:
     value: object = None
     suggestion: str = ""
 
-    def told(self, path: Path | None = None) -> RecipeProblem:
+    def problem(self, path: Path | None = None) -> RecipeProblem:
         place = self.path if path is None else path
         name = next((str(part) for part in reversed(place) if isinstance(part, str)), "")
         return RecipeProblem(

@@ -164,17 +164,19 @@ def _finding(item: ErrorDetails, document: dict[str, object]) -> Finding:
             return Finding(path[:3], "must be one value", _at(document, path[:3]),
                            "such as 0.01")  # fmt: skip
     if kind.startswith("union_tag"):
-        told = value.get("op") if isinstance(value, dict) else None
+        given = value.get("op") if isinstance(value, dict) else None
         if kind == "union_tag_not_found":
             return Finding((*path, "op"), "is missing", suggestion=f"one of {_all(_OPERATIONS)}")
-        return Finding((*path, "op"), "is not an operation", told, did_you_mean(told, _OPERATIONS))
+        return Finding(
+            (*path, "op"), "is not an operation", given, did_you_mean(given, _OPERATIONS)
+        )
     if kind == "extra_forbidden":
         return _unknown(path, value, operation)
     if kind == "literal_error":
         # An apostrophe is in double quotes there.
         known = [one or other for one, other in _QUOTED.findall(item["ctx"]["expected"])]
-        told = [each if each.strip(_SIGNS) else f'"{each}"' for each in known]
-        return Finding(path, f"must be {_one_of(told)}", value, _near(value, known))
+        choices = [each if each.strip(_SIGNS) else f'"{each}"' for each in known]
+        return Finding(path, f"must be {_one_of(choices)}", value, _near(value, known))
     sentence = _SENTENCES.get(kind, "cannot be read").format_map(item.get("ctx", {}))
     return Finding(path, sentence, None if kind == "missing" else value, _remedy(kind, path, value))
 

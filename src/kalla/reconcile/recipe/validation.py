@@ -42,12 +42,12 @@ _LOOKS_BACK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?P=)")
 
 def check(recipe: Recipe, columns: Mapping[Side, Columns] | None = None) -> list[RecipeProblem]:
     """Every problem of a recipe with a correct structure; with `columns`, also of its columns."""
-    return [each.told() for each in findings(recipe, columns)]
+    return [each.problem() for each in findings(recipe, columns)]
 
 
 def check_source(source: Source) -> list[RecipeProblem]:
     """Every problem of a source by itself."""
-    return [each.told() for each in _source(source, ())]
+    return [each.problem() for each in _source(source, ())]
 
 
 def findings(
@@ -314,15 +314,15 @@ def _bounds(tolerance: Tolerance, path: Path) -> Iterator[Finding]:
         most = _MOST_PERCENT if name.endswith("percent") else _MOST_DIGITS
         if excess := _excess(amount, most):
             yield Finding((*path, name), excess, amount, "such as 0.01")
-    told: set[str] = set()
+    reported: set[str] = set()
     for direction in ("below", "above"):
         kinds = [name for name in given if not name.startswith(("below", "above"))]
         kinds += [name for name in given if name.startswith(direction)]
         if not kinds:
             yield Finding((*path, direction), "is missing: every direction needs a bound",
                           suggestion=f"{direction}: 0 allows none")  # fmt: skip
-        elif len(kinds) > 1 and kinds[-1] not in told:
-            told.add(kinds[-1])
+        elif len(kinds) > 1 and kinds[-1] not in reported:
+            reported.add(kinds[-1])
             yield Finding((*path, kinds[-1]), f"and {kinds[0]} bound the same direction",
                           given[kinds[-1]], "keep one of them")  # fmt: skip
 

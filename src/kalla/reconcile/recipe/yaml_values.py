@@ -294,13 +294,13 @@ def _unreadable(value: object) -> Iterator[Finding]:
 def _too_deep(path: Path) -> InvalidInput:
     return InvalidInput(
         Finding(path[:4], f"is nested more than {DEEPEST} levels deep",
-                suggestion="a recipe needs no more than ten").told()
+                suggestion="a recipe needs no more than ten").problem()
     )  # fmt: skip
 
 
 def _refused(message: str, suggestion: str = "") -> InvalidInput:
     """Without the text of the line: it may contain a password."""
-    return InvalidInput(Finding((), f"the document {message}", suggestion=suggestion).told())
+    return InvalidInput(Finding((), f"the document {message}", suggestion=suggestion).problem())
 
 
 def _not_yaml(text: str, error: yaml.MarkedYAMLError) -> InvalidInput:

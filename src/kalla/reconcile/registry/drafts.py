@@ -118,7 +118,7 @@ def judge(
     try:
         return Judgement(parsing.read(text, given, columns=columns))
     except InvalidInput as error:
-        first = told(error)
+        first = problems_of(error)
     unfilled = _unfilled(text, given)
     needs = unfilled.needs
     if not needs:
@@ -128,7 +128,7 @@ def judge(
         recipe = parsing.read(text, {**given, **needs}, columns=seen)
     except InvalidInput as error:
         # A placeholder cannot be checked.
-        left = tuple(each for each in told(error) if not _is_at(each.field, unfilled.places))
+        left = tuple(each for each in problems_of(error) if not _is_at(each.field, unfilled.places))
         return Judgement(None, left, tuple(needs))
     return Judgement(recipe, (), tuple(needs))
 
@@ -145,7 +145,7 @@ def judge_with_sources(
     """
     found = admission.resolved(text, known, given, uris)
     judgement = judge(found.text, given, columns)
-    problems = [*_told(found.problems), *judgement.problems]
+    problems = [*_recipe_problems(found.problems), *judgement.problems]
     places = {each.field for each in problems}
     problems += (each for each in _unkeepable(text) if each.field not in places)
     if not problems and _holds_secret(text):
@@ -168,14 +168,14 @@ def ready(
     try:
         recipe = parsing.read(found.text, given, columns=columns)
     except InvalidInput as error:
-        raise InvalidInput(*_told(found.problems), *error.problems) from None
+        raise InvalidInput(*_recipe_problems(found.problems), *error.problems) from None
     if found.problems:
-        raise InvalidInput(*_told(found.problems))
+        raise InvalidInput(*_recipe_problems(found.problems))
     return recipe
 
 
-def told(error: InvalidInput) -> tuple[RecipeProblem, ...]:
-    return _told(error.problems)
+def problems_of(error: InvalidInput) -> tuple[RecipeProblem, ...]:
+    return _recipe_problems(error.problems)
 
 
 def named(text: str) -> Named:
@@ -232,13 +232,13 @@ def _unkeepable(text: str) -> Iterator[RecipeProblem]:
         )
 
 
-def _told(problems: Iterable[Problem]) -> tuple[RecipeProblem, ...]:
+def _recipe_problems(problems: Iterable[Problem]) -> tuple[RecipeProblem, ...]:
     return tuple(RecipeProblem.of(each) for each in problems)
 
 
 def _unwrapped(parsed: yaml_values.Parsed) -> Sent:
     if parsed.findings:
-        raise InvalidInput(*(each.told() for each in parsed.findings))
+        raise InvalidInput(*(each.problem() for each in parsed.findings))
     fields = parsed.value if isinstance(parsed.value, dict) else {}
     recipe = fields.get("recipe", "")
     return Sent(
@@ -267,11 +267,11 @@ def _values(given: object) -> dict[str, str]:
     return {name: str(value) for name, value in given.items()}
 
 
-def _fault(value: object, told: object) -> tuple[str, object, str]:
+def _fault(value: object, shown: object) -> tuple[str, object, str]:
     if isinstance(value, bool):
         word = "true" if value else "false"
-        return "must not be true or false", told, f'put it in quotes if it is a text: "{word}"'
-    return "must be one value", told, "such as 0.01"
+        return "must not be true or false", shown, f'put it in quotes if it is a text: "{word}"'
+    return "must be one value", shown, "such as 0.01"
 
 
 def _unfilled(text: str, given: Mapping[str, str]) -> _Unfilled:

@@ -212,7 +212,7 @@ async def validate_recipe(state: State, request: Request) -> Verdict:
     try:
         sent = await asyncio.to_thread(drafts.sent, await request.body())
     except InvalidInput as error:
-        return _verdict(Judgement(None, drafts.told(error)), [])
+        return _verdict(Judgement(None, drafts.problems_of(error)), [])
     judge = partial(drafts.judge_with_sources, sent.text, known, sent.given)
     seen = await SourceInspector.of(state.settings).columns_for(judge, known)
     judgement = await asyncio.to_thread(judge, seen)

@@ -91,9 +91,13 @@ class Conclusions(Periodic):
         if run.callback is None or not run.callback.wants(run.status, exceptions):
             return Woken()
         # Text that a job may not contain is left out, first the error's text; then a name.
-        for told in (run, replace(run, error="see the run"), replace(run, error=None, name="")):
+        for shortened in (
+            run,
+            replace(run, error="see the run"),
+            replace(run, error=None, name=""),
+        ):
             try:
-                return (await jobs.insert(connection, self._job_types, [call(told)])).woken
+                return (await jobs.insert(connection, self._job_types, [call(shortened)])).woken
             except InvalidInput as refusal:
                 _log.warning("the call cannot say all", run=run.run_id, reason=str(refusal))
         _log.error("the run is completed without its callback", run=run.run_id)

@@ -319,19 +319,19 @@ _TYPES = ("stage_plan", "stage_chunk", "exec")
 def _side(side: str, plans: list[dict[str, Any]], chunks: list[dict[str, Any]]) -> SideProgress:
     """A plan that holds a snapshot stages all chunks itself, and reports them as it goes."""
     plan = plans[0]
-    told = _told(plan)
+    planned = _progress_of(plan)
     done = [job["result"] for job in chunks if job["status"] == "completed"]
     return SideProgress(
         side,
         plan["status"] == "completed",
-        len(chunks) or told.get("chunks", 0),
-        len(done) or told.get("chunks_done", 0),
-        sum(each["rows"] for each in done) or told.get("rows", 0),
-        told.get("rows_expected"),
+        len(chunks) or planned.get("chunks", 0),
+        len(done) or planned.get("chunks_done", 0),
+        sum(each["rows"] for each in done) or planned.get("rows", 0),
+        planned.get("rows_expected"),
     )
 
 
-def _told(job: Mapping[str, Any]) -> Mapping[str, Any]:
+def _progress_of(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """The progress of this attempt, or of the one that counts."""
     if job["status"] == "completed":
         return job["result"] or {}
@@ -379,9 +379,9 @@ def _rate(
         job
         for job in jobs
         if (job["status"] == "claimed" or _has_ended(job, open_since))
-        and (job["type"] == "stage_chunk" or "rows" in _told(job))
+        and (job["type"] == "stage_chunk" or "rows" in _progress_of(job))
     ]
-    rows = sum(_told(job).get("rows", 0) for job in movers)
+    rows = sum(_progress_of(job).get("rows", 0) for job in movers)
     if not rows:
         return None, None
     began, now = min(job["claimed_at"] for job in movers), movers[0]["now"]

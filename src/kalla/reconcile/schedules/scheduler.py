@@ -80,7 +80,7 @@ class RunScheduler(Periodic):
             reason = scrub(str(error))
             _log.warning("a scheduled run was not started", schedule=one.schedule_id, reason=reason)
             await schedule_store.handled(connection, one, last, None, f"not started: {reason}")
-            return await self._told(connection, one, reason)
+            return await self._notify(connection, one, reason)
         await schedule_store.handled(connection, one, last, run_id, note)
         _log.info("a scheduled run has started", schedule=one.schedule_id, run=run_id)
         return woken
@@ -92,7 +92,7 @@ class RunScheduler(Periodic):
         wanted = RunRequest(saved.text, saved, {}, {}, by, callback)
         return await submission.submit(connection, self._settings, self._job_types, wanted)
 
-    async def _told(self, connection: Connection, one: Due, reason: str) -> Woken:
+    async def _notify(self, connection: Connection, one: Due, reason: str) -> Woken:
         """Reports a run that could not start, because it has no end to report."""
         if one.notify_url is None:
             return Woken()

@@ -194,14 +194,14 @@ def _without_folders(given: Input) -> Input:
     """Notes for each column that exists only in folder names, as `day=2026-01-31/`, that it is not
     read; if all files have the same value, the recipe can name it.
     """
-    told: dict[str, set[str]] = {}
+    values_of: dict[str, set[str]] = {}
     for file in given.files:
         for name, sign, value in (part.partition("=") for part in file.split("/")[:-1]):
             if sign:
-                told.setdefault(name, set()).add(value)
+                values_of.setdefault(name, set()).add(value)
     unread = {
         name: f"{name} is only in the names of folders ({name}=…), not in the files"
-        for name, values in told.items()
+        for name, values in values_of.items()
         if len(values) > 1 and name not in given.types
     }
     notes = (f"left out: {reason}" for reason in unread.values())

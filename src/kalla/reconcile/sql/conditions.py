@@ -172,8 +172,8 @@ def compile_condition(
         far = f"(10000 - {alike})"
         holds = f"{alike} >= {least}"
         longest = longest_text(condition.metric)
-        told = f"CAST({far} AS VARCHAR)"
-        return Check(label, left, right, holds, far, told, delta=far, longest=longest)
+        shown = f"CAST({far} AS VARCHAR)"
+        return Check(label, left, right, holds, far, shown, delta=far, longest=longest)
     if isinstance(condition, Tolerance):
         return _tolerance(condition, label, left, right, columns, (lv, rv))
     if isinstance(condition, DateWindow):

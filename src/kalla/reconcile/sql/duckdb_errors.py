@@ -39,22 +39,22 @@ def said(error: duckdb.Error, lines: int = 1, skipped: int = 0) -> str:
     if wrapped := _WRAPPED.search(str(error)):
         return scrub(wrapped[1].replace('\\"', '"'))
     text = _SQL.split(str(error))[0]  # our own marker
-    told = [line.strip() for line in text.splitlines() if line.strip()]
-    if told and told[0].startswith(_TOO_LARGE):
-        return f"an amount or a sum has more than 38 digits ({told[0].removeprefix(_TOO_LARGE)})"
-    if not told:
+    parts = [line.strip() for line in text.splitlines() if line.strip()]
+    if parts and parts[0].startswith(_TOO_LARGE):
+        return f"an amount or a sum has more than 38 digits ({parts[0].removeprefix(_TOO_LARGE)})"
+    if not parts:
         return "no reason is given"
-    if "state machine reached an invalid state" in told[0]:
+    if "state machine reached an invalid state" in parts[0]:
         return "its lines do not all end alike (\\n and \\r\\n), or a quote is not closed"
-    if "is not utf-16 encoded" in told[0]:  # DuckDB also says this of valid UTF-16
+    if "is not utf-16 encoded" in parts[0]:  # DuckDB also says this of valid UTF-16
         return (
             "it is not UTF-16, or holds a character of four bytes, such as an emoji, which is not"
             " read from UTF-16: convert it to UTF-8"
         )
-    told[0] = told[0].removeprefix("Invalid Input Error: ").removeprefix("IO Error: ")
+    parts[0] = parts[0].removeprefix("Invalid Input Error: ").removeprefix("IO Error: ")
     if found := _CSV_FAULT.search(text):
         return _csv_fault(found, skipped)
-    return " ".join(line[:_LONGEST_LINE] for line in told[:lines])
+    return " ".join(line[:_LONGEST_LINE] for line in parts[:lines])
 
 
 def _csv_fault(found: re.Match[str], skipped: int) -> str:

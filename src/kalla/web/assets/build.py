@@ -42,8 +42,10 @@ def node_of_machine() -> Path | None:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
-    told = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    major = told.strip().removeprefix("v").partition(".")[0]
+    version = subprocess.run(
+        [node, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    major = version.strip().removeprefix("v").partition(".")[0]
     return Path(node) if major.isdigit() and int(major) >= _OLDEST_NODE else None
 
 

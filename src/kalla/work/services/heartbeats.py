@@ -72,10 +72,13 @@ class Heartbeats(Periodic):
         return lost
 
     async def _keep_one(self, held: HeldJob, facts: dict[str, object] | None) -> set[int]:
-        for told in (facts, None):  # a job whose progress cannot be stored is renewed without it
+        for progress in (
+            facts,
+            None,
+        ):  # a job whose progress cannot be stored is renewed without it
             try:
                 async with self._database.transaction() as connection:
-                    return await job_store.heartbeat(connection, [held.job], [told])
+                    return await job_store.heartbeat(connection, [held.job], [progress])
             except FORESEEN:
                 raise
             except Exception:

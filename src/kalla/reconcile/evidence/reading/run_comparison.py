@@ -53,7 +53,7 @@ class _Facts(_Part):
     recipe_hash: str
     started_at: str
 
-    def told(self) -> Compared:
+    def compared(self) -> Compared:
         return Compared(
             recipe=self.recipe.name, recipe_hash=self.recipe_hash, started_at=self.started_at
         )
@@ -138,7 +138,7 @@ def compare(
                 found[change].append(example)
     for change, rows in found.items():
         found[change] = sorted(rows, key=_largest_first)[:examples]
-    runs = {run: each.told() for run, each in facts.items()}
+    runs = {run: each.compared() for run, each in facts.items()}
     return Difference(**runs, notes=_notes(**runs), counts=counts, examples=found)
 
 

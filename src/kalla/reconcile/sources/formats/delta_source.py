@@ -64,7 +64,7 @@ def inspect_table(uri: str, storage: Storage, bounds: Bounds | None = None) -> I
     """
     from deltalake import DeltaTable
 
-    with _told(uri), _addressed(uri, storage) as address:
+    with _translate_errors(uri), _addressed(uri, storage) as address:
         table = DeltaTable(address, storage_options=storage.delta_options(uri))
         version = table.version()
         schema = pa.schema(table.schema().to_arrow())
@@ -222,7 +222,7 @@ def _text(value: Any) -> str:
 
 
 @contextmanager
-def _told(uri: str) -> Iterator[None]:
+def _translate_errors(uri: str) -> Iterator[None]:
     from deltalake.exceptions import DeltaError
 
     try:
