@@ -199,6 +199,14 @@ class Clock:
         )
 
 
+class Silence:
+    """A wake channel that nobody listens to."""
+
+    async def nudge(self, woken: Any) -> None: ...
+
+    async def alarm(self) -> None: ...
+
+
 class Waiting:
     """Starts a write beside the test and returns once it waits for somebody's lock."""
 

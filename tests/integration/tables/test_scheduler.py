@@ -19,13 +19,7 @@ from kalla.spark.sandbox import tables_read
 from kalla.tables import store
 from kalla.tables.model import SourceDefinition, TableDefinition, parse
 from kalla.tables.schedule.scheduler import TableScheduler
-from tests.work_kit import JOB_TYPES
-
-
-class Silence:
-    """A wake channel that nobody listens to."""
-
-    async def nudge(self, woken: Any) -> None: ...
+from tests.work_kit import JOB_TYPES, Silence
 
 
 class Site:

@@ -39,7 +39,7 @@ from kalla.work.services.cleaner import Cleaner
 from kalla.work.services.reaper import Reaper
 from kalla.work.services.settling import Settling
 from kalla.work.state import jobs, runs
-from tests.work_kit import JOB_TYPES, put, take_one
+from tests.work_kit import JOB_TYPES, Silence, put, take_one
 from tests.worker_kit import Site, eventually
 
 pytestmark = pytest.mark.attack
@@ -202,14 +202,6 @@ async def test_a_job_whose_progress_cannot_be_kept_costs_no_other_its_heartbeat(
         for job_id in submitted:
             assert (await client.until(job_id, "completed", "failed")).status == "completed"
     assert seen == set(submitted)
-
-
-class Silence:
-    """A wake channel that nobody listens to."""
-
-    async def nudge(self, woken: Any) -> None: ...
-
-    async def alarm(self) -> None: ...
 
 
 def reaper(database: Database) -> Reaper:

@@ -12,8 +12,10 @@ import pytest
 from kalla.database import Connection, Database
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
+from kalla.work.metrics import Metrics
+from kalla.work.services.reaper import Reaper
 from kalla.work.state import jobs
-from tests.work_kit import Clock, install_clock, put, take, take_one
+from tests.work_kit import Clock, Silence, install_clock, put, take, take_one
 from tests.worker_kit import Site
 
 
@@ -83,6 +85,31 @@ async def test_a_step_of_the_databases_clock_costs_no_attempt(site: Site) -> Non
         go.set()
         record = await client.until(job_id, "completed", "failed")
     assert (record.status, record.failures) == ("completed", 0)
+
+
+async def test_a_step_of_the_clock_after_the_reaper_looked_at_it_costs_no_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await install_clock(site.url)
+    async with site.client() as client:
+        database, looked = client.database, list[float]()
+        async with database.transaction() as connection:
+            await put(connection, NewJob("task"), NewJob("task", max_attempts=1))
+            held = await take(connection, 2)
+        reaper = Reaper(database, Silence(), Metrics(), 1.0, 0.0, 5.0)  # type: ignore[arg-type]
+        look = reaper._read_database_time
+
+        async def looking() -> float:
+            looked.append(await look())
+            async with database.transaction() as connection:
+                await Clock(connection).jump(3600)
+            return looked[-1]
+
+        monkeypatch.setattr(reaper, "_read_database_time", looking)
+        await reaper.tick()
+        async with database.transaction() as connection:
+            states = [(await jobs.get(connection, each.job_id)).status for each in held]
+    assert (states, len(looked)) == (["claimed", "claimed"], 1)
 
 
 async def _reaped_once(database: Database) -> None:

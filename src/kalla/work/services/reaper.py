@@ -28,7 +28,8 @@ class Reaper(Periodic):
     A heartbeat may be old although its worker lives: Postgres was unreachable, every process was
     frozen, or the database's clock jumped ahead. A reaper that was itself silent for longer than
     `tolerance_seconds`, or saw the database's clock move by more, first gives the workers
-    `grace_seconds` to send a heartbeat; so does a new reaper.
+    `grace_seconds` to send a heartbeat; so does a new reaper. A jump that comes after the look at
+    the clock changes nothing either: statements judge by the time that can have passed since.
     """
 
     def __init__(
@@ -77,6 +78,10 @@ class Reaper(Periodic):
         self._database_time += now - self._heard
         self._heard = now
 
+    def _latest(self) -> float:
+        """What the database's clock can show by now, unless it jumped ahead since it was read."""
+        return self._database_time + (self._clock() - self._heard) + self._tolerance_seconds
+
     def _was_frozen(self) -> bool:
         """Whether this process was paused since Postgres last answered: then check again."""
         return self._clock() - self._heard > self._tolerance_seconds
@@ -104,7 +109,9 @@ class Reaper(Periodic):
 
     async def _reclaim(self) -> None:
         while True:
-            reclaimed = await self._database.retrying(lambda each: job_store.reap(each, _BATCH))
+            reclaimed = await self._database.retrying(
+                lambda each: job_store.reap(each, _BATCH, self._latest())
+            )
             for row in reclaimed:
                 _log.warning("job reclaimed", **_facts(row))
             self._metrics.reclaimed.inc(len(reclaimed))
@@ -115,11 +122,11 @@ class Reaper(Periodic):
 
     async def _end_exhausted(self) -> None:
         async with self._database.transaction() as connection:
-            candidates = await job_store.exhausted(connection, _BATCH)
+            candidates = await job_store.exhausted(connection, _BATCH, self._latest())
         for candidate in candidates:
 
             async def act(connection: Connection, row: dict[str, int] = candidate) -> Woken | None:
-                return await job_store.end_exhausted(connection, **row)
+                return await job_store.end_exhausted(connection, **row, latest=self._latest())
 
             row = ("job", candidate["job_id"])
             woken = await self._aside.attempt(row, partial(self._database.retrying, act))

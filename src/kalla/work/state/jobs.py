@@ -197,9 +197,16 @@ async def hand_back_strays(
     return [row["job_id"] for row in returned], waiting_in(returned)
 
 
-async def reap(connection: Connection, limit: int = 500) -> list[dict[str, Any]]:
-    """Return lost jobs to their queues. Those out of attempts are found by `exhausted`."""
-    return await (await connection.execute(sql.reap, {"limit": limit})).fetchall()
+async def reap(
+    connection: Connection, limit: int = 500, latest: float | None = None
+) -> list[dict[str, Any]]:
+    """Return lost jobs to their queues. Those out of attempts are found by `exhausted`.
+
+    `latest`, in seconds since 1970, bounds the time by which heartbeats are judged: the database's
+    clock may have jumped ahead.
+    """
+    cursor = await connection.execute(sql.reap, {"limit": limit, "latest": latest})
+    return await cursor.fetchall()
 
 
 def waiting_in(rows: Sequence[dict[str, Any]]) -> Woken:
@@ -207,18 +214,22 @@ def waiting_in(rows: Sequence[dict[str, Any]]) -> Woken:
     return Woken(row["queue"] for row in rows)
 
 
-async def exhausted(connection: Connection, limit: int = 100) -> list[dict[str, Any]]:
-    cursor = await connection.execute(sql.exhausted, {"limit": limit})
+async def exhausted(
+    connection: Connection, limit: int = 100, latest: float | None = None
+) -> list[dict[str, Any]]:
+    cursor = await connection.execute(sql.exhausted, {"limit": limit, "latest": latest})
     return await cursor.fetchall()
 
 
 async def end_exhausted(
-    connection: Connection, job_id: int, fence: int, run_id: int | None
+    connection: Connection, job_id: int, fence: int, run_id: int | None, latest: float | None = None
 ) -> Woken | None:
     """Fail a lost job that has no attempt left, and its run; None if a heartbeat came first."""
     if run_id is not None:
         await runs.lock(connection, run_id)
-    cursor = await connection.execute(sql.end_exhausted, {"job_id": job_id, "fence": fence})
+    cursor = await connection.execute(
+        sql.end_exhausted, {"job_id": job_id, "fence": fence, "latest": latest}
+    )
     row = await cursor.fetchone()
     if row is None:
         return None

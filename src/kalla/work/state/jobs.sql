@@ -235,7 +235,10 @@ WHERE status = 'claimed' AND worker = %(worker)s
 -- name: reap
 -- Jobs without a heartbeat, and jobs that overran, wait again at once while attempts remain.
 -- The row is locked and looked at again, so that a heartbeat that came in between wins.
-WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
+-- A clock that jumps ahead makes every heartbeat old: the reaper says how late it can be at most.
+WITH moment AS MATERIALIZED (
+    SELECT least(kalla.clock(), to_timestamp(%(latest)s::double precision)) AS now
+),
 gone AS MATERIALIZED (
     SELECT jobs.job_id, jobs.silent,
            row_number() OVER (PARTITION BY jobs.dedupe_key ORDER BY jobs.job_id) = 1
@@ -275,7 +278,9 @@ SELECT job_id, run_id, fence, queue, worker, error FROM returned;
 -- name: exhausted
 -- Lost jobs with no attempt left: each is ended under the lock of its run.
 SELECT job_id, fence, run_id
-FROM kalla.jobs, (SELECT kalla.clock() AS now OFFSET 0) moment
+FROM kalla.jobs, (
+    SELECT least(kalla.clock(), to_timestamp(%(latest)s::double precision)) AS now OFFSET 0
+) moment
 WHERE status = 'claimed' AND failures + 1 >= max_attempts
   AND (heartbeat_at < moment.now - make_interval(secs => timeout_seconds)
        OR claimed_at < moment.now - make_interval(secs => max_runtime_seconds))
@@ -284,7 +289,9 @@ LIMIT %(limit)s;
 
 -- name: end_exhausted
 -- Trap 7: the attempts are used up. Checked again: a heartbeat may have come since the look.
-WITH moment AS MATERIALIZED (SELECT kalla.clock() AS now),
+WITH moment AS MATERIALIZED (
+    SELECT least(kalla.clock(), to_timestamp(%(latest)s::double precision)) AS now
+),
 gone AS MATERIALIZED (
     SELECT job_id, heartbeat_at < moment.now - make_interval(secs => timeout_seconds) AS silent
     FROM kalla.jobs, moment
