@@ -19,7 +19,7 @@ def recipe(left: Document, right: Document, *rules: Document) -> Document:
     return {"name": "known", "sources": {"left": left, "right": right}, "rules": list(rules)}
 
 
-def rule(*conditions: Document, name: str = "only", **more: str) -> Document:
+def rule(*conditions: Document, name: str = "only", **more: Any) -> Document:
     return {"name": name, "conditions": list(conditions), **more}
 
 
@@ -287,6 +287,94 @@ def subscriptions_of_other_months(folder: Path) -> Document:
     )
 
 
+def marked_ledger_and_bank(folder: Path) -> Document:
+    """A ledger whose amounts have no sign, but a mark for debit (S) or credit (H)."""
+    chance = random.Random(7)
+    ledger, bank = [], []
+    for number in range(300):
+        amount, on = cents(chance, 10, 9000), date(2026, 4, 1) + timedelta(days=number // 5)
+        is_debit = chance.random() < 0.6
+        document = (
+            f"RG{202604000 + number}" if is_debit else f"ER-{chance.randrange(100000, 999999)}"
+        )
+        written = f"{amount:.2f}".replace(".", ",")
+        ledger.append([written, "S" if is_debit else "H", "EUR", f"{on:%d.%m.%Y}", document])
+        if chance.random() < 0.95:
+            paid = on + timedelta(days=chance.randrange(3))
+            text = f"Zahlung {document} KDNR {chance.randrange(1000, 9999)}"
+            signed = written if is_debit else f"-{written}"
+            bank.append([number, f"{paid:%d.%m.%Y}", text, signed, "EUR"])
+    options = {"delimiter": ";", "decimal": ",", "date_format": "%d.%m.%Y"}
+    header = ["Umsatz", "S/H", "WKZ", "Belegdatum", "Belegfeld 1"]
+    reference = {
+        "left": "Belegfeld 1", "op": "eq", "right": "Text",
+        "derive_right": [{"regex": r"RG\d{9}|ER-\d{6}"}],
+    }  # fmt: skip
+    amount_of = {"left": "Umsatz", "op": "tolerance", "right": "Betrag", "absolute": "0"}
+    return recipe(
+        {
+            "uri": table(folder / "ledger.csv", header, ledger, ";"),
+            "primary_key": ["Belegfeld 1"],
+            "csv": options,
+        },
+        {
+            "uri": table(
+                folder / "bank.csv", ["Nr", "Tag", "Text", "Betrag", "Währung"], bank, ";"
+            ),
+            "primary_key": ["Nr"],
+            "csv": options,
+        },
+        rule(
+            reference, amount_of, name="debit",
+            left_filters=[{"column": "S/H", "op": "eq", "value": "S"}],
+        ),
+        rule(
+            reference, amount_of | {"negate": "right"}, name="credit",
+            left_filters=[{"column": "S/H", "op": "eq", "value": "H"}],
+        ),
+    )  # fmt: skip
+
+
+def ledger_and_two_columns(folder: Path) -> Document:
+    """A bank's export with debits and credits in columns of their own, each empty in the other's
+    rows."""
+    chance = random.Random(8)
+    ledger, bank = [], []
+    for number in range(300):
+        amount, on = cents(chance, 10, 9000), date(2026, 1, 2) + timedelta(days=number // 5)
+        is_deposit = chance.random() < 0.5
+        ledger.append(
+            [9000 + number, f"{on:%m/%d/%Y}", 20311 + number, amount if is_deposit else -amount]
+        )
+        if chance.random() < 0.95:
+            posted = on + timedelta(days=chance.choice([1, 1, 2, 3]))
+            text = ("ACH CREDIT REF {}" if is_deposit else "CHECK # {}").format(20311 + number)
+            both = ["", amount] if is_deposit else [amount, ""]
+            bank.append([f"B{number}", f"{posted:%m/%d/%Y}", text, *both])
+    options = {"date_format": "%m/%d/%Y"}
+    reference = {
+        "left": "Num", "op": "eq", "right": "Description",
+        "derive_right": [{"regex": r"\d{5}"}],
+    }  # fmt: skip
+    amount_of = {"left": "Amount", "op": "tolerance", "absolute": "0"}
+    return recipe(
+        {
+            "uri": table(folder / "ledger.csv", ["Trans", "Date", "Num", "Amount"], ledger),
+            "primary_key": ["Trans"],
+            "csv": options,
+        },
+        {
+            "uri": table(
+                folder / "bank.csv", ["Id", "Posted", "Description", "Debit", "Credit"], bank
+            ),
+            "primary_key": ["Id"],
+            "csv": options,
+        },
+        rule(reference, amount_of | {"right": "Credit"}, name="deposits"),
+        rule(reference, amount_of | {"right": "Debit", "negate": "right"}, name="payments"),
+    )
+
+
 PAIRS: tuple[Callable[[Path], Document], ...] = (
     bank_and_ledger,
     payments_and_orders,
@@ -296,4 +384,6 @@ PAIRS: tuple[Callable[[Path], Document], ...] = (
     subscriptions_in_parts,
     receivables_by_country,
     subscriptions_of_other_months,
+    marked_ledger_and_bank,
+    ledger_and_two_columns,
 )

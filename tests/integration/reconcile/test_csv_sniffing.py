@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kalla.errors import InvalidInput
+from kalla.reconcile.propose import side_tables
 from kalla.reconcile.propose.profile import profile
 from kalla.reconcile.recipe.model import Csv, Source
 from kalla.reconcile.sources import native_files
@@ -29,6 +30,8 @@ from kalla.storage import LOCAL
          {"delimiter": ";", "decimal": ",", "skip": 2, "footer": 1, "encoding": "windows-1252"}),
         (b"payee;ref;paid\nMeier;R-1;2026-05-08\nTotal Energies SE;R-2;2026-05-09\n",
          {"delimiter": ";"}),
+        (b"id,at\n1,2026-03-01 06:04:00 +0100\n", {"date_format": "%Y-%m-%d %H:%M:%S %z"}),
+        (b"id,at\n1,2026-03-01T06:04:00+01:00\n", {}),
         ("id,straße\n1,ä\n".encode("utf-8-sig"), {}),
         ("id,ort\n1,ä\n".encode("utf-16"), {"encoding": "utf-16"}),
     ],
@@ -156,3 +159,26 @@ def test_a_profile_tells_roles_keys_and_distributions(tmp_path: Path) -> None:
     assert sum(each.rows for each in columns["amount"].histogram) == 100
     assert (columns["amount"].smallest, columns["amount"].largest) == ("0.5", "2.5")
     assert columns["currency"].examples == ("EUR",)
+
+
+def test_figures_of_a_large_source_are_estimated_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_tables, "EXACT_ROWS", 500)
+    monkeypatch.setattr(side_tables, "SAMPLED_ROWS", 250)
+    rows = "".join(f"K{n:04},{n % 1000}.50,{'EUR' if n % 4 else ''}\n" for n in range(3000))
+    (tmp_path / "rows.csv").write_text(f"ref,amount,currency\n{rows}")
+    found, again = (profile(source(tmp_path / "rows.csv")) for _ in range(2))
+    assert found == again
+    columns = {each.name: each for each in found.columns}
+    assert {name: each.role for name, each in columns.items()} == {
+        "ref": "code", "amount": "amount", "currency": "currency",
+    }  # fmt: skip
+    # These are counted all the same.
+    assert (found.rows, columns["currency"].nulls) == (3000, 750)
+    assert (columns["amount"].distinct, columns["currency"].distinct) == (1000, 1)
+    assert found.primary_key == ("ref",)
+    assert found.primary_key_note == "unique and never empty in all 3,000 rows"
+    estimated = sum(each.rows for each in columns["amount"].histogram)
+    assert 2000 < estimated < 4000
+    assert any(note.endswith("are of one row in 12") for note in found.notes)

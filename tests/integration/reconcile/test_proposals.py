@@ -32,6 +32,7 @@ from tests.pairs_of_sources import (
     Document,
     bank_and_ledger,
     intercompany,
+    marked_ledger_and_bank,
     subscriptions_of_other_months,
 )
 
@@ -84,6 +85,21 @@ def test_a_rule_by_name_and_amount_is_a_comment_for_rows_without_a_reference(
     assert "# - name: same name and amount" in found.text.replace('"', "")
     assert "#   left_filters: [{column: reference, op: is_null}]" in found.text
     assert any("a rule for rows without a reference is a comment" in each for each in found.unsure)
+
+
+def test_a_rule_for_the_other_sign_is_a_comment_where_no_column_says_which_rows_have_it(
+    tmp_path: Path,
+) -> None:
+    known = marked_ledger_and_bank(tmp_path)["sources"]
+    ledger = Path(known["left"]["uri"])
+    marked = propose(bare(str(ledger)), bare(known["right"]["uri"]))
+    assert 'left_filters: [{column: "S/H", op: eq, value: H}]' in marked.text
+    lines = [line.split(";") for line in ledger.read_text().splitlines()]
+    ledger.write_text("".join(";".join([line[0], *line[2:]]) + "\n" for line in lines))
+    found = propose(bare(str(ledger)), bare(known["right"]["uri"]))
+    assert [each.name for each in parsing.read(found.text).rules] == ["same reference and amount"]
+    assert '# - name: "same reference and amount, other sign"' in found.text
+    assert any("no column says in which" in each for each in found.unsure)
 
 
 def test_the_same_files_give_the_same_text_and_say_why() -> None:

@@ -13,6 +13,8 @@ Role = Literal["amount", "integer", "date", "currency", "code", "text", "empty",
 
 _MOSTLY = 0.95
 _FEW = 20  # currencies
+_FEW_ENOUGH_TO_COUNT = 1_000
+_LEAST_OF_ESTIMATE = 0.8  # an estimate is a few percent off
 _CURRENCY = r"[A-Z]{3}"
 _CURRENCIES = frozenset(
     [
@@ -67,6 +69,7 @@ class ColumnFacts:
     distinct: int
     length: float  # of its texts, on average
     has_blanks: bool  # several words in most of its texts
+    is_estimated: bool = False  # the distinct values, if there are many
 
     @property
     def given(self) -> int:
@@ -77,40 +80,38 @@ class ColumnFacts:
         return self.distinct / self.given if self.given else 0.0
 
     @property
-    def is_unique(self) -> bool:
-        return self.nulls == 0 and self.distinct == self.rows and self.rows > 0
+    def may_be_unique(self) -> bool:
+        """Whether each row has a value of its own; of an estimate, whether it is possible."""
+        least = self.rows * (_LEAST_OF_ESTIMATE if self.is_estimated else 1)
+        return self.nulls == 0 and self.distinct >= least and self.rows > 0
 
 
 def column_facts(connection: duckdb.DuckDBPyConnection, table: SideTable) -> list[ColumnFacts]:
-    """The facts of every column, in one pass over the table."""
+    """The facts of every column, in one pass over the table; of a large one, roles and lengths are
+    those of its sample, and many distinct values are estimated."""
+    counts = _distinct_values(connection, table)
     asked: list[str] = []
-    readings: list[tuple[str | None, str | None]] = []
     for name in table.names:
         text = table.text(name)
         number, day = table.number(name), table.day(name)
-        readings.append((number, day))
         asked += [
             f"count({text})",
-            f"count(DISTINCT {text})",
             f"avg(length({text}))",
             f"count(*) FILTER (contains({text}, ' '))",
             f"count({number or 'NULL'})",
             f"count(*) FILTER ({number} <> trunc({number}))" if number else "0",
             f"count({day or 'NULL'})",
             f"count(*) FILTER (regexp_full_match({text}, '{_CURRENCY}'))",
-            f"min(length({text}))",
         ]
-    found: tuple[Any, ...] = ()
-    if asked:
-        found = connection.execute(f"SELECT {', '.join(asked)} FROM {table.name}").fetchone() or ()
+    rows = table.sample if table.is_estimated else table.name
+    found = _row(connection, asked, rows)
     facts = []
     for place, name in enumerate(table.names):
-        given, distinct, length, blanks, numbers, fractions, days, codes, _ = found[
-            9 * place : 9 * place + 9
-        ]
-        role = _role(table, name, given, blanks, numbers, fractions, days)
-        if role == "code" and codes >= _MOSTLY * given and distinct <= _FEW:
-            values = connection.execute(f"SELECT DISTINCT {table.text(name)} FROM {table.name}")
+        some, length, blanks, numbers, fractions, days, codes = found[7 * place : 7 * place + 7]
+        given, distinct = counts[name]
+        role = _role(table, name, some, blanks, numbers, fractions, days)
+        if role == "code" and codes >= _MOSTLY * some and distinct <= _FEW:
+            values = connection.execute(f"SELECT DISTINCT {table.text(name)} FROM {rows}")
             if {row[0] for row in values.fetchall()} - {None} <= _CURRENCIES:
                 role = "currency"
         facts.append(
@@ -122,10 +123,34 @@ def column_facts(connection: duckdb.DuckDBPyConnection, table: SideTable) -> lis
                 table.rows - given,
                 distinct,
                 float(length or 0),
-                blanks * 2 > given,
+                blanks * 2 > some,
+                table.is_estimated,
             )
         )
     return facts
+
+
+def _distinct_values(
+    connection: duckdb.DuckDBPyConnection, table: SideTable
+) -> dict[str, tuple[int, int]]:
+    """How many rows of each column hold a value, and how many distinct ones there are."""
+    texts = {name: table.text(name) for name in table.names}
+    how = "approx_count_distinct({})" if table.is_estimated else "count(DISTINCT {})"
+    asked = [f"count({text})" for text in texts.values()]
+    asked += [how.format(text) for text in texts.values()]
+    found = _row(connection, asked, table.name)
+    given = dict(zip(texts, found, strict=False))
+    distinct = dict(zip(texts, found[len(texts) :], strict=True))
+    few = [name for name in texts if distinct[name] <= _FEW_ENOUGH_TO_COUNT and table.is_estimated]
+    counted = [f"count(DISTINCT {texts[name]})" for name in few]
+    distinct |= zip(few, _row(connection, counted, table.name), strict=True)
+    return {name: (given[name], min(distinct[name], given[name])) for name in texts}
+
+
+def _row(connection: duckdb.DuckDBPyConnection, asked: list[str], rows: str) -> tuple[Any, ...]:
+    if not asked:
+        return ()
+    return connection.execute(f"SELECT {', '.join(asked)} FROM {rows}").fetchone() or ()
 
 
 def _role(

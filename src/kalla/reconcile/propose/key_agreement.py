@@ -15,11 +15,15 @@ import duckdb
 from kalla.reconcile.propose.column_roles import ColumnFacts
 from kalla.reconcile.propose.key_candidates import Form, with_derived
 from kalla.reconcile.propose.side_tables import SideTable
+from kalla.reconcile.recipe.model import SIDES
 
 SAMPLED_ROWS = 300_000
 MOST_AMOUNTS = 8
 NEAR = "0.1"  # of an amount: what could still be the same one, less a fee
-_FULL = 0.995  # of the agreement of another amount
+_FULL = 0.995  # of the groups in which another amount agrees
+_SECOND = 0.1  # of the groups: fewer are no pattern
+_LEAST_GROUPS = 3
+_ALONE = "left_rows = 1 OR right_rows = 1"
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,10 @@ class AmountPair:
     near: int
 
     @property
-    def agreement(self) -> float:
-        """Near ones count half: they may be another amount of about the same size."""
-        return (self.equal + 0.5 * (self.near - self.equal)) / self.groups if self.groups else 0.0
+    def agreeing(self) -> float:
+        """The groups that agree. Near ones count half: they may be another amount of about the same
+        size."""
+        return self.equal + 0.5 * (self.near - self.equal)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class KeyEvaluation:
     sampled_right: int
     pairable: float  # rows of the shorter side that could each have one of the other
     uniqueness: float
-    amounts: AmountPair | None
+    amounts: tuple[AmountPair, ...]  # the best, and one that agrees where it does not
+    agreement: float  # of the amounts, by all of them
     has_amounts: bool  # columns that could be compared, besides the key
 
     @property
@@ -73,7 +79,7 @@ class KeyEvaluation:
     @property
     def score(self) -> float:
         """The score of the key: joined rows, weighted by the agreement of their amounts."""
-        agreement = self.amounts.agreement if self.amounts else 0.4 * (not self.has_amounts)
+        agreement = self.agreement if self.amounts else 0.4 * (not self.has_amounts)
         return self.pairable * self.uniqueness * (0.2 + 0.8 * agreement)
 
 
@@ -90,10 +96,16 @@ class Sample:
         self.amounts = tuple(_amounts(own) for own in facts)
         self.dates = tuple([each.name for each in own if each.role == "date"] for own in facts)
         self.share = max(1, max(table.rows for table in tables) // SAMPLED_ROWS)
+        self._grouped: KeyEvaluation | None = None
 
     def evaluate(self, parts: Sequence[KeyPart]) -> KeyEvaluation:
         """Group both sides by the key; leaves the rows in left_keyed and right_keyed, and the
         groups in key_groups."""
+        if self._grouped is None or self._grouped.parts != tuple(parts):
+            self._grouped = self._evaluated(parts)
+        return self._grouped
+
+    def _evaluated(self, parts: Sequence[KeyPart]) -> KeyEvaluation:
         for side, table in enumerate(self.tables):
             self._keyed(side, table, [(part.left, part.right)[side] for part in parts])
         sums = [
@@ -117,6 +129,7 @@ class Sample:
             " coalesce(sum(least(left_rows, right_rows)), 0) FROM key_groups"
         )
         sizes = [max(1, table.rows // self.share) for table in self.tables]
+        pairs, agreement = self._amount_pairs(parts)
         return KeyEvaluation(
             tuple(parts),
             groups,
@@ -126,7 +139,8 @@ class Sample:
             sizes[1],
             min(1.0, int(least) / min(sizes)),
             groups / int(least) if least else 0.0,
-            self._amount_pair(parts),
+            pairs,
+            agreement,
             bool(self._amount_columns(parts)),
         )
 
@@ -139,10 +153,14 @@ class Sample:
         ] or ["NULL::DECIMAL(30, 6) AS n0"]
         days = [f"{table.day(name)} AS d{number}" for number, name in enumerate(self.dates[side])]
         bucket = f" AND hash(k) % {self.share} = 0" if self.share > 1 else ""
+        # In two steps: a filter over the keys would compute each of them several times.
         self.connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE {('left', 'right')[side]}_keyed AS SELECT * FROM"
-            f" (SELECT rid, {key} AS k, {', '.join([*amounts, *days])} FROM {rows})"
-            f" WHERE k IS NOT NULL{bucket}"
+            f"CREATE OR REPLACE TEMP TABLE keys AS SELECT rid, {key} AS k FROM {rows}"
+        )
+        self.connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {SIDES[side]}_keyed AS"
+            f" SELECT rid, k, {', '.join([*amounts, *days])}"
+            f" FROM (FROM keys WHERE k IS NOT NULL{bucket}) JOIN {table.name} USING (rid)"
         )
 
     def _amount_columns(self, parts: Sequence[KeyPart]) -> list[tuple[int, int]]:
@@ -155,9 +173,61 @@ class Sample:
             and other not in {part.right.column for part in parts}
         ]
 
-    def _amount_pair(self, parts: Sequence[KeyPart]) -> AmountPair | None:
+    def values(self, pair: AmountPair) -> tuple[str, str]:
+        """The amounts of a group, the right one with the sign of the left one."""
+        left = f"l{self.amounts[0].index(pair.left)}"
+        right = f"r{self.amounts[1].index(pair.right)}"
+        return left, f"(-{right})" if pair.is_opposite else right
+
+    def is_near(self, pair: AmountPair) -> str:
+        """Whether the amounts of a group could be the same, less a fee."""
+        left, right = self.values(pair)
+        return f"coalesce(abs({left} - {right}) <= abs({left}) * {NEAR}, false)"
+
+    def _amount_pairs(self, parts: Sequence[KeyPart]) -> tuple[tuple[AmountPair, ...], float]:
+        """The amounts that agree best, and those that agree in the other groups: one side may hold
+        debits and credits in two columns, or without a sign."""
+        columns = self._amount_columns(parts)
+        first = self._best_pair(columns, "true")
+        if first is None:
+            return (), 0.0
+        pairs, groups = [first], first.groups
+        if second := self._complement(first, columns):
+            values = [" + ".join(self.values(pair)) for pair in (first, second)]
+            (groups,) = self._row(
+                f"SELECT count(coalesce({values[0]}, {values[1]})) FROM key_groups WHERE {_ALONE}"
+            )
+            if second.equal >= max(_LEAST_GROUPS, _SECOND * groups):
+                pairs.append(second)
+            else:
+                groups = first.groups
+        if not groups or sum(pair.near for pair in pairs) * 2 < groups:
+            return (), 0.0
+        return tuple(pairs), sum(pair.agreeing for pair in pairs) / groups
+
+    def _complement(
+        self, first: AmountPair, columns: Sequence[tuple[int, int]]
+    ) -> AmountPair | None:
+        """The amounts that agree in most groups where the first do not: the same columns with the
+        other sign, or another column of one side where its first one is empty or zero."""
+        left, right = self.amounts[0].index(first.left), self.amounts[1].index(first.right)
+        rest = f"NOT {self.is_near(first)}"
+        found = [
+            self._best_pair([(left, right)], rest),
+            self._best_pair(
+                [each for each in columns if each[0] == left and each[1] != right],
+                f"{rest} AND coalesce(r{right}, 0) = 0",
+            ),
+            self._best_pair(
+                [each for each in columns if each[0] != left and each[1] == right],
+                f"{rest} AND coalesce(l{left}, 0) = 0",
+            ),
+        ]
+        fitting = [each for each in found if each and each.near * 2 >= each.groups]
+        return max(fitting, key=lambda each: each.equal, default=None)
+
+    def _best_pair(self, pairs: Sequence[tuple[int, int]], where: str) -> AmountPair | None:
         """The amounts that agree best in groups that have one row on one side."""
-        pairs = self._amount_columns(parts)
         if not pairs:
             return None
         asked = []
@@ -170,8 +240,7 @@ class Sample:
                 f"count(*) FILTER (abs({own} - {other}) <= abs({own}) * {NEAR})",
                 f"count(*) FILTER (abs({own} + {other}) <= abs({own}) * {NEAR})",
             ]
-        alone = "left_rows = 1 OR right_rows = 1"
-        found = self._row(f"SELECT {', '.join(asked)} FROM key_groups WHERE {alone}")
+        found = self._row(f"SELECT {', '.join(asked)} FROM key_groups WHERE ({_ALONE}) AND {where}")
         best: AmountPair | None = None
         for place, (left, right) in enumerate(pairs):
             groups, same, opposite, near, nearly_opposite = found[5 * place : 5 * place + 5]
@@ -184,9 +253,9 @@ class Sample:
                 opposite if turned else same,
                 nearly_opposite if turned else near,
             )
-            if best is None or pair.agreement * _FULL > best.agreement:
+            if best is None or pair.agreeing * _FULL > best.agreeing:
                 best = pair
-        return best if best and best.groups and best.near * 2 >= best.groups else None
+        return best if best and best.groups else None
 
     def _row(self, sql: str) -> tuple[Any, ...]:
         return self.connection.execute(sql).fetchone() or ()
@@ -195,8 +264,8 @@ class Sample:
 def _amounts(facts: Sequence[ColumnFacts]) -> list[str]:
     """Columns that may be amounts: those with cents first, then whole numbers."""
     with_cents = [each.name for each in facts if each.role == "amount"]
-    whole = [each.name for each in facts if each.role == "integer" and not each.is_unique]
-    unique = [each.name for each in facts if each.role == "integer" and each.is_unique]
+    whole = [each.name for each in facts if each.role == "integer" and not each.may_be_unique]
+    unique = [each.name for each in facts if each.role == "integer" and each.may_be_unique]
     return [*with_cents, *whole, *unique][:MOST_AMOUNTS]
 
 

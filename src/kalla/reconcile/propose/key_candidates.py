@@ -16,11 +16,10 @@ import duckdb
 from kalla.reconcile.propose.column_roles import ColumnFacts
 from kalla.reconcile.propose.reference_patterns import Pattern, learn
 from kalla.reconcile.propose.side_tables import SideTable
-from kalla.reconcile.recipe.model import Derivation, Regex
+from kalla.reconcile.recipe.model import DatePart, Derivation, Regex
 from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import Columns, held
 
-SAMPLED_ROWS = 150_000  # of each side
 _MOST_COLUMNS = 12  # of each side that are compared
 _LEARNED = 2_000  # values that a pattern is learned from
 _LEAST_SHARED = 3
@@ -71,10 +70,10 @@ def candidates(
         "CREATE OR REPLACE TEMP TABLE value_sample"
         " (side INTEGER, form INTEGER, name VARCHAR, value VARCHAR, rows BIGINT)"
     )
-    shares = tuple(max(1, table.rows // SAMPLED_ROWS) for table in tables)
+    shares = tuple(table.share for table in tables)
     for side, (table, own) in enumerate(zip(tables, forms, strict=True)):
         for number, form in enumerate(own):
-            rows, (value,) = with_derived(_sampled(table), table, [form])
+            rows, (value,) = with_derived(table.sample, table, [form])
             connection.execute(
                 f"INSERT INTO value_sample SELECT {side}, {number}, ?, value, count(*)"
                 f" FROM (SELECT {value} AS value FROM {rows})"
@@ -107,12 +106,16 @@ def with_derived(rows: str, table: SideTable, forms: Sequence[Form]) -> tuple[st
     for number, form in enumerate(forms):
         name = f"\x1fform {number}"
         own = Columns({name: "VARCHAR"})
+        # A part of a date is read from the date, not from its text.
+        is_stepwise = not any(isinstance(each, DatePart) for each in form.derivations)
         if form.is_date:
             first = f"CAST({table.day(form.column)} AS VARCHAR)"
         else:
-            first = column_values.as_text(column_values.value(table.columns, form.column)).sql
+            at_once = () if is_stepwise else form.derivations
+            value = column_values.value(table.columns, form.column, at_once)
+            first = column_values.as_text(value).sql
         rows = f"(SELECT *, {first} AS {held(name)} FROM {rows})"
-        for each in form.derivations:
+        for each in form.derivations if is_stepwise else ():
             step = column_values.value(own, name, (each,)).sql
             rows = f"(SELECT * REPLACE ({step} AS {held(name)}) FROM {rows})"
         values.append(f"nullif({held(name)}, '')")
@@ -137,14 +140,6 @@ def _candidate(
         values / least,
         min(1.0, least * max(shares) / min(left, right)),
     )
-
-
-def _sampled(table: SideTable) -> str:
-    """All rows, or as many as are compared: the same ones every time."""
-    share = max(1, table.rows // SAMPLED_ROWS)
-    if share == 1:
-        return table.name
-    return f"(SELECT * FROM {table.name} WHERE hash(rid) % {share} = 0)"
 
 
 def _simplest(found: Sequence[KeyCandidate]) -> Iterator[KeyCandidate]:
@@ -209,7 +204,7 @@ def _patterns(
 ) -> list[Pattern]:
     text = table.text(column.name)
     found = connection.execute(
-        f"SELECT value FROM (SELECT DISTINCT {text} AS value FROM {_sampled(table)})"
+        f"SELECT value FROM (SELECT DISTINCT {text} AS value FROM {table.sample})"
         f" WHERE value IS NOT NULL ORDER BY hash(value), value LIMIT {_LEARNED}"
     )
     return learn([row[0] for row in found.fetchall()])

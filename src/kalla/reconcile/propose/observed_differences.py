@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from kalla.reconcile.propose.key_agreement import NEAR, AmountPair, Sample
+from kalla.reconcile.propose.key_agreement import AmountPair, Sample
+from kalla.reconcile.recipe.model import SIDES, Filter, Side
 
 _ABSOLUTE = ("0", "0.01", "0.02", "0.05", "0.1", "0.5", "1", "2", "5", "10")
 _PERCENT = ("0.1", "0.25", "0.5", "1", "1.5", "2", "2.5", "3", "3.5", "4", "5", "7.5", "10")
@@ -15,6 +16,8 @@ _DAYS = (0, 1, 2, 3, 5, 7, 10, 14, 21, 30, 45, 60, 90, 120)
 _COVERED = 0.98  # of what the widest tolerance would cover
 _ONE_WAY = 0.99
 _LEAST_GROUPS = 3
+_MARKS = 8  # values of a column that marks debit and credit
+_MARKED = 0.98
 _PARTS_FIT = 0.3  # of the groups of several rows
 
 
@@ -40,6 +43,15 @@ class WindowFound:
 
 
 @dataclass(frozen=True)
+class SignMark:
+    """A column that tells the rows of two pairs of amounts apart, by a filter for each."""
+
+    side: Side
+    first: Filter
+    second: Filter
+
+
+@dataclass(frozen=True)
 class PartsFound:
     """Groups of one row against several, and how many of them have the same sum."""
 
@@ -53,13 +65,12 @@ class PartsFound:
 
 def tolerance(sample: Sample, pair: AmountPair) -> ToleranceFound:
     """The smallest tolerance that covers nearly all amounts that could be the same."""
-    left, right = _values(sample, pair)
-    near = f"abs({left} - {right}) <= abs({left}) * {NEAR}"
+    left, right = sample.values(pair)
     gap = f"({right} - {left})"
     asked = [f"count(*) FILTER (abs{gap} <= {bound})" for bound in _ABSOLUTE]
     asked += [f"count(*) FILTER (abs{gap} * 100 <= abs({left}) * {bound})" for bound in _PERCENT]
     asked += [f"count(*) FILTER ({gap} < 0)", f"count(*) FILTER ({gap} > 0)", "count(*)"]
-    rows = f"FROM key_groups WHERE (left_rows = 1 OR right_rows = 1) AND {near}"
+    rows = f"FROM key_groups WHERE (left_rows = 1 OR right_rows = 1) AND {sample.is_near(pair)}"
     *covers, below, above, pairs = _row(sample, f"SELECT {', '.join(asked)} {rows}")
     absolute = dict(zip(_ABSOLUTE, covers, strict=False))
     percent = dict(zip(_PERCENT, covers[len(_ABSOLUTE) :], strict=True))
@@ -85,30 +96,27 @@ def tolerance(sample: Sample, pair: AmountPair) -> ToleranceFound:
     return ToleranceFound(found, covered, pairs, largest)
 
 
-def window(sample: Sample, pair: AmountPair | None) -> WindowFound | None:
+def window(sample: Sample, pairs: Sequence[AmountPair]) -> WindowFound | None:
     """The date columns with the smallest distance in joined rows, and the date window."""
-    agrees = "true"
-    if pair is not None:
-        left, right = _values(sample, pair)
-        agrees = f"abs({left} - {right}) <= abs({left}) * {NEAR}"
+    agrees = " OR ".join(sample.is_near(pair) for pair in pairs) or "true"
     best: tuple[tuple[int, ...], WindowFound] | None = None
     for own, left_name in enumerate(sample.dates[0]):
         for other, right_name in enumerate(sample.dates[1]):
             gap = f"date_diff('day', l.d{own}, r.d{other})"
-            pairs, low, first, last, high = _row(
+            joined, low, first, last, high = _row(
                 sample,
                 f"""
                 SELECT count({gap}), min({gap}), quantile_disc({gap}, 0.02),
                        quantile_disc({gap}, 0.98), max({gap})
                 FROM key_groups g JOIN left_keyed l ON l.k = g.k JOIN right_keyed r ON r.k = g.k
                 WHERE (left_rows = 1 OR right_rows = 1) AND left_rows * right_rows <= 100
-                  AND {agrees}
+                  AND ({agrees})
                 """,
             )
-            if not pairs or high - low > _DAYS[-1]:
+            if not joined or high - low > _DAYS[-1]:
                 continue
             before, after = _nice(-low), _nice(high)
-            found = WindowFound(left_name, right_name, before, after, low, high, pairs)
+            found = WindowFound(left_name, right_name, before, after, low, high, joined)
             order = (last - first, high - low, abs(low) + abs(high), own, other)
             if best is None or order < best[0]:
                 best = order, found
@@ -119,7 +127,7 @@ def parts(
     sample: Sample, pair: AmountPair, allowed: ToleranceFound
 ) -> tuple[PartsFound, PartsFound]:
     """Groups of one left row and several right rows, and the reverse."""
-    left, right = _values(sample, pair)
+    left, right = sample.values(pair)
     gap = f"abs({right} - {left})"
     bound = next(iter(allowed.options.values()))
     fits = f"{gap} <= {bound}"
@@ -137,6 +145,49 @@ def parts(
         """,
     )
     return PartsFound(found[0], found[1]), PartsFound(found[2], found[3])
+
+
+def sign_mark(sample: Sample, pairs: Sequence[AmountPair]) -> SignMark | None:
+    """The column of few values that says which of two pairs agrees, such as S and H for debit and
+    credit."""
+    first, second = (sample.is_near(pair) for pair in pairs)
+    best: tuple[int, SignMark] | None = None
+    for side, table, facts in zip(SIDES, sample.tables, sample.facts, strict=True):
+        for column in facts:
+            if column.type != "text" or not 1 <= column.distinct <= _MARKS:
+                continue
+            found = sample.connection.execute(
+                f"""
+                SELECT value, count(*) FILTER ({first}), count(*) FILTER ({second})
+                FROM key_groups g JOIN {side}_keyed s ON s.k = g.k
+                JOIN (SELECT rid, {table.text(column.name)} AS value FROM {table.name}) USING (rid)
+                WHERE left_rows = 1 AND right_rows = 1 AND ({first} OR {second})
+                GROUP BY value ORDER BY value
+                """
+            ).fetchall()
+            groups = [
+                [row for row in found if (row[2] > row[1]) is turned] for turned in (False, True)
+            ]
+            wrong = sum(min(row[1:]) for row in found)
+            total = sum(sum(row[1:]) for row in found)
+            if not all(groups) or wrong > (1 - _MARKED) * total:
+                continue
+            same, other = (_filter(column.name, [row[0] for row in group]) for group in groups)
+            if same and other and (best is None or wrong < best[0]):
+                best = wrong, SignMark(side, same, other)
+    return best[1] if best else None
+
+
+def _filter(column: str, values: Sequence[str | None]) -> Filter | None:
+    """The filter for these values; none if they are empty in some rows only."""
+    texts = [value for value in values if value is not None]
+    if not texts:
+        return Filter(column=column, op="is_null")
+    if len(texts) < len(values):
+        return None
+    if len(texts) == 1:
+        return Filter(column=column, op="eq", value=texts[0])
+    return Filter(column=column, op="in", value=tuple(texts))
 
 
 def agreeing(sample: Sample, left: str, right: str, columns: tuple[str, str]) -> float:
@@ -158,12 +209,6 @@ def agreeing(sample: Sample, left: str, right: str, columns: tuple[str, str]) ->
         """,
     )
     return same / both if both else 0.0
-
-
-def _values(sample: Sample, pair: AmountPair) -> tuple[str, str]:
-    left = f"l{sample.amounts[0].index(pair.left)}"
-    right = f"r{sample.amounts[1].index(pair.right)}"
-    return left, f"(-{right})" if pair.is_opposite else right
 
 
 def _nice(days: int) -> int:

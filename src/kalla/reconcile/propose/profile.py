@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
@@ -24,6 +25,10 @@ MOST_ROWS = 5_000_000
 _EXAMPLES = 3
 _BINS = 10
 _LONGEST = 60
+_ESTIMATED = (
+    "rows and empty values are counted, many distinct values are estimated, and extremes, examples"
+    " and distributions are of"
+)
 
 
 @dataclass(frozen=True)
@@ -75,26 +80,43 @@ def profile(
             connection, "rows", source, storage=storage, resolve=resolve, most=MOST_ROWS
         )
         facts = column_facts(connection, table)
-        columns = tuple(_column(connection, table, each) for each in facts)
+        columns = tuple(_columns(connection, table, facts)) if facts else ()
         key: tuple[str, ...] = ()
         note = "there are no rows"
         if table.rows:
             key, _, note = row_key(connection, table, facts, ())
+    notes = table.notes
+    if table.is_estimated:
+        notes = (*notes, f"{_ESTIMATED} one row in {table.share}")
     return Profile(
         table.format, table.rows, table.total, table.bytes, columns, key, note,
-        table.decisions, table.notes,
+        table.decisions, notes,
     )  # fmt: skip
 
 
+def _columns(
+    connection: duckdb.DuckDBPyConnection, table: SideTable, facts: list[ColumnFacts]
+) -> Iterator[ProfiledColumn]:
+    """The columns in the order of the source, with their extremes from one pass over it."""
+    values = [_measured(table, each) or table.text(each.name) for each in facts]
+    asked = ", ".join(f"min({value}), max({value})" for value in values)
+    found = connection.execute(f"SELECT {asked} FROM {_rows(table)}").fetchone() or ()
+    for place, (each, value) in enumerate(zip(facts, values, strict=True)):
+        smallest, largest = found[2 * place : 2 * place + 2]
+        yield _column(connection, table, each, value, smallest, largest)
+
+
 def _column(
-    connection: duckdb.DuckDBPyConnection, table: SideTable, facts: ColumnFacts
+    connection: duckdb.DuckDBPyConnection,
+    table: SideTable,
+    facts: ColumnFacts,
+    value: str,
+    smallest: Any,
+    largest: Any,
 ) -> ProfiledColumn:
-    text = table.text(facts.name)
-    value = _measured(table, facts) or text
-    found = connection.execute(f"SELECT min({value}), max({value}) FROM {table.name}").fetchone()
-    smallest, largest = found or (None, None)
     frequent = connection.execute(
-        f"SELECT value, count(*) FROM (SELECT {text} AS value FROM {table.name})"
+        f"SELECT value, count(*) * {_scale(table)} FROM"
+        f" (SELECT {table.text(facts.name)} AS value FROM {_rows(table)})"
         f" WHERE value IS NOT NULL GROUP BY value ORDER BY 2 DESC, 1 LIMIT {_BINS}"
     ).fetchall()
     histogram = [Bin(_short(label), rows) for label, rows in frequent]
@@ -115,6 +137,14 @@ def _column(
     )
 
 
+def _rows(table: SideTable) -> str:
+    return table.sample if table.is_estimated else table.name
+
+
+def _scale(table: SideTable) -> int:
+    return table.share if table.is_estimated else 1
+
+
 def _measured(table: SideTable, facts: ColumnFacts) -> str | None:
     """The column as a number or a day, if it holds such values."""
     if facts.role == "date":
@@ -130,10 +160,10 @@ def _bins(
     number = f"CAST({days if are_days else value} AS DOUBLE)"
     found = connection.execute(
         f"""
-        WITH numbers AS (SELECT {number} AS n FROM {table.name} WHERE {value} IS NOT NULL),
+        WITH numbers AS (SELECT {number} AS n FROM {_rows(table)} WHERE {value} IS NOT NULL),
              ends AS (SELECT min(n) AS low, max(n) AS high FROM numbers)
         SELECT least({_BINS - 1}, CAST((n - low) // ((high - low) / {_BINS}) AS INTEGER)) AS bin,
-               count(*), any_value(low), any_value(high)
+               count(*) * {_scale(table)}, any_value(low), any_value(high)
         FROM numbers, ends GROUP BY bin ORDER BY bin
         """
     ).fetchall()

@@ -24,13 +24,13 @@ from kalla.reconcile.propose import (
 from kalla.reconcile.propose.column_roles import ColumnFacts, column_facts
 from kalla.reconcile.propose.key_agreement import AmountPair, KeyEvaluation, KeyPart, Sample
 from kalla.reconcile.propose.key_candidates import Form, KeyCandidate
-from kalla.reconcile.propose.observed_differences import ToleranceFound, WindowFound
+from kalla.reconcile.propose.observed_differences import SignMark, ToleranceFound, WindowFound
 from kalla.reconcile.propose.recipe_text import Draft, DraftCondition, DraftRule, DraftSource
 from kalla.reconcile.propose.row_keys import row_key
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.propose.trial_match import Trial, try_recipe
 from kalla.reconcile.recipe import parsing
-from kalla.reconcile.recipe.model import Regex, Source
+from kalla.reconcile.recipe.model import SIDES, Filter, Regex, Source
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 from kalla.reconcile.sources.source_planning import Resolve, from_environment
 from kalla.reconcile.sql.duckdb_limits import Bounds
@@ -47,6 +47,14 @@ _SAME_NAME = 10  # rows of one name, on average
 _LEAST_SCORE = 0.05
 
 ProgressCallback = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FoundPair:
+    """Columns of amounts that agree, and how closely."""
+
+    columns: AmountPair
+    allowed: ToleranceFound
 
 
 @dataclass(frozen=True)
@@ -134,15 +142,17 @@ def _draft(
                 " recipe which columns belong together",
             )
         )
-    pair = key.amounts
-    allowed = observed_differences.tolerance(sample, pair) if pair else None
-    window = observed_differences.window(sample, pair)
+    pairs = [FoundPair(pair, observed_differences.tolerance(sample, pair)) for pair in key.amounts]
+    mark = (
+        observed_differences.sign_mark(sample, key.amounts) if _is_unsigned(key.amounts) else None
+    )
+    window = observed_differences.window(sample, key.amounts)
     if window and any(part.left.is_date for part in key.parts):
         window = None
     currency = _currency(facts)
-    evidence = _evidence(key, pair, allowed, window, currency, names, sample.share)
-    rules = _rules(sample, key, pair, allowed, window, found)
-    unsure = _unsure(tables, names, key, pair, allowed, window)
+    evidence = _evidence(key, pairs, window, currency, names, sample.share)
+    rules = _rules(sample, key, pairs, mark, window, found)
+    unsure = _unsure(tables, names, key, pairs, mark, window)
     if any(rule.is_comment for rule in rules):
         unsure.append("a rule for rows without a reference is a comment: read it before you use it")
     sources = []
@@ -158,7 +168,7 @@ def _draft(
                 uris[place] if uris else table.source.uri,
                 columns,
                 note,
-                ((pair.left, pair.right)[place] if pair else None),
+                ((key.amounts[0].left, key.amounts[0].right)[place] if key.amounts else None),
                 (currency[place] if currency else None),
                 (next(iter(sample.dates[place]), None) if window is None else None),
                 table.decisions,
@@ -174,7 +184,8 @@ def _best_key(sample: Sample, found: Sequence[KeyCandidate]) -> KeyEvaluation | 
     likely = [each for each in found if each.score >= 0.5 * found[0].score] if found else []
     if max(table.rows for table in sample.tables) <= _FEW_ROWS:
         likely = list(found)
-    for place, each in enumerate(likely[:_TRIED_KEYS]):
+    # The likeliest last: its groups are there when it is chosen.
+    for place, each in reversed(list(enumerate(likely[:_TRIED_KEYS]))):
         evaluated = sample.evaluate([KeyPart(each.left, each.right)])
         tried.append((round(-evaluated.score, 3), place, evaluated))
     if not tried:
@@ -211,35 +222,53 @@ def _with_another_part(
     return max(better, key=lambda each: round(each.score, 3)) if better else None
 
 
+def _is_unsigned(pairs: Sequence[AmountPair]) -> bool:
+    """Whether the same columns agree with the same sign in some rows, and with the other in the
+    rest."""
+    return len({(pair.left, pair.right) for pair in pairs}) < len(pairs)
+
+
 def _rules(
     sample: Sample,
     key: KeyEvaluation,
-    pair: AmountPair | None,
-    allowed: ToleranceFound | None,
+    pairs: Sequence[FoundPair],
+    mark: SignMark | None,
     window: WindowFound | None,
     found: Sequence[KeyCandidate],
 ) -> list[DraftRule]:
     by_key = [DraftCondition.equal(part.left, part.right) for part in key.parts]
-    checks = []
-    if pair and allowed:
-        checks.append(DraftCondition.tolerance(pair, allowed))
-    if window:
-        checks.append(DraftCondition.window(window))
-    called = "same reference" + (" and amount" if pair else "")
-    rules = [DraftRule(called, "1:1", (*by_key, *checks))]
-    if pair and allowed:
-        split, joined = observed_differences.parts(sample, pair, allowed)
+    in_time = [DraftCondition.window(window)] if window else []
+    if not pairs:
+        return [DraftRule("same reference", "1:1", (*by_key, *in_time))]
+    rules: list[DraftRule] = []
+    is_unsigned = _is_unsigned(key.amounts)
+    for place, each in enumerate(pairs):
+        conditions = (*by_key, DraftCondition.tolerance(each.columns, each.allowed), *in_time)
+        which = ("", ", other sign" if is_unsigned else ", other column")[place]
+        note = ""
+        if place and is_unsigned and not mark:
+            note = "No column says which rows have the other sign: read these before you use it"
+        filters = {mark.side: (mark.first, mark.second)[place]} if mark else {}
+        is_comment = bool(note)
+        rules.append(
+            DraftRule(
+                f"same reference and amount{which}", "1:1", conditions, note, is_comment, filters
+            )
+        )
+        split, joined = observed_differences.parts(sample, each.columns, each.allowed)
         for number, cardinality, name in (
             (split, "1:N", "one against several"), (joined, "N:1", "several against one")
         ):  # fmt: skip
-            if number.are_there:
+            if number.are_there and not is_comment:
                 note = (
                     f"{number.fitting:,} of {number.groups:,} groups of one row against several"
                     " have the same sum"
                 )
-                rules.append(DraftRule(name, cardinality, (*by_key, *checks), note))
-        if window and (fallback := _by_name(sample, key, found)):
-            rules.append(_without_reference(fallback, key, pair, window))
+                rules.append(
+                    DraftRule(f"{name}{which}", cardinality, conditions, note, filters=filters)
+                )
+    if window and (fallback := _by_name(sample, key, found)):
+        rules.append(_without_reference(fallback, key, pairs[0].columns, window))
     return rules
 
 
@@ -261,8 +290,8 @@ def _without_reference(
         f" the names agree in {fallback.share:.1%} of the rows with one",
         is_comment=True,
         filters={
-            side: form.column
-            for side, form in (("left", first.left), ("right", first.right))
+            side: Filter(column=form.column, op="is_null")
+            for side, form in zip(SIDES, (first.left, first.right), strict=True)
             if not any(isinstance(each, Regex) for each in form.derivations)
         },
     )
@@ -306,8 +335,7 @@ def _currency(
 
 def _evidence(
     key: KeyEvaluation,
-    pair: AmountPair | None,
-    allowed: ToleranceFound | None,
+    pairs: Sequence[FoundPair],
     window: WindowFound | None,
     currency: tuple[str, str] | None,
     names: tuple[str, str],
@@ -320,7 +348,8 @@ def _evidence(
         f" {names[1]}, and {key.right_share:.1%} the other way round"
     )
     found = [overlap]
-    if pair and allowed:
+    for each in pairs:
+        pair, allowed = each.columns, each.allowed
         opposite = " with the opposite sign" if pair.is_opposite else ""
         found.append(
             f"{pair.left} and {pair.right} are equal{opposite} in {pair.equal:,} of {pair.groups:,}"
@@ -347,8 +376,8 @@ def _unsure(
     tables: tuple[SideTable, SideTable],
     names: tuple[str, str],
     key: KeyEvaluation,
-    pair: AmountPair | None,
-    allowed: ToleranceFound | None,
+    pairs: Sequence[FoundPair],
+    mark: SignMark | None,
     window: WindowFound | None,
 ) -> list[str]:
     found = [
@@ -364,16 +393,42 @@ def _unsure(
     ]
     if key.uniqueness < _UNIQUE:
         found.append("the reference is not unique on either side: some rows may be ambiguous")
-    if pair is None:
+    if not pairs:
         found.append("no amounts agree under this reference: rows match by the reference alone")
-    elif allowed and allowed.covered < allowed.pairs:
-        found.append(
-            f"{allowed.pairs - allowed.covered:,} amounts differ by more than the tolerance, up to"
-            f" {format(allowed.largest or 0, 'f').rstrip('0').rstrip('.')}"
-        )
+    for pair in pairs:
+        if pair.allowed.covered < pair.allowed.pairs:
+            largest = format(pair.allowed.largest or 0, "f").rstrip("0").rstrip(".")
+            found.append(
+                f"{pair.allowed.pairs - pair.allowed.covered:,} amounts differ by more than the"
+                f" tolerance, up to {largest}"
+            )
+    if len(pairs) > 1:
+        found.append(_about_two_pairs(names, key.amounts, mark))
     if window is None and not any(part.left.is_date for part in key.parts):
         found.append("no date columns are close enough: no date window is proposed")
     return found
+
+
+def _about_two_pairs(
+    names: tuple[str, str], pairs: Sequence[AmountPair], mark: SignMark | None
+) -> str:
+    if mark:
+        side = names[SIDES.index(mark.side)]
+        return (
+            f"{mark.first.column} of {side} says the sign of its amounts: the sums of the result"
+            " leave it out"
+        )
+    if _is_unsigned(pairs):
+        return (
+            f"{pairs[0].left} and {pairs[0].right} have opposite signs in some rows, and no column"
+            " says in which"
+        )
+    place = 0 if pairs[0].left != pairs[1].left else 1
+    columns = [(pair.left, pair.right)[place] for pair in pairs]
+    return (
+        f"{names[place]} has its amounts in {' and '.join(columns)}: the sums of the result are"
+        f" those of {columns[0]}"
+    )
 
 
 def _tried(

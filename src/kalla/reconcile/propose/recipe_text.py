@@ -12,7 +12,7 @@ from kalla.reconcile.propose.key_agreement import AmountPair
 from kalla.reconcile.propose.key_candidates import Form
 from kalla.reconcile.propose.observed_differences import ToleranceFound, WindowFound
 from kalla.reconcile.propose.trial_match import Trial
-from kalla.reconcile.recipe.model import Csv, Derivation, Regex, Source, Workbook
+from kalla.reconcile.recipe.model import Csv, Derivation, Filter, Regex, Side, Source, Workbook
 from kalla.reconcile.sources.formats.csv_sniffing import Decided
 
 _WIDTH = 110
@@ -58,7 +58,7 @@ class DraftRule:
     conditions: tuple[DraftCondition, ...]
     note: str = ""
     is_comment: bool = False  # a person decides whether to take it
-    filters: Mapping[str, str] = field(default_factory=dict)  # columns that must be empty
+    filters: Mapping[Side, Filter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def _rule(rule: DraftRule) -> Iterator[str]:
     yield f"  - name: {_scalar(rule.name)}"
     if rule.cardinality != "1:1":
         yield f'    cardinality: "{rule.cardinality}"'
-    for side, column in rule.filters.items():
-        yield f"    {side}_filters: [{_flow({'column': column, 'op': 'is_null'})}]"
+    for side, each in rule.filters.items():
+        yield f"    {side}_filters: [{_flow(each.model_dump(exclude_none=True))}]"
     yield "    conditions:"
     for condition in rule.conditions:
         yield f"      - {_flow(condition.fields)}"

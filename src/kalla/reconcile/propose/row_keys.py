@@ -27,7 +27,7 @@ def row_key(
     others = [each for each in facts if each.role in ("code", "integer") and each not in named]
     texts = [each for each in facts if each.role == "text" and each.length <= _LONGEST]
     for each in [*named, *others, *texts]:
-        if each.is_unique:
+        if _is_unique(connection, table, each):
             return (each.name,), True, f"unique and never empty in all {table.rows:,} rows"
     pool = [each for each in facts if each.role in ("code", "integer", "text", "date", "amount")]
     weight = {"code": 0, "integer": 0, "text": 1, "date": 1, "amount": 2}
@@ -54,3 +54,11 @@ def row_key(
             f" {table.rows:,} rows, and equal ones are numbered"
         ),
     )
+
+
+def _is_unique(connection: duckdb.DuckDBPyConnection, table: SideTable, facts: ColumnFacts) -> bool:
+    if not (facts.is_estimated and facts.may_be_unique):
+        return facts.may_be_unique
+    text = table.text(facts.name)
+    found = connection.execute(f"SELECT count(DISTINCT {text}) FROM {table.name}").fetchone()
+    return found == (table.rows,)

@@ -37,6 +37,8 @@ from kalla.storage import LOCAL, Storage
 
 PROFILED = Bounds(memory="2GB", threads=2, seconds=120)
 MOST_TABLE_ROWS = 200_000  # of a database, whose rows would all have to be fetched
+SAMPLED_ROWS = 150_000
+EXACT_ROWS = 1_000_000  # of a larger table, most figures are of its sample
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,17 @@ class SideTable:
     notes: tuple[str, ...]
     format: str
     bytes: int
+    share: int = 1  # every so many rows are in the sample
+
+    @property
+    def sample(self) -> str:
+        """The table of some rows, the same ones every time: of a small table, all."""
+        return self.name if self.share == 1 else f"{self.name}_sample"
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether figures are of the sample, because all rows would take too long."""
+        return self.rows > EXACT_ROWS
 
     @property
     def names(self) -> list[str]:
@@ -130,8 +143,13 @@ def load(
         connection.execute(f"DELETE FROM {name} WHERE rid > {most}")
         rows, total = most, inspection.estimate(given, storage)
         notes = (*notes, f"only the first {rows:,} rows were read")
+    share = max(1, rows // SAMPLED_ROWS)
+    if share > 1:
+        connection.execute(
+            f"CREATE TABLE {name}_sample AS FROM {name} WHERE hash(rid) % {share} = 0"
+        )
     return SideTable(
-        name, source, columns, rows, total, decisions, notes, given.format, given.bytes
+        name, source, columns, rows, total, decisions, notes, given.format, given.bytes, share
     )
 
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 from kalla.reconcile import kernel
 from kalla.reconcile.plan import plan
 from kalla.reconcile.propose import row_results
+from kalla.reconcile.propose.key_candidates import Form, with_derived
 from kalla.reconcile.propose.side_tables import SideTable
 from kalla.reconcile.recipe.model import SIDES, Equal, Recipe, Side
 from kalla.reconcile.session.duckdb_engine import Resources
 from kalla.reconcile.sources import native_files
-from kalla.reconcile.sql import column_values
 from kalla.reconcile.sql.column_values import held, quote
 from kalla.reconcile.sql.duckdb_limits import Bounds
 from kalla.storage.files import File
@@ -147,19 +147,22 @@ def _write(
     """The rows of a side as Parquet: all, or those whose key is in the sample; rows without a key
     by their number."""
     columns = ", ".join(f"{held(name)} AS {quote(name)}" for name in table.names)
-    where = ""
+    rows = table.name
     if share > 1:
-        key = sample_key(recipe)
-        value = "NULL"
-        if key is not None:
-            given = column_values.value(table.columns, key.column(side), key.derivations(side))
-            value = column_values.as_text(given).sql
-        where = (
-            f" WHERE CASE WHEN {value} IS NULL THEN rid % {share} = 0"
-            f" ELSE hash({value}) % {share} = 0 END"
+        value, keyed = "NULL", table.name
+        if key := sample_key(recipe):
+            form = Form(key.column(side), "", key.derivations(side), 0)
+            keyed, (value,) = with_derived(table.name, table, [form])
+        # In two steps: a filter over the keys would compute each of them several times.
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE keys AS SELECT rid, hash({value}) AS k,"
+            f" {value} IS NULL AS has_none FROM {keyed}"
         )
-    rows = f"SELECT {columns} FROM {table.name}{where} ORDER BY rid"
-    connection.execute(f"COPY ({rows}) TO '{file}' (FORMAT parquet)")
+        drawn = f"FROM keys WHERE CASE WHEN has_none THEN rid ELSE k END % {share} = 0"
+        rows = f"({drawn}) JOIN {table.name} USING (rid)"
+    connection.execute(
+        f"COPY (SELECT {columns} FROM {rows} ORDER BY rid) TO '{file}' (FORMAT parquet)"
+    )
 
 
 def as_facts(trial: Trial) -> Mapping[str, object]:

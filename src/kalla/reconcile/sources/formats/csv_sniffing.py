@@ -37,7 +37,9 @@ _PLAIN_DATE = (
     "%Y%m%d", "%d/%m/%y", "%m/%d/%y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y",
 )  # fmt: skip
 _WITH_TIME = ("", " %H:%M:%S", " %H:%M", "T%H:%M:%S")
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
+# The engine reads ISO dates by themselves, but no zone behind a blank, as in `10:30:00 +0100`.
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(?!.* [+-]\d).*)?")
+_ZONED = "%Y-%m-%d %H:%M:%S %z"
 _AMOUNT = re.compile(
     r"[-+(]?\s?[€$£¥]?\s?(?P<digits>[0-9][0-9.,' \u00a0\u202f\u2019]*)[-)]?\s?[€$£¥]?"
 )
@@ -287,7 +289,7 @@ def _date_format(columns: Sequence[Sequence[str]]) -> tuple[str | None, str, boo
             example = example or max(values)
     if not kept:
         return None, "", True
-    order = [plain + timed for timed in _WITH_TIME for plain in _PLAIN_DATE]
+    order = [*(plain + timed for timed in _WITH_TIME for plain in _PLAIN_DATE), _ZONED]
     found = sorted(kept, key=order.index)
     if len(found) == 1:
         return found[0], f"as in {example}", True
@@ -309,6 +311,8 @@ def _formats_of(values: Sequence[str]) -> set[str]:
             read = sum(_reads(value, plain_format + timed) for value in values)
             if read >= _MOSTLY * len(values) and read > len(values) - 2:
                 found.add(plain_format + timed)
+    if all(_reads(value, _ZONED) for value in values):
+        found.add(_ZONED)
     return found
 
 
