@@ -148,6 +148,9 @@ pictures: .venv/.dev ## make the pictures of docs/tutorial.md in Chromium
 bench-propose: .venv/.dev ## profile and propose for two large files
 	@$(BIN)/python -m bench.propose
 
+bench-evidence: .venv/.dev ## the pages of exceptions and matches of a large run
+	@$(BIN)/python -m bench.evidence_pages
+
 bench-jobs: .venv/.dev ## jobs/s and wake-up latency against procrastinate
 	@$(BIN)/python -m bench.jobs
 

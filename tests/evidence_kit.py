@@ -72,7 +72,10 @@ def make_evidence(
     return match_here(read(*files) if read else recipe(*files, **more), folder / "evidence")
 
 
-def match_here(wanted: Recipe, evidence: Path) -> str:
+_SMALL = Limits(memory="500MB", threads=1)
+
+
+def match_here(wanted: Recipe, evidence: Path, limits: Limits = _SMALL) -> str:
     """A run of a recipe over files, without Spark."""
     inputs = {side: source_planning.inspect_files(wanted.sources[side], side) for side in SIDES}
     evidence.mkdir()
@@ -83,7 +86,7 @@ def match_here(wanted: Recipe, evidence: Path) -> str:
             wanted,
             inputs,
             evidence,
-            Limits(memory="500MB", threads=1),
+            limits,
             lambda *_: None,
             datetime.now(UTC),
         )
