@@ -1,8 +1,12 @@
 """Seconds of a refresh by each strategy, against a full recompute in Spark SQL and in DuckDB.
 
 A fact table joined with a dimension and grouped by its key. A share of the fact's rows changes,
-spread over all groups (uniform) or in neighbouring ones (clustered). The last line is the headline:
-1 % uniform, the strategy that AUTO takes against FULL.
+spread over all groups (uniform) or in neighbouring ones (clustered). Every strategy starts from the
+same rows; AUTO knows of its own refreshes alone. The last line is the headline: 1 % uniform, the
+strategy that AUTO takes against FULL.
+
+With --folder the sources are kept, and a later run continues from them: the cases of one size can
+be measured one by one.
 """
 
 from __future__ import annotations
@@ -43,18 +47,19 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 SHARES = (0.0001, 0.001, 0.01, 0.1, 1.0)
 Strategy = Literal["AUTO", "DELTA", "AFFECTED_KEYS", "FULL"]
 STRATEGIES: tuple[Strategy, ...] = ("DELTA", "AFFECTED_KEYS", "FULL", "AUTO")
+BASE, FULL_BASE = "base", "full_base"
 
 
 @dataclass
 class Warehouse:
-    """The two sources, and the table as it stood before the newest change."""
+    """The two sources, the table as it stood before the newest change, and AUTO's refreshes."""
 
     spark: Any
     folder: Path
     rows: int
     groups: int
     ticks: int = 0
-    samples: list[Sample] = field(default_factory=list)
+    history: list[Sample] = field(default_factory=list)
 
     def make(self) -> None:
         numbers = np.random.default_rng(1)
@@ -72,7 +77,13 @@ class Warehouse:
         names = pa.array([f"category {n % 50}" for n in range(self.groups)])
         dimension = pa.table({"item": pa.array(np.arange(self.groups)), "category": names})
         write_deltalake(self.folder / "dimension", dimension, configuration=FEED)
-        self.refresh("AUTO", "base")
+
+    def refresh_bases(self) -> None:
+        """The table from which the strategies start; FULL needs no counts beside the rows."""
+        for each in (BASE, FULL_BASE):
+            shutil.rmtree(self.folder / each, ignore_errors=True)
+        self.refresh("AUTO", BASE)
+        self.refresh("FULL", FULL_BASE)
 
     def change(self, share: float, layout: str) -> int:
         """Raise the quantity of a share of the rows."""
@@ -87,7 +98,7 @@ class Warehouse:
         return int(found["num_updated_rows"])
 
     def refresh(self, strategy: Strategy, name: str) -> Refreshed:
-        self.ticks += 1
+        self.ticks = max(self.ticks + 1, int(time.time()))  # above those of an earlier run
         inputs = {
             each: pin(each, str(self.folder / each), "delta").as_json()
             for each in ("fact", "dimension")
@@ -96,12 +107,25 @@ class Warehouse:
             name=name, table_id=1, tick=self.ticks, location=str(self.folder / name), query=QUERY,
             definition="d", inputs=inputs, strategy=strategy, strict=False, deduplication=True,
             cardinality_threshold=0.3 if strategy == "AUTO" else 1.0, rows=self.groups,
-            samples=tuple(self.samples),
+            samples=self.samples() if strategy == "AUTO" else (),
         )  # fmt: skip
         found = refresh(self.spark, asked, self.ticks, f"r{self.ticks}")
         if isinstance(found, Committed):
             raise SystemExit(f"{name} was adopted: {found}")
+        if strategy == "AUTO":
+            sample = Sample(
+                strategy=found.strategy,
+                seconds=found.seconds,
+                changed_rows=found.changed_rows,
+                affected_keys=found.affected_keys,
+            )
+            self.history.insert(0, sample)
         return found
+
+    def samples(self) -> tuple[Sample, ...]:
+        """As many as a refresh gets of its table's history: the newest, and the last FULL ones."""
+        newest, older = self.history[:10], self.history[10:]
+        return (*newest, *[each for each in older if each.strategy == "FULL"][:3])
 
     def by_spark(self) -> float:
         began = time.monotonic()
@@ -136,6 +160,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--shares", default=",".join(map(str, SHARES)))
     parser.add_argument("--layouts", default="uniform,clustered")
+    parser.add_argument("--folder", type=Path, help="keep the sources here, or use those there")
     chosen = parser.parse_args()
     logs.configure("warning", "text")
     with tempfile.TemporaryDirectory(prefix="kalla-bench-") as place:
@@ -143,9 +168,12 @@ def main() -> None:
         server.start()
         spark = connect(SparkSettings(remote=server.remote, token=SecretStr(server.token)))
         try:
-            warehouse = Warehouse(spark, Path(place) / "data", chosen.rows, chosen.groups)
-            warehouse.make()
+            folder = chosen.folder or Path(place) / "data"
+            warehouse = Warehouse(spark, folder, chosen.rows, chosen.groups)
+            if not (folder / "dimension").exists():
+                warehouse.make()
             warehouse.by_spark()  # warm
+            warehouse.refresh_bases()
             measure(
                 warehouse,
                 [float(each) for each in chosen.shares.split(",")],
@@ -174,8 +202,9 @@ def measure(warehouse: Warehouse, shares: list[float], layouts: list[str], repea
                 seconds.setdefault("spark", []).append(warehouse.by_spark())
                 seconds.setdefault("duckdb", []).append(warehouse.by_duckdb())
                 _require_equal(warehouse)
-                shutil.rmtree(warehouse.folder / "base")
-                (warehouse.folder / "auto").rename(warehouse.folder / "base")
+                for name, base in (("auto", BASE), ("full", FULL_BASE)):
+                    shutil.rmtree(warehouse.folder / base)
+                    (warehouse.folder / name).rename(warehouse.folder / base)
             middle = {name: statistics.median(each) for name, each in seconds.items()}
             for strategy in STRATEGIES:
                 line = _line(f"{strategy.lower()}_{share:g}_{layout}", middle[strategy], middle)
@@ -194,17 +223,8 @@ def _one(warehouse: Warehouse, strategy: Strategy) -> Refreshed:
     """From the same state as the other strategies."""
     target = warehouse.folder / strategy.lower()
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(warehouse.folder / "base", target)
-    found = warehouse.refresh(strategy, strategy.lower())
-    if strategy != "AUTO":
-        sample = Sample(
-            strategy=found.strategy,
-            seconds=found.seconds,
-            changed_rows=found.changed_rows,
-            affected_keys=found.affected_keys,
-        )
-        warehouse.samples = [sample, *warehouse.samples][:12]
-    return found
+    shutil.copytree(warehouse.folder / (FULL_BASE if strategy == "FULL" else BASE), target)
+    return warehouse.refresh(strategy, strategy.lower())
 
 
 def _require_equal(warehouse: Warehouse) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import sqlglot
+from sqlglot import exp
 
 from kalla.tables.delta.workspace import FILE, ROW, Relation, Workspace, quoted
 from kalla.tables.incremental.changes import (
+    NO_BOUNDS,
+    Bounds,
     Versions,
     affected_keys,
     placed,
@@ -182,18 +185,19 @@ class ByKeys:
 
     old: str
     keys: str
-    places: tuple[int, ...]
-    recomputed: str
+    node: Select | Union
+    inputs: Mapping[str, Versions]
 
     def __call__(self, workspace: Workspace) -> Counter[Any]:
         table = _stored(workspace, self.old)
-        workspace.table("keys", self.keys)
+        bounds = _bounds(workspace, workspace.table("keys", self.keys))
         met = " AND ".join(
             f"r.{quoted(table.columns[place])} IS NOT DISTINCT FROM k.k{number}"
-            for number, place in enumerate(self.places)
+            for number, place in enumerate(_places(self.node))
         )
         old = f"SELECT {ROW} FROM {table.name} r SEMI JOIN keys k ON {met}"
-        return _replaced(workspace, table, old, self.recomputed, table.columns)
+        fresh = _recomputed(self.node, self.inputs, bounds)
+        return _replaced(workspace, table, old, fresh, table.columns)
 
 
 @dataclass(frozen=True)
@@ -226,8 +230,7 @@ def _by_keys(query: str, found: Structure, inputs: Mapping[str, Versions]) -> li
     keys = affected_keys(found.node, inputs)
     assert keys is not None
     old = placed(query, {name: each.old for name, each in inputs.items()})
-    recomputed = _recomputed(found.node, inputs)
-    return [ByKeys(_duckdb(old), _duckdb(keys), _places(found.node), recomputed)]
+    return [ByKeys(_duckdb(old), _duckdb(keys), found.node, inputs)]
 
 
 def _by_delta(query: str, found: Structure, inputs: Mapping[str, Versions]) -> list[ByDelta]:
@@ -242,8 +245,22 @@ def _by_delta(query: str, found: Structure, inputs: Mapping[str, Versions]) -> l
     return [ByDelta(shape, _duckdb(old), _duckdb(changes), recomputed)]
 
 
-def _recomputed(node: Select | Union, inputs: Mapping[str, Versions]) -> str:
-    return _duckdb(recompute(node, {name: each.new for name, each in inputs.items()}, "keys"))
+def _recomputed(
+    node: Select | Union, inputs: Mapping[str, Versions], bounds: Bounds = NO_BOUNDS
+) -> str:
+    views = {name: each.new for name, each in inputs.items()}
+    return _duckdb(recompute(node, views, "keys", bounds))
+
+
+def _bounds(workspace: Workspace, keys: Relation) -> Bounds:
+    """Of every key without NULL."""
+    found = {}
+    for number, name in enumerate(keys.columns):
+        query = f"SELECT min({name}), max({name}), count(*) FILTER ({name} IS NULL) FROM keys"
+        ((low, high, nulls),) = workspace.rows(query)
+        if low is not None and not nulls:
+            found[number] = (repr(low), repr(high))
+    return found
 
 
 def _places(node: Select | Union) -> tuple[int, ...]:
@@ -287,3 +304,17 @@ def test_delta_refuses_an_average_that_doubles_do_not_hold(workspace: Workspace)
     schema = workspace.read("SELECT * FROM table_rows").schema
     with pytest.raises(NotIncremental, match="too large for an exact average"):
         merge(workspace, shape, table, delta, schema)
+
+
+def test_bounds_of_a_key_reach_the_columns_that_inner_joins_make_equal() -> None:
+    query = (
+        "SELECT o.id, count(*) AS n FROM o JOIN l ON o.id = l.oid LEFT JOIN p ON l.oid = p.lim"
+        " WHERE l.qty <=> l.oid GROUP BY o.id"
+    )
+    views = {name: name for name in TYPES}
+    sql = recompute(structure(query, COLUMNS).node, views, "keys", {0: ("1", "2")})
+    bounded = sqlglot.parse_one(sql, read="spark").find_all(exp.Between)
+    columns = {
+        f"{each.table}.{each.name}" for one in bounded for each in one.this.find_all(exp.Column)
+    }
+    assert columns == {"o.id", "l.oid", "l.qty"}

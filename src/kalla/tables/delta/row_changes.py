@@ -96,12 +96,8 @@ def difference(workspace: Workspace, old: Relation, new: Relation) -> Change:
 
 
 def replaced(workspace: Workspace, old: Relation, new: Relation) -> Change:
-    """Removes all of `old` and adds all of `new`, equal rows included."""
-    file = FILE if FILE in _all_columns(workspace, new) else f"NULL::VARCHAR AS {FILE}"
-    columns = ", ".join(quoted(name) for name in old.columns)
-    deletes = workspace.table("deleted_rows", f"SELECT * FROM {old.name}")
-    inserts = workspace.table("inserted_rows", f"SELECT {columns}, {file} FROM {new.name}")
-    return _change(workspace, deletes, inserts)
+    """Removes all of `old` and adds all of `new`, equal rows included. Both have files."""
+    return _change(workspace, old, new)
 
 
 def rewritten(workspace: Workspace, table: TableFiles, change: Change) -> FileChange:

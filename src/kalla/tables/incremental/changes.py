@@ -15,6 +15,7 @@ from sqlglot import exp
 from kalla.errors import InvalidInput, Problem
 from kalla.spark.sandbox import TooComplicated
 from kalla.tables.incremental.dialect import Structured
+from kalla.tables.incremental.joins import equal_columns
 from kalla.tables.incremental.structure import (
     Input,
     Key,
@@ -56,7 +57,8 @@ Inputs = Mapping[str, Versions]
 Bounds = Mapping[int, tuple[str, str]]
 """For keys without NULL: SQL of the smallest and the largest value, in key order.
 
-A join with the keys alone does not let Spark skip parts of files.
+A join with the keys alone does not let Spark skip parts of files. Nor does Spark apply a bound to
+the columns that a join makes equal to the key: its inference of such conditions is off.
 """
 NO_BOUNDS: Bounds = MappingProxyType({})
 
@@ -290,9 +292,11 @@ def _recomputed(
 ) -> exp.Query:
     """The condition applies before GROUP BY and windows: it keeps whole groups and partitions."""
     met = _exists(wanted, [(f"k{n}", key.sql) for n, key in enumerate(keys)])
+    tree = parsed(node.sql)
     between = [
-        expression(f"({keys[number].sql}) BETWEEN {low} AND {high}")
+        expression(f"({column}) BETWEEN {low} AND {high}")
         for number, (low, high) in bounds.items()
+        for column in (keys[number].sql, *equal_columns(tree, keys[number].sql))
     ]
     return block(node, views, {}, where=exp.and_(*between, met))
 

@@ -20,6 +20,7 @@ class Merged:
     old: Relation  # rows of the changed keys before, with their places
     new: Relation  # and after, without those of `recompute`
     recompute: Relation  # keys whose smallest or largest value was removed
+    may_repeat: bool  # whether a new row may equal an old one
 
 
 def merge(
@@ -76,7 +77,8 @@ def _grouped(
         for each in averages:
             values = _averaged(values, each, schema.field(each.name).type)
         new = workspace.arrow("averaged_rows", values)
-    return Merged(old, Relation(new.name, rows.columns), recompute)
+    # Without extremes, Spark leaves out the groups that stay the same.
+    return Merged(old, Relation(new.name, rows.columns), recompute, may_repeat=bool(extremes))
 
 
 def _total(name: str) -> str:
@@ -163,4 +165,4 @@ def _copies(workspace: Workspace, shape: DeltaShape, rows: Relation, delta: Rela
         "new_rows", f"SELECT {columns}, {FILE} FROM {after.name}, range(__kalla_copies)"
     )
     recompute = workspace.table("recomputed_keys", f"SELECT {columns} FROM {new.name} WHERE false")
-    return Merged(old, new, recompute)
+    return Merged(old, new, recompute, may_repeat=True)

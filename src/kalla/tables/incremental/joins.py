@@ -75,6 +75,24 @@ def _outer_keys(join: exp.Join) -> tuple[tuple[str, str], ...]:
     return tuple(keys)
 
 
+def equal_columns(tree: exp.Query, column: str) -> list[str]:
+    """The other columns that equal this one in every row, by inner joins and WHERE."""
+    where = tree.args.get("where")
+    conditions = [each.args.get("on") for each in tree.args.get("joins") or () if not each.side]
+    pairs = [
+        (one.sql(Structured, identify=True), other.sql(Structured, identify=True))
+        for condition in [*conditions, where.this if where else None]
+        for one, other in _equalities(condition)
+        if isinstance(one, exp.Column) and isinstance(other, exp.Column)
+    ]
+    found = [column]
+    for each in found:  # grows
+        for one, other in pairs:
+            if one == each and other not in found:
+                found.append(other)
+    return found[1:]
+
+
 def _equalities(condition: exp.Expr | None) -> list[tuple[exp.Expr, exp.Expr]]:
     """The equalities that hold together, each in both directions."""
     parts = condition.flatten() if isinstance(condition, exp.And) else [condition]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from kalla.spark.sandbox import searches
 from kalla.tables.delta.commit import FencedTable, Frontier
 from kalla.tables.delta.data_files import written
 from kalla.tables.delta.log_commit import NO_CHANGE, FileChange
-from kalla.tables.delta.row_changes import TableFiles, difference, replaced, rewritten
+from kalla.tables.delta.row_changes import Change, TableFiles, difference, replaced, rewritten
 from kalla.tables.delta.workspace import FILE, Relation, Workspace, quoted, same
 from kalla.tables.incremental import changes as sql_changes
 from kalla.tables.incremental.changes import Versions, placed
@@ -205,7 +206,8 @@ class Computation:
             keys = self._keys_file(merged.recompute, names)
             fresh = self._together(fresh, self._recomputed(known, keys, merged.old))
         affected = self._workspace.count(delta)
-        return self._changed(choice, table, merged.old, fresh, affected)
+        compare = difference if merged.may_repeat else replaced
+        return self._changed(choice, table, merged.old, fresh, affected, compare)
 
     def _by_keys(self, known: Known, choice: Choice) -> Result:
         """Recompute the affected keys; those without rows are removed."""
@@ -306,9 +308,15 @@ class Computation:
         )
 
     def _changed(
-        self, choice: Choice, table: TableFiles, old: Relation, fresh: Relation, keys: int
+        self,
+        choice: Choice,
+        table: TableFiles,
+        old: Relation,
+        fresh: Relation,
+        keys: int,
+        compare: Callable[[Workspace, Relation, Relation], Change] = difference,
     ) -> Result:
-        compare = difference if self._asked.deduplication else replaced
+        compare = compare if self._asked.deduplication else replaced
         change = compare(self._workspace, old, fresh)
         files = rewritten(self._workspace, table, change)
         rows = table.rows - change.deleted + change.inserted
@@ -439,7 +447,7 @@ def _literal(value: object) -> str | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return str(value)
+        return f"CAST({value} AS BIGINT)"  # another type might narrow a column that is compared
     if isinstance(value, Decimal) and value.is_finite():
         return f"CAST('{value}' AS DECIMAL(38, {max(0, -int(value.as_tuple().exponent))}))"
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
