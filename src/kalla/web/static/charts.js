@@ -34,7 +34,7 @@ function look(axis) {
 /** An axis of moments on the local clock, in seconds. */
 export function timeAxis() {
   const day = "{D} {MMM}";
-  const at = (span, short, newYear, newDay) => [span, short, newYear, null, newDay, null, null, null, 1];
+  const at = (span, short, newYear, newDay) => [span, short, newYear, null, newDay, null, null, null, 0];
   return look({
     space: 84,
     grid: { show: false },
