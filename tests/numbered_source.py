@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from kalla.query.evaluate.sample_source import MemorySource, Samples, SeriesBatch
 from kalla.query.labels.interned import Interned
@@ -25,5 +26,7 @@ class NumberedSource(MemorySource):
         self, shard: int, matchers: Sequence[Matcher], after: int, until: int
     ) -> SeriesBatch:
         batch = super().select(shard, matchers, after, until)
-        numbers = self._table.numbers([text_of(labels) for labels in batch.labels])
+        numbers = self._table.numbers(
+            pa.array([text_of(labels) for labels in batch.labels], pa.string())
+        )
         return replace(batch, labels=Interned(self._table, numbers.astype(np.int64)))

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,10 @@ known_sets = st.lists(label_sets, max_size=8)
 
 
 def interned(table: SeriesTable, known: Sequence[Labels]) -> Interned:
-    return Interned(table, table.numbers([text_of(one) for one in known]).astype(np.int64))
+    return Interned(
+        table,
+        table.numbers(pa.array([text_of(one) for one in known], pa.string())).astype(np.int64),
+    )
 
 
 def ordered(known: Sequence[Labels]) -> list[Labels]:

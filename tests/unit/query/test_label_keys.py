@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kalla.query.array_types import Whole
-from kalla.query.store.ingest import label_keys
-from kalla.query.store.ingest.label_keys import FRESH, LabelKeys
+from kalla.query.store import label_keys
+from kalla.query.store.label_keys import FRESH, LabelKeys
 
 # Some alike but for their last bytes, some longer than the words that are compared at once.
 texts = st.one_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from kalla.query.labels.label_sets import labels_of
@@ -10,7 +12,11 @@ from kalla.query.store.series_table import SeriesTable, text_of
 
 
 def grown(table: SeriesTable, *zones: str) -> None:
-    table.numbers([text_of(labels_of({"__name__": "m", "zone": zone})) for zone in zones])
+    table.numbers(
+        pa.array(
+            [text_of(labels_of({"__name__": "m", "zone": zone})) for zone in zones], pa.string()
+        )
+    )
 
 
 def test_an_expression_asked_before_sees_the_values_that_came_since() -> None:
@@ -54,3 +60,33 @@ def test_a_check_that_raises_ends_the_matching() -> None:
 
     with pytest.raises(TimeoutError):
         table.matching([Matcher("zone", "=", "eu")], check)
+
+
+TEXTS = [
+    text_of(labels_of({"__name__": "m", "zone": zone}))
+    for zone in ("eu", "us", "a zone whose name is long", "", "\udcff", "ü", "eu")
+]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_as_written_have_the_same_labels_in_another_table(kind: pa.DataType) -> None:
+    one, other = SeriesTable(), SeriesTable()
+    grown(other, "us", "elsewhere")
+    numbers = one.numbers(pa.array(["{}", *TEXTS], kind)[1:])
+    assert len(set(numbers.tolist())) == len(one) == 6
+
+    backwards = numbers[::-1].astype(np.int64)
+    written = one.written(backwards)
+    assert written.to_pylist() == TEXTS[::-1]
+    assert other.labels(other.numbers(written)) == one.labels(backwards)
+    assert len(other) == 7
+    assert one.numbers(written).tolist() == backwards.tolist()
+
+
+def test_a_text_that_cannot_be_read_adds_no_series() -> None:
+    table = SeriesTable()
+    grown(table, "eu")
+    with pytest.raises(ValueError, match="Expecting"):
+        table.numbers(pa.array([TEXTS[1], "not JSON"]))
+    grown(table, "us", "eu")
+    assert [dict(labels)["zone"] for labels in table.labels(np.arange(2))] == ["eu", "us"]

@@ -18,6 +18,8 @@ from kalla.query.labels.label_sets import METADATA, Labels, only, unnamed, value
 from kalla.query.promql.syntax_tree import METRIC_NAME
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from kalla.query.array_types import Whole
 
 Objects = NDArray[Any]
@@ -49,6 +51,9 @@ class Table(Protocol):
         """Each one's place in the order of label sets."""
 
     def texts(self, *, bare: bool) -> Texts: ...
+
+    def written(self, numbers: Whole) -> pa.LargeStringArray:
+        """The texts of series, from which another table of the same kind gives them numbers."""
 
     def codes(self, name: str) -> NDArray[np.int32]:
         """A number for each series' value of a label; equal values, and only those, share it."""

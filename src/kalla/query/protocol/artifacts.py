@@ -180,9 +180,9 @@ def _groups(facts: Mapping[str, Any], stored: pa.Table) -> Reduced:
 
 
 def _labels(facts: Mapping[str, Any], stored: pa.Table, table: SeriesTable) -> Sequence[Labels]:
-    texts = stored.column("labels").to_pylist()
+    texts = stored.column("labels").combine_chunks()
     if not facts["interned"]:
-        return tuple(labels_of_text(text) for text in texts)
+        return tuple(labels_of_text(text) for text in texts.to_pylist())
     numbers = table.numbers(texts).astype(np.int64)
     return Interned(table, numbers, nameless=facts["nameless"])
 
@@ -223,8 +223,7 @@ def _written(
 def _label_texts(known: Sequence[Labels]) -> pa.Array:
     """Of a series table: with names, for numbers of the other side are of whole label sets."""
     if isinstance(known, Interned):
-        sets = known.table.sets(bare=False)[known.numbers].tolist()
-        return pa.array([text_of(one) for one in sets], pa.large_string())
+        return known.table.written(known.numbers)
     return pa.array([text_of(one) for one in known], pa.large_string())
 
 

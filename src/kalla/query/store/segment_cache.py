@@ -164,13 +164,13 @@ class SegmentCache:
         if kind == "body":
             return self._put(key, segment_rows.body(table))
         labels = table.column("labels").combine_chunks()
-        numbers = self.table.numbers(labels.dictionary.to_pylist())
+        numbers = self.table.numbers(labels.dictionary)
         return self._put(key, _head(numbers[labels.indices.to_numpy()], table))
 
     def _read_whole(self, opened: _Opened, path: str) -> list[Head]:
         """Every row group of a small object, decoded at once."""
         table = opened.file.read(segment_rows.HEADS + segment_rows.BODIES, use_threads=False)
-        texts = table.column("labels").to_pylist()
+        texts = table.column("labels").combine_chunks()
         whole = _head(np.empty(0, np.int32), table, segment_rows.body(table))
         found, first = [], 0
         for place in range(opened.file.metadata.num_row_groups):

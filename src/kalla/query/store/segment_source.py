@@ -182,7 +182,7 @@ class SegmentSource:
 
 def prepare() -> None:
     """Loads what the first select needs; `compiling.prepare` then compiles its kernels too."""
-    from kalla.query.store import series_merge  # noqa: F401
+    from kalla.query.store import label_keys, series_merge  # noqa: F401
 
     pa.array(np.empty(0))  # with its first array Arrow loads pandas, which takes seconds
 

@@ -11,14 +11,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 from json.encoder import encode_basestring
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from kalla.query.array_types import Mask, Whole
 from kalla.query.labels.interned import SLACK, Objects, Texts
 from kalla.query.labels.label_sets import Labels, unnamed, value_of
 from kalla.query.promql.matchers import Matcher, readable
+
+if TYPE_CHECKING:
+    from kalla.query.store.label_keys import LabelKeys
 
 Numbers = NDArray[np.int32]
 
@@ -57,7 +62,7 @@ class SeriesTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._numbers: dict[str, int] = {}
+        self._label_keys: LabelKeys | None = None  # entry i is the text of series i
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self._values: dict[str, _Values] = {}
         self._named = _Sets()
@@ -70,14 +75,24 @@ class SeriesTable:
     def __len__(self) -> int:
         return len(self._named.labels)
 
-    def numbers(self, texts: Sequence[str]) -> Numbers:
+    def numbers(self, texts: pa.StringArray | pa.LargeStringArray) -> Numbers:
         """The number of each text; one that is new gets the next."""
-        known = self._numbers
-        try:
-            return np.array([known[text] for text in texts], np.int32)
-        except KeyError:
-            with self._lock:
-                return np.array([self._number(text) for text in texts], np.int32)
+        from kalla.query.store.label_keys import FRESH
+
+        content, spans = _content(texts)
+        with self._lock:
+            keys = self._keys()
+            found = keys.find(content, spans)
+            fresh = np.flatnonzero(found == FRESH)
+            if len(fresh):
+                found[fresh] = self._added(texts.take(pa.array(fresh)).to_pylist())
+                keys.add(content, spans[fresh], found[fresh])
+        return found.astype(np.int32)
+
+    def written(self, numbers: Whole) -> pa.LargeStringArray:
+        """The texts of series, as they were given."""
+        with self._lock:
+            return self._keys().held(numbers).cast(pa.large_string())
 
     def matching(
         self, matchers: Sequence[Matcher], check: Callable[[], None] = lambda: None
@@ -170,15 +185,33 @@ class SeriesTable:
             self._bare_of = np.append(self._bare_of, np.array(fresh, np.int64))
         return self._bare_of
 
-    def _number(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = len(self._named.labels)
-            # Most pairs of name and value are shared by many series: each is kept once.
-            pairs = labels_of_text(text)
-            self._named.labels.append(tuple(map(self._pairs.setdefault, pairs, pairs)))
-            self._numbers[text] = number
-        return number
+    def _keys(self) -> LabelKeys:
+        from kalla.query.store.label_keys import LabelKeys  # brings the compiler of kernels
+
+        if self._label_keys is None:
+            self._label_keys = LabelKeys()
+        return self._label_keys
+
+    def _added(self, texts: Sequence[str]) -> list[int]:
+        """Of texts that are new; none is added if one of them cannot be read."""
+        first = len(self._named.labels)
+        known = {text: first + place for place, text in enumerate(dict.fromkeys(texts))}
+        fresh = list(map(labels_of_text, known))
+        # Most pairs of name and value are shared by many series: each is kept once.
+        keep = self._pairs.setdefault
+        self._named.labels += [tuple(map(keep, pairs, pairs)) for pairs in fresh]
+        return [known[text] for text in texts]
+
+
+def _content(texts: pa.StringArray | pa.LargeStringArray) -> tuple[NDArray[np.uint8], Whole]:
+    """The bytes of a column, and from where to where in them each text is."""
+    width = np.int64 if pa.types.is_large_string(texts.type) else np.int32
+    _, marks, content = texts.buffers()
+    if not len(texts) or marks is None or content is None:
+        return np.empty(0, np.uint8), np.zeros((len(texts), 2), np.int64)
+    bounds = np.frombuffer(marks, width)[texts.offset : texts.offset + len(texts) + 1]
+    spans = np.stack([bounds[:-1], bounds[1:]], axis=1).astype(np.int64)
+    return np.frombuffer(content, np.uint8), spans
 
 
 class _Sets:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kalla.compiling import compiled, helper
 from kalla.query.array_types import Whole
-from kalla.query.store.ingest.label_keys import Bytes
+from kalla.query.store.label_keys import Bytes
 
 # The positions of a text and its metric's name; -1 where the text is not plain.
 FROM, TO, NAME_FROM, NAME_TO = range(4)

@@ -24,7 +24,7 @@ from kalla.query.store.label_texts import LabelTexts
 from kalla.query.store.series_table import labels_of_text, text_of
 
 if TYPE_CHECKING:
-    from kalla.query.store.ingest.label_keys import Bytes, LabelKeys
+    from kalla.query.store.label_keys import Bytes, LabelKeys
 
 # A number for labels that no series can have.
 REFUSED = -1
@@ -106,7 +106,7 @@ class SeriesIndex:
 
     def numbers(self, text: bytes, spans: Whole, split: Mask, refusals: Refusals) -> Whole:
         """Each series' number, or REFUSED, with Prometheus' error texts for these."""
-        from kalla.query.store.ingest.label_keys import (  # brings the compiler of kernels
+        from kalla.query.store.label_keys import (  # brings the compiler of kernels
             FRESH,
             LabelKeys,
         )
@@ -132,7 +132,7 @@ class SeriesIndex:
     def _plain(self, data: Bytes, spans: Whole) -> Whole:
         """The numbers of plain labels; FRESH for all others."""
         from kalla.query.store.ingest import plain_labels
-        from kalla.query.store.ingest.label_keys import FRESH
+        from kalla.query.store.label_keys import FRESH
 
         label_texts, found = plain_labels.label_texts(data, spans)
         numbers = []
@@ -226,7 +226,7 @@ class _Texts:
         self._offsets = np.concatenate([self._offsets, offsets])
 
     def take(self, places: Whole) -> pa.StringArray:
-        from kalla.query.store.ingest.label_keys import gather  # brings the compiler of kernels
+        from kalla.query.store.label_keys import gather  # brings the compiler of kernels
 
         firsts = self._offsets[places]
         offsets = np.zeros(len(places) + 1, np.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from kalla.compiling import compiled, helper
@@ -37,6 +38,7 @@ class LabelKeys:
         self._bytes = np.empty(1 << 16, np.uint8)
         self._count = 0
         self._used = 0
+        self._offsets = np.zeros(1, np.int64)  # of entries in the bytes; written when asked for
 
     @property
     def nbytes(self) -> int:
@@ -56,6 +58,14 @@ class LabelKeys:
         held = (self._slots, self._entries, self._bytes)
         _add(data, spans, numbers, self._seed, *held, counts)
         self._count, self._used = counts.tolist()
+
+    def held(self, entries: Whole) -> pa.LargeBinaryArray:
+        """The bytes of entries, by the order in which they were added."""
+        if len(self._offsets) <= self._count:  # entries lie one after the other
+            self._offsets = np.append(self._entries[: self._count, _FROM], self._used)
+        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._bytes)]
+        whole = pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
+        return whole.take(pa.array(entries))
 
     def _make_room(self, entries: int, size: int) -> None:
         if (needed := self._used + size) > len(self._bytes):
