@@ -32,6 +32,9 @@ READER: dict[str, Setting] = {
     "max.partition.fetch.bytes": 2_097_152,
     "queued.max.messages.kbytes": 8_192,
     "queued.min.messages": 100_000,
+    # A full queue is looked at again after this; librdkafka's default is a second, and then a
+    # range that is parsed more slowly than it is fetched waits for most of its time.
+    "fetch.queue.backoff.ms": 5,
 }
 
 
