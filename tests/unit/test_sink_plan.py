@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,17 @@ def test_ranges_stay_within_the_budget_and_none_is_empty(ends: list[int], budget
     sizes = [each.end - each.start for each in found]
     assert sum(sizes) <= budget
     assert all(0 < size <= 100 for size in sizes)
+
+
+@given(st.lists(st.integers(1, 300), max_size=8))
+def test_short_ranges_are_grouped_and_a_long_one_is_alone(sizes: list[int]) -> None:
+    ranges = [OffsetRange("t", number, 7, 7 + size) for number, size in enumerate(sizes)]
+    groups = plan.groups(ranges, 100)
+    assert [each for group in groups for each in group] == ranges
+    lengths = [[each.end - each.start for each in group] for group in groups]
+    assert all(len(group) == 1 or sum(group) <= 100 for group in lengths)
+    # No two neighbours would fit into one.
+    assert all(sum(one) + two[0] > 100 for one, two in pairwise(lengths))
 
 
 def test_spark_places_where_much_waits() -> None:

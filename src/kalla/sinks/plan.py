@@ -60,6 +60,23 @@ def _within(ranges: Sequence[OffsetRange], budget: int) -> list[OffsetRange]:
     return kept
 
 
+def groups(ranges: Sequence[OffsetRange], most: int) -> list[list[OffsetRange]]:
+    """Cuts ranges into groups of at most so many offsets; a longer range is a group of its own.
+
+    A group shares its transactions: for a few messages these take longer than their delivery.
+    """
+    found: list[list[OffsetRange]] = []
+    size = 0
+    for each in ranges:
+        length = each.end - each.start
+        if not found or size + length > most:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += length
+    return found
+
+
 def on_spark(placement: Placement, waiting: int) -> bool:
     """Whether Spark delivers the next ranges; otherwise the slot's own process does."""
     return placement == "spark" or (placement == "auto" and waiting >= SPARK_ROWS)

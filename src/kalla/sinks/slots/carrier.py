@@ -135,6 +135,33 @@ class Carrier:
         if current != self._connections:
             await self._close()
             self._connections = current
+        if self._member is not None and not self._member.is_alive():
+            self._member = None
+            self._taken.clear()
+        # Together: each of them takes a second or more.
+        opened, member = await asyncio.gather(
+            self._open_child(current), self._open_member(current), return_exceptions=True
+        )
+        if isinstance(opened, BaseException):
+            raise opened
+        if isinstance(member, BaseException):
+            raise member
+        child, table = opened
+        return Deliveries(
+            database=self._database,
+            record=record,
+            seat=self._seat,
+            settings=self._settings,
+            member=member,
+            child=child,
+            connections=current,
+            table=table,
+            taken=self._taken,
+            retries=self._retries,
+            delivered=self._note_delivered,
+        )
+
+    async def _open_child(self, current: Connections) -> tuple[Child, Table]:
         if self._child is not None and not self._child.running:
             self._child = None
         if self._child is None:
@@ -144,36 +171,24 @@ class Carrier:
             if self._member is not None:  # the lag grows while ClickHouse is away
                 await self._note_log(self._member.ends())
             self._table = await self._check_tables(self._child)
-        if self._member is not None and not self._member.is_alive():
-            self._member = None
-            self._taken.clear()
+        return self._child, self._table
+
+    async def _open_member(self, current: Connections) -> GroupMember:
         if self._member is None:
             self._admin = open_admin(current.kafka)
-            self._topic = await asyncio.to_thread(topic_facts, self._admin, record.kafka.topic)
+            self._topic = await asyncio.to_thread(topic_facts, self._admin, self.record.kafka.topic)
             self._topic_asked = time.monotonic()
             member = GroupMember(
                 current.kafka,
-                record.kafka.topic,
-                f"kalla.{record.pipeline}",
-                f"{record.pipeline}-{self._seat.instance}",
+                self.record.kafka.topic,
+                f"kalla.{self.record.pipeline}",
+                f"{self.record.pipeline}-{self._seat.instance}",
                 self._settings.lease_ttl_seconds,
                 self._wake,
             )
             member.start()
             self._member = member
-        return Deliveries(
-            database=self._database,
-            record=record,
-            seat=self._seat,
-            settings=self._settings,
-            member=self._member,
-            child=self._child,
-            connections=current,
-            table=self._table,
-            taken=self._taken,
-            retries=self._retries,
-            delivered=self._note_delivered,
-        )
+        return self._member
 
     def _wake(self) -> None:
         """Called by the member's thread."""
@@ -291,10 +306,10 @@ class Carrier:
             else:
                 return await self._deliver_some(deliveries, ranges, highs, spark)
         worked = False
-        for wanted in ranges:
+        for group in plan.groups(ranges, self._batch.rows):
             if self._stopping.is_set():
                 break
-            worked |= await self._deliver_some(deliveries, [wanted], highs)
+            worked |= await self._deliver_some(deliveries, group, highs)
         return worked
 
     async def _deliver_some(

@@ -69,6 +69,15 @@ class Retries:
         self.too_slow.pop(partition, None)
 
 
+@dataclass(frozen=True)
+class Delivered:
+    """A range that is delivered, and not yet committed."""
+
+    range: OffsetRange
+    facts: Facts
+    waiting: int = 0  # messages behind it
+
+
 @dataclass
 class Deliveries:
     """The partitions of a carrier, and their deliveries."""
@@ -92,11 +101,14 @@ class Deliveries:
         spark: SparkPlacement | None = None,
     ) -> list[Facts]:
         """Delivers these ranges; a failed one keeps its intent, and is recovered later."""
-        begun = [each for each in ranges if self.member.begin(each.partition)]
+        # Sorted: transactions of several partitions lock their rows in the same order.
+        begun = [each for each in sorted(ranges) if self.member.begin(each.partition)]
+        if not begun:
+            return []
         positions: dict[int, int] = {}
         try:
             deadline = await self.deadline()
-            deliveries = [await self._intend(each, deadline) for each in begun]
+            deliveries = await self._intend(begun, deadline)
             results: list[Result]
             if spark is not None:
                 results = await spark.deliver(self.connections, deliveries, deadline)
@@ -114,15 +126,20 @@ class Deliveries:
         highs: Mapping[int, int],
         positions: dict[int, int],
     ) -> list[Facts]:
-        done: list[Facts] = []
-        errors: list[Exception] = []
+        """What was delivered is committed first: a stopped partition must not hold it up."""
+        done: list[Delivered] = []
+        failed: list[tuple[OffsetRange, KallaError | OffsetsGone]] = []
         for wanted, result in zip(begun, results, strict=True):
-            held = self.taken[wanted.partition]
             if isinstance(result, Facts):
                 waiting = max(0, highs.get(wanted.partition, 0) - wanted.end)
-                positions[wanted.partition] = await self._commit(held, wanted, result, waiting)
-                done.append(result)
-            elif isinstance(result, OffsetsGone):
+                done.append(Delivered(wanted, result, waiting))
+            else:
+                failed.append((wanted, result))
+        positions |= await self._commit(done)
+        errors: list[Exception] = []
+        for wanted, result in failed:
+            held = self.taken[wanted.partition]
+            if isinstance(result, OffsetsGone):
                 # Nothing was inserted: of the intent its first offset is left, which is gone.
                 held = await self._shorten(held, wanted.start + 1)
                 await self.stop_partition(held, "gap", self.gap_sentence(str(result)))
@@ -134,24 +151,30 @@ class Deliveries:
                     errors.append(result)
         if errors:
             raise errors[0]
-        return done
+        return [each.facts for each in done]
 
-    async def _intend(self, wanted: OffsetRange, deadline: float) -> Delivery:
-        held = self.taken[wanted.partition]
+    async def _intend(self, ranges: Sequence[OffsetRange], deadline: float) -> list[Delivery]:
         rules = self.record.rules
+        intended: list[Partition] = []
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
-            held = await ledger.intend(
-                connection,
-                self.record.pipeline,
-                held,
-                wanted,
-                rules.version,
-                self.table.uuid,
-                deadline,
-            )
-        self.taken[wanted.partition] = held  # until it is committed it must be recovered
-        return self._delivery(held, wanted, rules)
+            for each in ranges:
+                held = await ledger.intend(
+                    connection,
+                    self.record.pipeline,
+                    self.taken[each.partition],
+                    each,
+                    rules.version,
+                    self.table.uuid,
+                    deadline,
+                )
+                intended.append(held)
+        for held in intended:
+            self.taken[held.partition] = held  # until it is committed it must be recovered
+        return [
+            self._delivery(held, wanted, rules)
+            for held, wanted in zip(intended, ranges, strict=True)
+        ]
 
     async def recover(self, held: Partition) -> bool:
         """Finishes an earlier try: the kernel first queries ClickHouse for rows that arrived.
@@ -203,7 +226,7 @@ class Deliveries:
         position = None
         try:
             facts = await self.child.deliver(delivery, deadline)
-            position = await self._commit(held, wanted, facts, 0)
+            position = (await self._commit([Delivered(wanted, facts)]))[held.partition]
         except Unsettled:
             return self._wait(held, max(settles_in, 0.1))
         except TooSlow:
@@ -267,17 +290,24 @@ class Deliveries:
             f"`kalla sinks seek {self.record.pipeline}` sets where to continue",
         )
 
-    async def _commit(
-        self, held: Partition, wanted: OffsetRange, facts: Facts, waiting: int
-    ) -> int:
+    async def _commit(self, done: Sequence[Delivered]) -> dict[int, int]:
+        """Returns the next offsets by partition."""
+        if not done:
+            return {}
+        committed: list[Partition] = []
         async with self.database.transaction() as connection:
             await self.seat.assert_held(connection)
-            held = await ledger.commit(
-                connection, self.record.pipeline, held, wanted, facts, waiting
-            )
-        self.taken[held.partition] = held
-        await self.delivered(facts)
-        return held.next_offset
+            for each in done:
+                held = self.taken[each.range.partition]
+                held = await ledger.commit(
+                    connection, self.record.pipeline, held, each.range, each.facts, each.waiting
+                )
+                committed.append(held)
+        for held in committed:
+            self.taken[held.partition] = held
+        for each in done:
+            await self.delivered(each.facts)
+        return {held.partition: held.next_offset for held in committed}
 
     async def stop_partition(self, held: Partition, stopped: ledger.Stopped, reason: str) -> None:
         async with self.database.transaction() as connection:

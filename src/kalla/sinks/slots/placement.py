@@ -14,8 +14,9 @@ from kalla.errors import KallaError, Unavailable
 from kalla.redaction import scrub
 from kalla.settings import Spark as SparkSettings
 from kalla.sinks.kernel import Delivery, Facts, Kernel, prepare
+from kalla.sinks.servers.clickhouse_client import NoAnswer
 from kalla.sinks.servers.message_ranges import OffsetsGone
-from kalla.sinks.slots.child import Child, Connections, reported
+from kalla.sinks.slots.child import Child, ChildEnded, Connections, reported
 from kalla.spark.placing import place
 from kalla.spark.session import connect
 
@@ -36,13 +37,18 @@ _opened: tuple[Connections, Kernel] | None = None  # of an executor's Python pro
 async def place_locally(
     child: Child, deliveries: Sequence[Delivery], deadline: float
 ) -> list[Result]:
-    """Delivers in sequence; an error does not stop the others."""
+    """Delivers in sequence; the error of a range does not stop the others, that of a server or of
+    the process does.
+    """
     results: list[Result] = []
-    for each in deliveries:
+    for number, each in enumerate(deliveries, 1):
         try:
             results.append(await child.deliver(each, deadline))
         except (KallaError, OffsetsGone) as error:
             results.append(error)
+            if isinstance(error, NoAnswer | ChildEnded):
+                not_tried = Unavailable(f"not tried: {error}")
+                return results + [not_tried] * (len(deliveries) - number)
     return results
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from operator import itemgetter
 
 from kalla import logs
 from kalla.database import AWAY, Database
@@ -73,7 +74,7 @@ class SlotReport:
         if not changed:
             return
         async with self._database.transaction() as connection:
-            for partition, (_, log, _) in changed:
+            for partition, (_, log, _) in sorted(changed, key=itemgetter(0)):
                 await ledger.note_log(
                     connection, self._pipeline, taken[partition], (log.low, log.high), retention_ms
                 )
