@@ -31,6 +31,7 @@ from kalla.storage import LOCAL
         (b"payee;ref;paid\nMeier;R-1;2026-05-08\nTotal Energies SE;R-2;2026-05-09\n",
          {"delimiter": ";"}),
         (b"id,at\n1,2026-03-01 06:04:00 +0100\n", {"date_format": "%Y-%m-%d %H:%M:%S %z"}),
+        (b"id,at,on\n1,2026-03-01 06:04:00 +0100,2026-03-02\n", {}),
         (b"id,at\n1,2026-03-01T06:04:00+01:00\n", {}),
         ("id,straße\n1,ä\n".encode("utf-8-sig"), {}),
         ("id,ort\n1,ä\n".encode("utf-16"), {"encoding": "utf-16"}),

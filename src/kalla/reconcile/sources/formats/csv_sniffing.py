@@ -282,12 +282,14 @@ def _date_format(columns: Sequence[Sequence[str]]) -> tuple[str | None, str, boo
     """The format that every date of every column with dates is written in."""
     kept: set[str] | None = None
     example = ""
+    has_iso = False  # such dates are not read where a format is given
     for column in columns:
         values = list(dict.fromkeys(value.strip() for value in column if value.strip()))
+        has_iso = has_iso or _are_iso(values)
         if (formats := _formats_of(values)) and (kept is None or kept & formats):
             kept = formats if kept is None else kept & formats
             example = example or max(values)
-    if not kept:
+    if not kept or (has_iso and kept == {_ZONED}):
         return None, "", True
     order = [*(plain + timed for timed in _WITH_TIME for plain in _PLAIN_DATE), _ZONED]
     found = sorted(kept, key=order.index)
@@ -298,7 +300,7 @@ def _date_format(columns: Sequence[Sequence[str]]) -> tuple[str | None, str, boo
 
 def _formats_of(values: Sequence[str]) -> set[str]:
     """The formats that read nearly all of these values; none for ISO dates, which need none."""
-    if not values or all(_ISO.fullmatch(value) for value in values):
+    if not values or _are_iso(values):
         return set()
     shape = re.compile(
         r"(\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{8}|\d{1,2}[- ]\w{3}[- ]\d{4}|\w{3} .*)([ T].*)?"
@@ -314,6 +316,10 @@ def _formats_of(values: Sequence[str]) -> set[str]:
     if all(_reads(value, _ZONED) for value in values):
         found.add(_ZONED)
     return found
+
+
+def _are_iso(values: Sequence[str]) -> bool:
+    return bool(values) and all(_ISO.fullmatch(value) for value in values)
 
 
 def _reads(value: str, written: str) -> bool:
