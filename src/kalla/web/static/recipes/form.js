@@ -11,7 +11,11 @@ const AMOUNTS = [["absolute", "up to"], ["percent", "up to %"], ["below", "less 
 const DAYS = [["days", "days"], ["before", "days before"], ["after", "days after"]];
 const CARDINALITIES = ["1:1", "1:N", "N:1", "M:N"];
 const PREPARED = [["", "as it is"], ["trim", "without spaces around"], ["trim,upper", "whatever the case"], ["digits", "digits only"]];
-const SHOWN_RULE = new Set(["name", "cardinality", "conditions"]);
+const FILTERS = {
+  eq: "is", ne: "is not", lt: "is less than", lte: "is at most", gt: "is more than", gte: "is at least", in: "is one of", not_in: "is none of",
+  contains: "contains", startswith: "begins with", endswith: "ends with", is_null: "is empty", not_null: "is not empty",
+};
+const SHOWN_RULE = new Set(["name", "cardinality", "conditions", "left_filters", "right_filters"]);
 const CSV_FIELDS = [
   ["encoding", "Encoding"], ["delimiter", "Delimiter"], ["decimal", "Decimal sign"], ["thousands", "Thousands sign"], ["date_format", "Date format"],
   ["skip", "Lines before the header", wholeNumber], ["footer", "Lines at the end that are no rows", wholeNumber],
@@ -119,9 +123,19 @@ class Form {
           act("Move up", "↑", () => this.edit.move(path, -1), index === 0),
           act("Move down", "↓", () => this.edit.move(path, 1), index === total - 1),
           act("Remove", "Remove", () => this.edit.remove(path), total === 1))),
+      this.filters(rule),
       rule.conditions.map((condition, place) => this.condition(condition || {}, [...path, "conditions", place], rule.conditions.length)),
       make("p", { class: "add" }, make("button", { type: "button", class: "quiet", "data-path": `${spelled(path)}:add`, onclick: () => this.edit.add([...path, "conditions"], { left: "", op: "eq", right: "" }, true) }, "Add a condition")),
       more.length ? make("p", { class: "hint" }, `Also set, as text only: ${more.join(", ")}`) : null);
+  }
+
+  /** Which rows a rule takes, in words: they are edited in the text. */
+  filters(rule) {
+    const all = ["left", "right"].flatMap((side) => (Array.isArray(rule[`${side}_filters`]) ? rule[`${side}_filters`] : []).map((each) => [side, each || {}]));
+    return all.map(([side, { column, op, value }]) => {
+      const values = [value ?? []].flat().join(", ");
+      return make("p", { class: "hint" }, `Only rows of ${this.names[side]} where ${column} ${FILTERS[op] || op}${values && ` ${values}`} (edit it in the text)`);
+    });
   }
 
   condition(condition, path, total) {
