@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from kalla.reconcile.arrays import column_arrays
 from kalla.reconcile.evidence.reading.evidence_export import export
 from kalla.reconcile.evidence.reading.evidence_filters import Filter, Order
 from kalla.reconcile.evidence.reading.evidence_pages import Query, page
@@ -80,9 +81,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     return parsing.read(text)
 
 
-@pytest.fixture(scope="module")
-def evidence(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return match_here(recipe, tmp_path_factory.mktemp("run") / "evidence")
+@pytest.fixture(scope="module", params=["few rows", "many rows"])
+def evidence(
+    request: pytest.FixtureRequest, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """Of few rows by a join, of many from arrays."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "many rows":
+            patched.setattr(column_arrays, "MANY", 1)
+        return match_here(recipe, tmp_path_factory.mktemp("run") / "evidence")
 
 
 def rows(url: str, part: str) -> list[dict[str, Any]]:

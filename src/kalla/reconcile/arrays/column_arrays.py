@@ -1,13 +1,15 @@
-"""Columns of whole numbers as arrays indexed by row_id, for passes over all rows of a side.
+"""Columns as arrays that are looked up by row_id: whole numbers for passes over all rows of a side,
+other columns so that evidence takes the values of a pair without a join.
 
-A pass over an array costs a fraction of one in SQL. Used only for many rows with enough memory:
-DuckDB's limit is reduced by the arrays' size.
+Either costs a fraction of the same in SQL. Used only for many rows with enough memory: DuckDB's
+limit is reduced by the arrays' size.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,11 @@ MANY = 100_000  # rows: with fewer, SQL is as fast
 # The share of memory of a side: in addition to its table, and without one.
 BESIDE, ALONE = 0.25, 0.4
 IN_CACHE = 1 << 16
+# Types that DuckDB reads back from Arrow as they were; of others the table alone knows the values.
+_STORABLE = re.compile(
+    r"VARCHAR|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP( WITH TIME ZONE)?"
+    r"|U?(TINY|SMALL|BIG)INT|U?INTEGER|DECIMAL\(\d+,\s*\d+\)"
+)
 PLACES = 8  # for each row of a side: numbers that need more lie too far apart to be looked up so
 DIGITS = 18  # digits of a decimal that fits into a word
 
@@ -72,25 +79,48 @@ class Column:
 
 
 @dataclass(frozen=True)
+class StoredColumn:
+    """Of every row: its value as Arrow has it, whatever its type; texts most of all."""
+
+    values: pa.Array
+    places: npt.NDArray[np.int64]  # by row_id, for rows did not come in order
+
+    def at(self, row_ids: RowIds | slice) -> pa.Array:
+        """The values of some rows."""
+        return self.values.take(pa.array(self.places[row_ids]))
+
+
+@dataclass(frozen=True)
 class ColumnArrays:
     """The columns of a side that are in arrays, by their internal names."""
 
     columns: Mapping[str, Column]
-    has_all: bool  # there are no others
+    has_all: bool  # there are no others, stored ones included
     keys: Mapping[str, str]  # what is held as part of the primary key: its SQL, and its name
+    stored: Mapping[str, StoredColumn] = field(default_factory=dict)
 
     def column(self, sql: str) -> Column | None:
-        """Of an expression that is a column as it is."""
-        name = self.keys.get(sql) or sql[1:-1].replace('""', '"')
-        return self.columns.get(name)
+        """The numbers of an expression that is a column as it is."""
+        return self.columns.get(self._name(sql))
+
+    def values(self, sql: str) -> Column | StoredColumn | None:
+        """The same, of whatever type."""
+        name = self._name(sql)
+        return self.columns[name] if name in self.columns else self.stored.get(name)
+
+    def _name(self, sql: str) -> str:
+        return self.keys.get(sql) or sql[1:-1].replace('""', '"')
 
     @property
     def bytes(self) -> int:
-        return sum(column.held.nbytes for column in self.columns.values())
+        held: int = sum(column.held.nbytes for column in self.columns.values())
+        stored: int = sum(column.values.nbytes for column in self.stored.values())
+        return held + stored
 
     def taken(self, row_ids: RowIds) -> pa.Table:
         """A table of some rows, with their row_id first."""
-        columns = {name: column.at(row_ids) for name, column in self.columns.items()}
+        every: dict[str, Column | StoredColumn] = {**self.columns, **self.stored}
+        columns = {name: column.at(row_ids) for name, column in every.items()}
         return pa.table({"row_id": typed(row_ids, pa.int64()), **columns})
 
 
@@ -100,12 +130,26 @@ def storable_columns(schema: pa.Schema, rows: int, most: int) -> list[str]:
     return names if size(rows, names) <= most else []
 
 
-def read(rows: int, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> dict[str, Column]:
-    """From batches of row_id and the named columns; one with a number too large is left out."""
-    found = _Reading(names, rows)
+def is_storable(kind: str) -> bool:
+    """Whether a column of this DuckDB type can be stored as Arrow has it."""
+    return _STORABLE.fullmatch(kind) is not None
+
+
+def read(
+    rows: int,
+    names: Sequence[str],
+    others: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+    most: int,
+) -> tuple[dict[str, Column], dict[str, StoredColumn]]:
+    """From batches of row_id, the named columns of whole numbers, and others. A column with a
+    number too large is left out; all others, where they take more than `most` bytes."""
+    found, stored = _Reading(names, rows), _Storing(others, rows, most)
     for batch in batches:
-        found.add(_range(numbers(batch.column(0))), batch.columns[1:])
-    return found.columns(rows)
+        row_ids = _range(numbers(batch.column(0)))
+        found.add(row_ids, batch.columns[1 : 1 + len(names)])
+        stored.add(row_ids, batch.columns[1 + len(names) :])
+    return found.columns(rows), stored.columns()
 
 
 def gather(
@@ -176,6 +220,32 @@ class _Reading:
             )
             for name, held in self._units.items()
             if name in self._kinds
+        }
+
+
+class _Storing:
+    """Reads columns as they come, as long as there is room for them."""
+
+    def __init__(self, names: Sequence[str], rows: int, most: int) -> None:
+        self._chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
+        self._places = np.empty(rows if names else 0, np.int64)
+        self._count, self._room = 0, most - self._places.nbytes
+
+    def add(self, row_ids: RowIds | slice, columns: Sequence[pa.Array]) -> None:
+        if not self._chunks:
+            return
+        first, self._count = self._count, self._count + len(columns[0])
+        self._places[row_ids] = np.arange(first, self._count)
+        for chunks, column in zip(self._chunks.values(), columns, strict=True):
+            chunks.append(column)
+            self._room -= column.nbytes
+        if self._room < 0:
+            self._chunks = {}
+
+    def columns(self) -> dict[str, StoredColumn]:
+        return {
+            name: StoredColumn(pa.concat_arrays(chunks), self._places)
+            for name, chunks in self._chunks.items()
         }
 
 

@@ -8,7 +8,7 @@ the kernel depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from decimal import Decimal
@@ -19,7 +19,7 @@ import numpy as np
 
 from kalla.reconcile.arrays import column_arrays
 from kalla.reconcile.arrays.arrow_numbers import RowIds, as_column, as_decimal, halves, numbers
-from kalla.reconcile.arrays.column_arrays import Column, ColumnArrays
+from kalla.reconcile.arrays.column_arrays import Column, ColumnArrays, StoredColumn
 from kalla.reconcile.plan.plan import Plan, RulePlan, SidePlan, room
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.duckdb_engine import Engine, Resources, streamed
@@ -137,15 +137,24 @@ class MatchSession(Engine):
         rows = self.row_status[side].rows
         if rows < column_arrays.MANY:
             return None
-        schema = self.arrow(f"SELECT * FROM {side}_held LIMIT 0").schema
-        names = column_arrays.storable_columns(
-            schema, rows, int(self._memory * column_arrays.BESIDE)
-        )
-        if not names:
-            return None
-        listed = ", ".join(["rowid", *map(quote, names)])
-        batches = self.batches(f"SELECT {listed} FROM {side}_held")
-        return self._held(side, column_arrays.read(rows, names, batches), len(schema))
+        most = int(self._memory * column_arrays.BESIDE)
+        with self.connection.cursor() as reading:
+            reading.execute("SET SESSION arrow_large_buffer_size = true")  # texts beyond 2 GiB
+            table = reading.sql(f"FROM {side}_held")
+            kinds = dict(zip(table.columns, map(str, table.types), strict=True))
+            schema = table.limit(0).to_arrow_table().schema
+            names = column_arrays.storable_columns(schema, rows, most)
+            others = [
+                name
+                for name, kind in kinds.items()
+                if name not in names and column_arrays.is_storable(kind)
+            ]
+            listed = ", ".join(["rowid", *map(quote, [*names, *others])])
+            found = reading.sql(f"SELECT {listed} FROM {side}_held")
+            batches = streamed(found.to_arrow_reader(column_arrays.IN_CACHE))
+            left = most - column_arrays.size(rows, names)
+            columns, stored = column_arrays.read(rows, names, others, batches, left)
+        return self._held(side, columns, len(kinds), stored) if columns or stored else None
 
     def _read_into_arrays(self, side: Side, rows: str) -> int | None:
         """Read a side whose columns can all be arrays; returns how many rows it has."""
@@ -168,9 +177,16 @@ class MatchSession(Engine):
         self._without_table[side] = self._held(side, columns, len(names))
         return count
 
-    def _held(self, side: Side, columns: dict[str, Column], every: int) -> ColumnArrays:
+    def _held(
+        self,
+        side: Side,
+        columns: Mapping[str, Column],
+        every: int,
+        stored: Mapping[str, StoredColumn] = {},
+    ) -> ColumnArrays:
         """Arrays reduce DuckDB's memory limit."""
-        found = ColumnArrays(columns, len(columns) == every, key_names(self.plan.sides[side]))
+        has_all = len(columns) + len(stored) == every
+        found = ColumnArrays(columns, has_all, key_names(self.plan.sides[side]), stored)
         with self._limit_lock:  # both sides may come at once, and the limit is of both
             self._column_arrays[side] = found
             taken = sum(each.bytes for each in self._column_arrays.values() if each)
@@ -276,7 +292,9 @@ class MatchSession(Engine):
         outer = conjunction(f"{each} IS NOT NULL" for each in needed) if whole else "true"
         sql = f"SELECT * FROM ({inner}) WHERE {outer}"
         if among or self._rule_inputs.get(name) != sql:  # values may take long to derive
-            self._make("TEMP VIEW" if rule.reads_unchanged(side) else "TEMP TABLE", name, sql)
+            # All rows are read for single columns; a view derives no others.
+            is_view = rule.reads_unchanged(side) or (settled and not among)
+            self._make("TEMP VIEW" if is_view else "TEMP TABLE", name, sql)
             self._rule_inputs[name] = sql
         return name
 

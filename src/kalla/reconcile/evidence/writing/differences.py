@@ -48,8 +48,8 @@ class DifferenceColumn:
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways in which pairs differ, by number: each difference as a column, and as digests have
-    it."""
+    """The ways in which pairs differ, by number: each difference as a column; and `way` with each
+    difference as digests have it."""
 
     columns: pa.Table
     texts: pa.Table
@@ -167,7 +167,7 @@ def _ways(session: MatchSession, rule: RulePlan, ways: pa.Table) -> Ways:
     named = ", ".join(filter(None, ["way", texts]))
     found = session.arrow(f"SELECT {named} FROM ways ORDER BY way")
     session.connection.unregister("ways")
-    return Ways(own.drop(["way"]).combine_chunks(), found.drop(["way"]).combine_chunks())
+    return Ways(own.drop(["way"]).combine_chunks(), found)
 
 
 def _add(codes: Held, column: pa.ChunkedArray) -> None:

@@ -14,4 +14,4 @@ def of_keys(recipe: str, rule: str, lefts: str, rights: str) -> str:
     """In SQL, as a number: of the left keys in order and the right ones, each joined already."""
     head = literal(f"{recipe}\x1f{rule}\x1f")
     # An empty key separates the sides, so that no key can change sides.
-    return f"md5_number(concat({head}, {lefts}, {SEPARATOR}, {SEPARATOR}, {rights}))"
+    return f"md5_number(concat({head}, {lefts}, {SEPARATOR} || {SEPARATOR}, {rights}))"

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from kalla.reconcile.arrays.arrow_numbers import numbers
-from kalla.reconcile.arrays.column_arrays import Column
+from kalla.reconcile.arrays.column_arrays import Column, StoredColumn
 from kalla.reconcile.evidence.writing import (
     differences,
     digests,
@@ -26,7 +26,7 @@ from kalla.reconcile.plan.plan import Plan, RulePlan
 from kalla.reconcile.recipe.model import SIDES, Side
 from kalla.reconcile.session.duckdb_engine import streamed
 from kalla.reconcile.session.match_session import MatchSession
-from kalla.reconcile.sql.column_values import held, quote
+from kalla.reconcile.sql.column_values import held, literal, quote
 
 # Rows of a row group, which are made at once.
 _ROWS = 1 << 18
@@ -57,6 +57,8 @@ _CONFIRMED, _ONE_TO_ONE = "confirmed", "1:1"
 _HOW = ("rule", "status", "cardinality")
 _FLAGS = ("interchangeable", "fifo", "confidence", "matched_at")
 _GROUP = ("part", "parts", "left_sum", "right_sum")
+
+_Columns = Mapping[str, Column | StoredColumn]
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,8 @@ class _Block:
 
     @classmethod
     def of(cls, rows: pa.Table) -> _Block:
-        found = rows.combine_chunks()
-        high, low = (_words(found.column(name)) for name in ("high", "low"))
-        return cls(high, low, found.drop(["high", "low"]))
+        high, low = (_words(rows.column(name)) for name in ("high", "low"))
+        return cls(high, low, rows.drop(["high", "low"]))
 
 
 def _words(column: pa.ChunkedArray) -> digests.Words:
@@ -128,7 +129,7 @@ def _blocks(session: MatchSession, context: PairContext, pairs: pa.Table) -> Ite
     found = {each.side: _from_arrays(session, each.side) for each in plans}
     if all(each is not None for each in found.values()):
         for first in range(0, max(1, len(pairs)), _ROWS):
-            block = pairs.slice(first, _ROWS).combine_chunks()
+            block = pairs.slice(first, _ROWS)
             session.connection.register("block", _with_columns(block, found))
             made = session.arrow(_sql(session, context, pairs.column_names, "block"))
             session.connection.unregister("block")
@@ -148,18 +149,18 @@ def _blocks(session: MatchSession, context: PairContext, pairs: pa.Table) -> Ite
         reading.close()
 
 
-def _from_arrays(session: MatchSession, side: Side) -> Mapping[str, Column] | None:
+def _from_arrays(session: MatchSession, side: Side) -> _Columns | None:
     """The display columns of a side's rows, if all are in arrays."""
     found = session.column_arrays(side)
     if found is None:
         return None
     names = shown_columns.needed(session.plan.sides[side])
-    columns = {shown_columns.in_pair(side, name): found.column(held(name)) for name in names}
+    columns = {shown_columns.in_pair(side, name): found.values(held(name)) for name in names}
     known = {name: column for name, column in columns.items() if column is not None}
     return known if len(known) == len(columns) else None
 
 
-def _with_columns(block: pa.Table, columns: Mapping[Side, Mapping[str, Column] | None]) -> pa.Table:
+def _with_columns(block: pa.Table, columns: Mapping[Side, _Columns | None]) -> pa.Table:
     for side, named in columns.items():
         row_ids = np.concatenate(
             [np.empty(0, np.int64), *map(numbers, block.column(f"{side}_row_id").chunks)]
@@ -277,20 +278,29 @@ def _columns(
 
 def _digest(session: MatchSession, context: PairContext, block: _Block, table: pa.Table) -> int:
     known = differences.columns(session.plan.rules)
-    rows = table.select(["rule", "status", "cardinality", "interchangeable", "fifo"])
+    rows = table.select(["interchangeable", "fifo"])
     if context.ways is None:
         as_text = {each.name: each.text for each in known}
         for name in as_text:
             rows = rows.append_column(name, table.column(name))
+        hashed = "block"
     else:
         as_text = {each.name: quote(each.name) for each in known}
-        way = block.rows.column("way").combine_chunks()
-        for name in as_text:
-            texts = context.ways.texts.column(name).combine_chunks()
-            coded = pa.DictionaryArray.from_arrays(way, texts.cast(pa.string()), safe=False)
-            rows = rows.append_column(name, coded)
+        rows = rows.append_column("way", block.rows.column("way"))
+        session.connection.register("ways", context.ways.texts)
+        hashed = (
+            "(SELECT * FROM (SELECT way, interchangeable, fifo, sum(high) AS high, sum(low) AS low"
+            " FROM block GROUP BY ALL) JOIN ways USING (way))"
+        )
+    alike = {
+        "rule": literal(context.rule.name),
+        "status": literal(_CONFIRMED),
+        "cardinality": literal(_ONE_TO_ONE),
+    }
     rows = rows.append_column("high", pa.array(block.high))
     session.connection.register("block", rows.append_column("low", pa.array(block.low)))
-    found = digests.of_matches(session, "block", as_text)
+    found = digests.of_matches(
+        session, f"(SELECT *, {shown_columns.listed(alike)} FROM {hashed})", as_text
+    )
     session.connection.unregister("block")
     return found
