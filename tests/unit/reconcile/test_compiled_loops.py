@@ -53,6 +53,13 @@ def test_rows_and_sums_are_told_by_code(kind: Any, data: st.DataObject) -> None:
         assert (int(high[code]) << 32) + int(low[code]) == sum(due)
 
 
+@given(st.lists(st.integers(0, 9)))
+def test_rows_are_counted_by_number(values: list[int]) -> None:
+    counts = np.zeros(10, np.int32)
+    compiled_loops.count_each(array(values, np.uint32), len(values), counts)
+    assert counts.tolist() == [values.count(number) for number in range(10)]
+
+
 @KINDS
 @given(data=st.data())
 def test_marks_tell_who_is_there(kind: Any, data: st.DataObject) -> None:

@@ -175,6 +175,13 @@ def settle(codes: Any, row_ids: Any, count: int, code: int) -> int:
     return before
 
 
+@compiled("none: u4[] int I4[]")
+def count_each(numbers: Any, count: int, counts: Any) -> None:
+    """Counts the rows of each number."""
+    for row in range(count):
+        counts[numbers[row]] += 1
+
+
 @compiled("none: u2[] n[] int I8[] U8[] I8[]")
 def tally(codes: Any, numbers: Any, count: int, counts: Any, low: Any, high: Any) -> None:
     """Counts the numbers of each code, and adds up the halves of their words: the sum of four

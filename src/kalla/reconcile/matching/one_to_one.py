@@ -73,18 +73,18 @@ def _find_hot(session: MatchSession, rule: RulePlan) -> str:
         for side in SIDES
     ):
         return ""  # no two rows of that side have one key
-    rows_in = sum(session.row_status[side].rows for side in SIDES)
+    rows_in = sum(int(session.row_status[side].are_open().sum()) for side in SIDES)
     bits = min(_MOST_BITS, 1 + rows_in.bit_length())
     bucket = f"(hash({', '.join(_hashable_key(rule))}) >> {64 - bits})"
     counts = []
     for rows in (session.rule_input(rule, side) for side in SIDES):
-        count = np.zeros(1 << bits, np.int64)
-        for batch in session.batches(f"SELECT CAST({bucket} AS UINTEGER) FROM {rows}", len(count)):
-            count += np.bincount(numbers(batch.column(0)), minlength=len(count))
+        count = np.zeros(1 << bits, np.int32)
+        for batch in session.batches(f"SELECT CAST({bucket} AS UINTEGER) FROM {rows}"):
+            compiled_loops.count_each(numbers(batch.column(0)), len(batch), count)
         counts.append(count)
-    pairs = counts[0] * counts[1]
+    pairs = np.multiply(*counts, dtype=np.int64)
     most = _BUCKET_PAIRS
-    if pairs[pairs <= most].sum() > _PAIRS_A_ROW * (counts[0].sum() + counts[1].sum()):
+    if pairs.sum(where=pairs <= most) > _PAIRS_A_ROW * sum(int(count.sum()) for count in counts):
         most = 1
     hot = np.flatnonzero(pairs > most)
     if not len(hot):

@@ -53,10 +53,14 @@ def search_by_sql(
     other = opposite(side)
     found: list[Nearest] = []
     looking: dict[int, str] = {}
+    of_keys: dict[object, RowIds] = {}  # rules often have one key
     for rule in session.plan.rules:
         if rule.key and by_key:
-            looking[rule.number] = _looking(session, rule, side, "unmatched")
-            found += _same_key(session, rule, side, other, looking[rule.number])
+            rows = looking[rule.number] = _looking(session, rule, side, "unmatched")
+            key = rule.filters, *(rule.checks[place] for place in rule.key)
+            if key not in of_keys:
+                of_keys[key] = _of_same_key(session, rule, side, other, rows)
+            found += _same_key(session, rule, side, other, rows, of_keys[key])
     session.run(
         f"CREATE TEMP TABLE {side}_lonely AS SELECT row_id FROM {side}_unmatched"
         f" WHERE row_id NOT IN ({_row_ids(found)})"
@@ -81,12 +85,13 @@ def _looking(session: MatchSession, rule: RulePlan, side: Side, which: str) -> s
 
 
 def _same_key(
-    session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str
+    session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str, row_ids: RowIds
 ) -> list[Nearest]:
+    """Rows with the key of a looking one, which are among the given ones."""
     near = Nearest(rule, f"{side}_near_{rule.number}_by_key", looking)
     keys = equal_columns(rule)
-    rows = _admit(session, rule, other, _of_same_key(session, rule, side, other, looking))
     same = conjunction([f"t.{name} = u.{name}" for name in keys])
+    rows = _admit(session, rule, other, row_ids)
     key, join = session.keyed(other, "t", "t.row_id")
     session.run(
         f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT {_columns(rule)}, {key} AS key,"
@@ -128,23 +133,24 @@ def _same_key(
 
 def _of_same_key(
     session: MatchSession, rule: RulePlan, side: Side, other: Side, looking: str
-) -> RowIds | None:
-    """The rows of the other side with the key of an unmatched row, if arrays suffice."""
-    if len(rule.key) > 1:
-        return None
-    (place,) = rule.key
-    mine, theirs = (array_path.column(session, rule, place, each) for each in (side, other))
-    if not (mine and theirs and mine.is_whole and theirs.is_whole):
-        return None
-    row_ids = session.column(f"SELECT row_id FROM {looking} WHERE v{place} IS NOT NULL")
-    return array_path.of_same_key(mine, theirs, row_ids)
+) -> RowIds:
+    """The rows of the other side, settled or not, with the key of an unmatched row."""
+    places = rule.key
+    mine, theirs = (array_path.column(session, rule, places[0], each) for each in (side, other))
+    if len(places) == 1 and mine and theirs and mine.is_whole and theirs.is_whole:
+        (place,) = places
+        row_ids = session.column(f"SELECT row_id FROM {looking} WHERE v{place} IS NOT NULL")
+        found = array_path.of_same_key(mine, theirs, row_ids)
+        if found is not None:
+            return found
+    # A view: of all rows nothing but the key is derived.
+    every = session.rule_input(rule, other, settled=True, whole=False)
+    same = conjunction([f"t.{name} = u.{name}" for name in equal_columns(rule)])
+    return session.column(f"SELECT row_id FROM {every} t SEMI JOIN {looking} u ON {same}")
 
 
-def _admit(session: MatchSession, rule: RulePlan, side: Side, row_ids: RowIds | None) -> str:
-    """The rows of a side that a rule looks at, settled or not; where it is known which of them
-    count, and nothing is derived, these alone."""
-    if row_ids is None or not rule.reads_unchanged(side):
-        return session.rule_input(rule, side, settled=True, whole=False)
+def _admit(session: MatchSession, rule: RulePlan, side: Side, row_ids: RowIds) -> str:
+    """Of some rows of a side, settled or not, those that a rule looks at."""
     among = session.rows_at(side, row_ids, f"{side}_chosen")
     return session.rule_input(rule, side, whole=False, among=among)
 
