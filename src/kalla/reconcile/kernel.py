@@ -6,8 +6,7 @@ A plain function: no Spark, no Postgres, no settings.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
@@ -39,6 +38,7 @@ from kalla.reconcile.sql import duckdb_errors
 from kalla.reconcile.unmatched import nearest_candidates
 from kalla.reconcile.user_sql import connected_components
 from kalla.reconcile.user_sql.connected_components import PairFacts
+from kalla.threads import spread
 
 STATES = ("matched", "suggested", "ambiguous", "unmatched", "filtered")
 
@@ -167,33 +167,37 @@ def _write(
     """All evidence: what matched, and what is left of each side, at the same time, for most of the
     work is too small to use more than one core. Also how many rows are in each state."""
 
-    def matched() -> None:
+    def matched() -> _WrittenPart:
         _write_matched(evidence, executed)
         evidence.ambiguous()
         progress.made("evidence", 0.4)
+        return evidence.written, {}
 
-    def unmatched(own: MatchSession, side: Side) -> tuple[list[Written], dict[str, Tally]]:
+    def unmatched(own: MatchSession, side: Side) -> _WrittenPart:
         states = states_of(own, side)
         explained = evidence.fork(own)
         nearest_candidates.search(own, side)
         progress.made("evidence", 0.2)
         explained.unmatched(side)
         progress.made("evidence", 0.1)
-        return explained.written, states
+        return explained.written, {side: states}
 
     with ExitStack() as stack:
         sessions = {side: session.fork() for side in SIDES}
         for own in sessions.values():
             stack.callback(own.close)
-        pool = stack.enter_context(ThreadPoolExecutor(min(session.threads, 1 + len(SIDES))))
         # Matches come last: this work can be divided among all free threads.
-        asked = {side: pool.submit(unmatched, own, side) for side, own in sessions.items()}
-        pairs_written = pool.submit(matched)
-        found = {side: each.result() for side, each in asked.items()}
-        pairs_written.result()
-    rest = [each for written, _ in found.values() for each in written]
-    states = {side: counted for side, (_, counted) in found.items()}
-    return _rules_facts(session, executed), (*evidence.written, *rest), states
+        parts: list[Callable[[], _WrittenPart]] = [
+            *(partial(unmatched, own, side) for side, own in sessions.items()),
+            matched,
+        ]
+        found = list(spread(lambda part: part(), parts, min(session.threads, len(parts))))
+    written = tuple(each for files, _ in reversed(found) for each in files)
+    states = {side: counted for _, states in found for side, counted in states.items()}
+    return _rules_facts(session, executed), written, states
+
+
+_WrittenPart = tuple[Sequence[Written], Mapping[Side, dict[str, Tally]]]
 
 
 @dataclass(frozen=True)

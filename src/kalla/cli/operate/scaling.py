@@ -90,8 +90,7 @@ def explain(
     for name in ("inputs", "policy"):
         typer.echo(f"{name}:")
         for key, value in found[name].items():
-            if key not in ("at", "role") and value != "":  # the first line says them
-                typer.echo(f"  {key}: {value}")
+            typer.echo(f"  {key}: {value}")
 
 
 @app.command("simulate")
