@@ -42,6 +42,8 @@ def test_a_pattern_that_people_need_passes(pattern: str) -> None:
         "(?=(.*.*.*y))", "(?m)^.*$.*$.*y", r".*.*.*\b", ".*.*.*(?=y)", "(?>a*)*b", "(a*+)*b",
         r"[\s\S]*[\w\W]*[^x]*y", "(?<=(a{0,500}){2})b", "a)(b", "[a", "(a", "(?#a)", "[b-a]",
         r"\Ra", r"\b{2}", "[a&&b]",
+        # What looks around is tried at each place that a repetition gives back.
+        "a*(?=a*(?=a*z)y)b", r"\d+(?!\d*(?!\d*\d*x)y)-", "a*(?<=(?:a{0,40}z))(?<=(?:a{0,90}z))b",
         # Java recurs where an emoji is of another width, until its stack and Spark end.
         "^(?:a.)*$", "(a.)*", "(?:[^x]y)+", r"(?:\wé)*", ".{2,}", ".{1,100000}", "(?:.{1,9}){5000}",
         "(?U)(?:,\\d)*", "(?>a.)*b",

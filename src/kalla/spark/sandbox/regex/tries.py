@@ -82,9 +82,10 @@ def _first_of(node: Node, after: Signs) -> Signs:
         return 0 if node.kind == "end" else after or EVERY
     if isinstance(node, Repeat):
         return _first_of(node.body, after) | (0 if node.least else after)
-    if node.takes_nothing:
-        return after or EVERY
-    signs = 0
+    if node.kind == "behind":
+        return EVERY
+    # What looks ahead is tried wherever it is reached, whatever comes after it.
+    signs, after = (after, 0) if node.kind == "ahead" else (0, after)
     for branch in node.branches:
         signs |= _first(branch, after)
     return signs
