@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kalla.errors import InvalidInput
-from kalla.reconcile.recipe.model import Source
+from kalla.errors import InvalidInput, Unavailable
+from kalla.reconcile.recipe.model import Csv, Source
 from kalla.reconcile.sources import source_planning
+from kalla.reconcile.sources.formats import converted_files
 from kalla.reconcile.sources.formats.csv_quotes import LONGEST_LINE
 from kalla.reconcile.sources.scanning.duckdb_files import opened
 from kalla.reconcile.sources.scanning.scan_sql import scan
@@ -26,11 +27,11 @@ csv.field_size_limit(10 * LONGEST_LINE)
 SHORT = ["1,a,10.00", "2,b,20.00"]
 
 
-def counted(path: Path, encoding: str = "utf-8") -> int:
+def counted(path: Path, encoding: str = "utf-8", **csv: int) -> int:
     """The rows as a match would load them."""
     fields: dict[str, Any] = {"uri": str(path), "primary_key": ["id"]}
     seen = source_planning.inspect_files(
-        Source.model_validate(fields | {"csv": {"encoding": encoding}}), "left"
+        Source.model_validate(fields | {"csv": {"encoding": encoding, **csv}}), "left"
     )
     with opened(LOCAL) as connection:
         (row,) = connection.execute(f"SELECT count(*) FROM {scan(seen)}").fetchall()
@@ -63,6 +64,30 @@ def test_a_line_may_be_as_long_as_is_said(tmp_path: Path, place: int, over: int)
         return
     with pytest.raises(InvalidInput, match=f"line {place + 2} has more than"):
         counted(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("place", [0, 3], ids=["above the header", "below it"])
+def test_a_long_line_of_a_file_that_is_copied_is_not_held_in_memory(
+    tmp_path: Path, place: int
+) -> None:
+    """A small compressed file may hold a line of many gigabytes."""
+    lines = ["a bank", HEADER, *SHORT, "that is all"]
+    lines[place] = "x" * (LONGEST_LINE + 1)
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode(), 1, mtime=0))
+    with pytest.raises(InvalidInput, match=f"line {place + 1} has more than"):
+        counted(tmp_path / "rows.csv.gz", skip=1, footer=1)
+
+
+def test_a_file_that_unpacks_to_much_is_copied_no_longer_than_an_inspection_lasts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.csv.gz"
+    file.write_bytes(gzip.compress("\n".join(["a bank", HEADER, *SHORT]).encode(), mtime=0))
+    source, csv_options = LOCAL.info(str(file)), Csv(skip=1)
+    with pytest.raises(Unavailable, match="took too long to inspect"):
+        converted_files.of_csv(source, csv_options, LOCAL, seconds=0)
+    copied = converted_files.of_csv(source, csv_options, LOCAL, seconds=60)
+    assert Path(copied.path).read_text() == "\n".join([HEADER, *SHORT])
 
 
 VALUES = st.one_of(

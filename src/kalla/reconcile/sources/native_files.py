@@ -117,7 +117,8 @@ def _converted(
     if kind == "xlsx":
         copies = [converted_files.of_workbook(each, source.xlsx, storage) for each in files]
     else:
-        copies = [converted_files.of_csv(each, csv, storage) for each in files]
+        seconds = None if bounds is None else bounds.seconds
+        copies = [converted_files.of_csv(each, csv, storage, seconds) for each in files]
     notes = tuple(note for each in copies for note in each.notes)
     copied = [LOCAL.info(each.path) for each in copies]
     read_as: Native = "parquet" if kind == "xlsx" else kind
@@ -303,8 +304,9 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
             encoding = "utf-16-le" if csv.encoding == "utf-16" else csv.encoding
             text = io.TextIOWrapper(plain(raw, file), encoding=encoding, newline="")
             head = text.readline(_LONGEST_HEADER).removeprefix(_BYTE_ORDER_MARK)
+            others = iter(lambda: text.readline(_LONGEST_HEADER), "")
             lines = csv_lines.reader(
-                chain([head], text, _beyond()), delimiter=csv.delimiter, quotechar=csv.quote
+                chain([head], others, _beyond()), delimiter=csv.delimiter, quotechar=csv.quote
             )
             line = next(lines)
         except UnicodeError:

@@ -14,17 +14,20 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
 from pathlib import Path
+from typing import TextIO
 from uuid import uuid4
 
-from kalla.errors import InvalidInput, Problem
+from kalla.errors import InvalidInput, Problem, Unavailable
 from kalla.plurals import counted
 from kalla.reconcile.plan.plan import Input
 from kalla.reconcile.recipe.model import Csv, Workbook
 from kalla.reconcile.sources.formats import workbook_process
 from kalla.reconcile.sources.formats.compressed_files import plain
+from kalla.reconcile.sources.formats.csv_quotes import LONGEST_LINE
 from kalla.reconcile.sources.formats.csv_sniffing import Decided, not_in_encoding
 from kalla.reconcile.sources.formats.workbook_process import demand_size
 from kalla.reconcile.sources.formats.workbooks import ConvertedSheet
@@ -56,9 +59,11 @@ def plain_dialect(csv: Csv) -> Csv:
     return csv.model_copy(update={"footer": 0, "encoding": "utf-8"})
 
 
-def of_csv(file: File, csv: Csv, storage: Storage) -> Converted:
+def of_csv(file: File, csv: Csv, storage: Storage, seconds: float | None = None) -> Converted:
+    """`seconds` limit an inspection: a small compressed file may unpack to more than a disk."""
+
     def convert(target: Path) -> ConvertedSheet:
-        return ConvertedSheet((), tuple(_rows_alone(file.url, csv, storage, target)))
+        return ConvertedSheet((), tuple(_rows_alone(file.url, csv, storage, target, seconds)))
 
     return _cached(file, ".csv", csv.model_dump_json(), convert)
 
@@ -100,18 +105,19 @@ def _are_copies(files: Sequence[str]) -> bool:
     return any(file.startswith(f"{cache}/") for file in files)
 
 
-def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]:
+def _rows_alone(
+    url: str, csv: Csv, storage: Storage, target: Path, seconds: float | None
+) -> list[str]:
     """Write the header and the rows in UTF-8; reports what is left out."""
     above: list[str] = []
     below: deque[str] = deque()
     with storage.open(url) as raw, target.open("w", encoding="utf-8", newline="") as written:
         text = io.TextIOWrapper(plain(raw, url), _PYTHON[csv.encoding], newline="")
+        lines = _lines(text, url, seconds)
         try:
-            above = [text.readline() for _ in range(csv.skip)]
-            if not csv.footer:
-                shutil.copyfileobj(text, written, 1 << 20)
+            above = list(islice(lines, csv.skip))
             given = 0
-            for line in text:
+            for line in lines:
                 below.append(line)
                 given += bool(line.strip())
                 while given > csv.footer:
@@ -132,6 +138,21 @@ def _rows_alone(url: str, csv: Csv, storage: Storage, target: Path) -> list[str]
                 f"left out: {counted(len(lines), 'line')} of {name} {where}: {_shown(lines)}"
             )
     return notes
+
+
+def _lines(text: TextIO, url: str, seconds: float | None) -> Iterator[str]:
+    """The lines of a file, none of which may be longer than a reader of CSV takes."""
+    began = time.monotonic()
+    for number in count(1):
+        line = text.readline(LONGEST_LINE + 1)
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            wrong = f"{url} cannot be read: line {number} has more than {LONGEST_LINE:,} characters"
+            raise InvalidInput(Problem("", wrong))
+        if seconds is not None and time.monotonic() - began > seconds:
+            raise Unavailable(f"{url} took too long to inspect: name a part of it")
+        yield line
 
 
 def _shown(lines: Sequence[str]) -> str:
