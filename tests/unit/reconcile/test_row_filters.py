@@ -118,3 +118,13 @@ def test_a_text_is_in_doubt_where_it_may_be_the_number_that_is_asked_for(
     columns = Columns({"at": "VARCHAR"}, amount=amount)
     found = leniently([Filter(column="at", op=op, value=value)], columns)
     assert (found is not None) == hidden
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "value", ["1E-999999999", "1E+999999999", "0E-999999999", "1E-999999999999999"]
+)
+def test_a_number_that_nobody_could_write_out_is_refused_and_not_written_out(value: str) -> None:
+    asked = Filter(column="amount", op="eq", value=value)
+    with pytest.raises(InvalidInput, match="too many digits to compare with"):
+        conjunction([asked], Columns({"amount": "DECIMAL(12, 2)"}, Csv(), PARIS))

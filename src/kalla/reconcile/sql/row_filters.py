@@ -13,6 +13,9 @@ from kalla.reconcile.sql import column_values, date_times
 from kalla.reconcile.sql.column_values import Columns, Value, held, literal
 
 
+_MOST_DIGITS = 38  # of a decimal
+
+
 def conjunction(filters: Sequence[Filter], columns: Columns) -> str | None:
     """Filters as one expression over a row; a null passes `is_null` alone."""
     parts = [_filter(each, columns)[0] for each in filters]
@@ -107,8 +110,11 @@ def _number(given: Scalar, scale: int) -> tuple[str, int]:
         number = Decimal("nan")
     if not number.is_finite():
         raise InvalidInput(Problem("filters", f"{given!r} is not a number"))
+    too_many = InvalidInput(Problem("filters", f"{given!r} has too many digits to compare with"))
+    if abs(number.adjusted()) > _MOST_DIGITS:  # 1E-999999999, written out, has a gigabyte
+        raise too_many
     text = format(number, "f")
     whole, _, part = text.lstrip("-0").partition(".")
-    if len(whole) + max(len(part), scale) > 38:
-        raise InvalidInput(Problem("filters", f"{given!r} has too many digits to compare with"))
+    if len(whole) + max(len(part), scale) > _MOST_DIGITS:
+        raise too_many
     return text, len(part)
