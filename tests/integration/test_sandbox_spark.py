@@ -196,6 +196,19 @@ def test_a_text_that_is_too_long_for_its_pattern_fails_in_a_sentence(spark: Spar
 
 
 @pytest.mark.attack
+def test_a_pattern_of_like_that_a_row_brings_fails_in_a_sentence(spark: SparkSession) -> None:
+    sql = "SELECT id FROM left_src WHERE memo LIKE '%' || status || '%'"
+    held = searches.bounded(hold(sql, KNOWN))
+    assert spark.sql(held.replace("`memo`", "repeat('void', 5000)")).count() == 1
+    poison = held.replace("`status`", "repeat('%a', 20)").replace("`memo`", "repeat('a', 60)")
+    with pytest.raises(PySparkException) as caught:
+        spark.sql(poison).collect()
+    told = searches.refusal(str(caught.value))
+    assert told is not None
+    assert "a text of 60 characters with a pattern of LIKE that has 21 % from a row" in told
+
+
+@pytest.mark.attack
 def test_what_overflows_the_stack_of_a_task_fails_its_query_alone(spark: SparkSession) -> None:
     """Past the sandbox, which refuses such patterns: Spark once ended with it, for everybody."""
     poison = "SELECT regexp_like(repeat('axa\U0001f600', 100000), '^(?:a.)*$') AS hit FROM left_src"

@@ -128,3 +128,22 @@ def test_a_text_of_a_source_is_bounded_where_a_long_text_is_written_against_it()
     assert "KALLA_SEARCHED(CAST(`memo` AS STRING), 55555)" in long
     word = searches.bounded(hold("SELECT contains(memo, 'paid') FROM left_src", KNOWN))
     assert "KALLA_SEARCHED" not in word
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("pattern", ["status", "'%' || status || '%'", "(SELECT max(id) FROM t)"])
+@pytest.mark.parametrize("kind", ["LIKE", "ILIKE", "NOT LIKE"])
+def test_the_signs_of_a_pattern_that_a_row_brings_are_counted_in_each_row(
+    pattern: str, kind: str
+) -> None:
+    sql = f"WITH t AS (SELECT id FROM left_src) SELECT id FROM left_src WHERE memo {kind} {pattern}"
+    assert "KALLA_LIKED(CAST(`memo` AS STRING), CAST(" in searches.bounded(hold(sql, KNOWN))
+    for written_out in ("'a%b'", "'%' || 'a'"):
+        sql = f"SELECT id FROM left_src WHERE memo {kind} {written_out}"
+        assert "KALLA_LIKED" not in searches.bounded(hold(sql, KNOWN))
+
+
+def test_a_pattern_of_like_holds_no_other() -> None:
+    nested = "CASE WHEN id LIKE memo THEN 'a' END"
+    (told,) = problems(f"SELECT id FROM left_src WHERE memo LIKE {nested}")
+    assert "may not hold another LIKE" in told

@@ -30,3 +30,4 @@ def install(session: SparkSession) -> None:
     """
     session.sql(_TOLERANCE_MATCH)
     session.sql(searches.DEFINITION)
+    session.sql(searches.LIKE_DEFINITION)

@@ -12,7 +12,6 @@ from kalla.reconcile.recipe.yaml_values import plain
 from kalla.reconcile.sql import column_values, date_times
 from kalla.reconcile.sql.column_values import Columns, Value, held, literal
 
-
 _MOST_DIGITS = 38  # of a decimal
 
 

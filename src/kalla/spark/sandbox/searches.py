@@ -18,7 +18,9 @@ from kalla.spark.sandbox.growth import percent_signs
 from kalla.spark.sandbox.regex import regex_patterns, tries
 
 FUNCTION: Final = "kalla_searched"
+LIKE_FUNCTION: Final = "kalla_liked"
 _ERROR: Final = "KALLA_LONG_TEXT"
+_LIKE_ERROR: Final = "KALLA_LONG_LIKE"
 _LONGEST: Final = 2**31 - 1  # of any text
 _WORD: Final = 100
 _DIALECT: Final = Held()
@@ -31,6 +33,18 @@ RETURN IF(length(text) > most,
           CAST(raise_error(concat('{_ERROR} ', length(text), ' ', most)) AS STRING), text)
 """
 
+# As `percent_signs` counts them, of a pattern that a row has.
+_SIGNS: Final = (
+    "length(pattern) - length(replace(pattern, '%', '')) - IF(endswith(pattern, '%'), 1, 0)"
+)
+LIKE_DEFINITION: Final = f"""
+CREATE OR REPLACE TEMPORARY FUNCTION {LIKE_FUNCTION}(text STRING, pattern STRING)
+RETURNS STRING
+DETERMINISTIC
+RETURN IF(pow(length(text), {_SIGNS}) * (1 + length(pattern) DIV {_WORD}) > {tries.MOST},
+          CAST(raise_error(concat('{_LIKE_ERROR} ', length(text), ' ', {_SIGNS})) AS STRING), text)
+"""
+
 
 def bounded(held: str) -> str:
     """SQL that `hold` has written, with every text bounded that a pattern is searched in."""
@@ -40,14 +54,24 @@ def bounded(held: str) -> str:
     # The inner ones first: what is replaced keeps what was replaced within it.
     for node in reversed(list(tree.walk())):
         _keep_unit(node)
+        if isinstance(node, exp.Like | exp.ILike) and _is_of_rows(node.expression):
+            node.this.replace(_called(LIKE_FUNCTION, node.this, _as_text(node.expression)))
+            continue
         for text, most in _searched(node):
             if most < _LONGEST:
-                text.replace(_call(text, most))
+                text.replace(_called(FUNCTION, text, exp.Literal.number(most)))
     return tree.sql(dialect=_DIALECT, identify=True, comments=False)
 
 
 def refusal(message: str) -> str | None:
     """What to say of an error that a text was too long; None of any other."""
+    if (found := re.search(rf"{_LIKE_ERROR} (\d+) (\d+)", message)) is not None:
+        length, signs = (int(each) for each in found.groups())
+        return (
+            f"the SQL compares a text of {length:,} characters with a pattern of LIKE that has"
+            f" {signs:,} % from a row, which may be tried in too many ways: use contains,"
+            " startswith or endswith, or compare left(…, 100)"
+        )
     found = re.search(rf"{_ERROR} (\d+) (\d+)", message)
     if found is None:
         return None
@@ -107,6 +131,14 @@ def _longest_for(pattern: exp.Expr) -> int:
     return shortest
 
 
-def _call(text: exp.Expr, most: int) -> exp.Expr:
-    as_text = exp.Cast(this=text.copy(), to=exp.DataType.build("STRING", dialect="spark"))
-    return exp.Anonymous(this=FUNCTION, expressions=[as_text, exp.Literal.number(most)])
+def _is_of_rows(pattern: exp.Expr) -> bool:
+    """Whether a row may bring in a %, which nobody can count before."""
+    return pattern.find(exp.Column, exp.Query) is not None
+
+
+def _called(function: str, text: exp.Expr, bound: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this=function, expressions=[_as_text(text), bound])
+
+
+def _as_text(value: exp.Expr) -> exp.Expr:
+    return exp.Cast(this=value.copy(), to=exp.DataType.build("STRING", dialect="spark"))

@@ -153,6 +153,9 @@ def _pattern(name: str, pattern: exp.Expr, report: Report) -> None:
 
 def _like(pattern: exp.Expr, report: Report, *, others: bool) -> None:
     """`others`: whether a column may hold a % that the SQL itself has put there."""
+    if pattern.find(exp.Like, exp.ILike):
+        report.add("a pattern of LIKE may not hold another LIKE", pattern.parent,
+                   suggestion="name the inner one in a SELECT below")  # fmt: skip
     texts = [each for each in pattern.find_all(exp.Literal, exp.RawString) if "%" in each.name]
     if not all(each is pattern or _joins(each.parent) for each in texts) or (
         others and any(pattern.find_all(exp.Column, exp.Query))
