@@ -98,4 +98,27 @@ ATTACKS = (
         "tests/unit/test_redaction.py"
         "::test_a_sentence_about_bearers_holds_no_secret_and_a_header_does",
     ),
+    mutant(
+        "what looks ahead is not tried where a repetition gives back",
+        "spark/sandbox/regex/tries.py",
+        'signs, after = (after, 0) if node.kind == "ahead" else (0, after)',
+        'if node.kind == "ahead":\n        return after or EVERY\n    signs = 0',
+        "tests/unit/test_sandbox_patterns.py::test_a_pattern_that_may_run_for_years_is_refused",
+    ),
+    mutant(
+        "only the SQL's own signs of LIKE are counted",
+        "spark/sandbox/searches.py",
+        "pattern.find(exp.Column, exp.Query) is not None",
+        "False",
+        "tests/unit/test_sandbox_patterns.py"
+        "::test_the_signs_of_a_pattern_that_a_row_brings_are_counted_in_each_row",
+    ),
+    mutant(
+        "a line of a file that is copied may have any length",
+        "reconcile/sources/formats/converted_files.py",
+        "text.readline(LONGEST_LINE + 1)",
+        "text.readline()[:LONGEST_LINE]",
+        "tests/integration/reconcile/test_csv_row_counts.py"
+        "::test_a_long_line_of_a_file_that_is_copied_is_not_held_in_memory",
+    ),
 )
