@@ -78,6 +78,17 @@ def test_a_long_line_of_a_file_that_is_copied_is_not_held_in_memory(
         counted(tmp_path / "rows.csv.gz", skip=1, footer=1)
 
 
+@pytest.mark.parametrize("option", ["skip", "footer"])
+def test_lines_that_are_no_rows_are_not_held_without_a_bound(
+    tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converted_files, "_MOST_HELD", 1_000)
+    content = "  \n" * 1_000 + HEADER if option == "skip" else HEADER + "\n" * 1_001
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(content.encode(), mtime=0))
+    with pytest.raises(InvalidInput, match="characters in lines that are not rows"):
+        counted(tmp_path / "rows.csv.gz", "utf-8", **{option: 1_000})
+
+
 def test_a_file_that_unpacks_to_much_is_copied_no_longer_than_an_inspection_lasts(
     tmp_path: Path,
 ) -> None:

@@ -38,6 +38,7 @@ _KEPT_SECONDS = 24 * 3600
 _FORM = 3  # of the copies; another version creates them again
 _PYTHON = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "windows-1252": "cp1252", "latin-1": "latin-1"}
 _SHOWN = 60
+_MOST_HELD = 10 * LONGEST_LINE  # characters above the header and at the end, empty lines too
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,20 @@ def _rows_alone(
     below: deque[str] = deque()
     with storage.open(url) as raw, target.open("w", encoding="utf-8", newline="") as written:
         text = io.TextIOWrapper(plain(raw, url), _PYTHON[csv.encoding], newline="")
-        lines = _lines(text, url, seconds)
+        rest = _lines(text, url, seconds)
         try:
-            above = list(islice(lines, csv.skip))
+            held = 0
+            for line in islice(rest, csv.skip):
+                above.append(line)
+                held = _demand_little(held + len(line), url)
             given = 0
-            for line in lines:
+            for line in rest:
                 below.append(line)
+                held = _demand_little(held + len(line), url)
                 given += bool(line.strip())
                 while given > csv.footer:
                     first = below.popleft()
+                    held -= len(first)
                     given -= bool(first.strip())
                     written.write(first)
         except UnicodeError:
@@ -138,6 +144,13 @@ def _rows_alone(
                 f"left out: {counted(len(lines), 'line')} of {name} {where}: {_shown(lines)}"
             )
     return notes
+
+
+def _demand_little(held: int, url: str) -> int:
+    if held > _MOST_HELD:
+        wrong = f"{url} has more than {_MOST_HELD:,} characters in lines that are not rows"
+        raise InvalidInput(Problem("", wrong))
+    return held
 
 
 def _lines(text: TextIO, url: str, seconds: float | None) -> Iterator[str]:
