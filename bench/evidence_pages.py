@@ -28,7 +28,7 @@ PAGE_ROWS = 25  # as the page of a run asks for
 def main(rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="kalla-bench-") as folder:
         pair = reconcile_data.make(Path(folder) / "data", rows)
-        limits = Limits(memory=MEMORY, threads=THREADS)
+        limits = Limits(memory=MEMORY, threads=THREADS, buckets=1)
         url = match_here(recipe_of(pair, "text"), Path(folder) / "evidence", limits)
         for part, key, amount in (
             ("matched", "left_key", "left_amount"),
