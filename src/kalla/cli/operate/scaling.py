@@ -90,7 +90,8 @@ def explain(
     for name in ("inputs", "policy"):
         typer.echo(f"{name}:")
         for key, value in found[name].items():
-            typer.echo(f"  {key}: {value}")
+            if key not in ("at", "role") and value != "":  # the first line says them
+                typer.echo(f"  {key}: {value}")
 
 
 @app.command("simulate")
