@@ -70,7 +70,9 @@ def start(
     entrypoint = ["/entrypoint"] if spec["image"].startswith("kalla") else []
     command = [*spec.get("command", entrypoint), *spec.get("args", [])]
     inside = ["ip", "netns", "exec", namespace, "bwrap", "--unshare-uts", "--hostname", pod]
-    wrapper = [*inside, "--die-with-parent", *_root([*_image(pod, address, folder), *mounts])]
+    # A mount below another comes after it: /tmp of the pod, then a clone that is below /tmp.
+    every = sorted([*_image(pod, address, folder), *mounts], key=lambda each: each.target)
+    wrapper = [*inside, "--die-with-parent", *_root(every)]
     user = ["setpriv", "--reuid=10001", "--regid=10001", "--clear-groups"]
     user += ["--no-new-privs", "--bounding-set=-all"]
     reading, writing = os.pipe()

@@ -44,14 +44,19 @@ class Installation:
         self.apply([_secret("kalla-nats", {"token": nats}), _secret("kalla-secrets", settings)])
         self.apply([self._hurried(each) for each in objects if each["kind"] != "Namespace"])
         until(self._answers, "the API of Kalla answers", seconds=420)
-        self.apply([_secret("kalla-viewer", {"token": self.create_token("keda", "viewer")})])
+        self.give_keda(self.create_token("keda", "viewer"))
         self._token = self.create_token("lab", "admin")
 
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self._token}"}
         return httpx.Client(base_url=URL, headers=headers, timeout=30)
 
+    def give_keda(self, token: str) -> None:
+        """Puts the token by which KEDA reads the demand in its Secret."""
+        self.apply([_secret("kalla-viewer", {"token": token})])
+
     def create_token(self, name: str, role: str) -> str:
+        """A new token; earlier ones of this name are refused from now on."""
         command = [
             sys.executable,
             "-m",
@@ -62,6 +67,7 @@ class Installation:
             name,
             "--role",
             role,
+            "--replace",
         ]
         environment = os.environ | {"KALLA_DATABASE_URL": self._servers.database_url()}
         return subprocess.run(

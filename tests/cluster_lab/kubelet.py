@@ -212,8 +212,7 @@ class Kubelet:
             mounts.append(Mount(source / mount.get("subPath", ""), mount["mountPath"], writable))
         if not any(each.target == "/tmp" for each in mounts) and not _read_only(spec):
             mounts.append(Mount(_folder(pod.folder / "tmp"), "/tmp", writable=True))
-        # A mount below another comes after it.
-        return sorted(mounts, key=lambda each: each.target)
+        return mounts
 
     def _volume(self, pod: Pod, volume: dict[str, Any]) -> tuple[Path, bool]:
         namespace = pod.spec["metadata"]["namespace"]
