@@ -18,12 +18,13 @@ from tests.mutations.of_input import INPUT
 from tests.mutations.of_jobs import JOBS
 from tests.mutations.of_leases import LEASES
 from tests.mutations.of_runs import RUNS
+from tests.mutations.of_scaling import SCALING
 from tests.mutations.of_sinks import ROOM, SINKS
 from tests.mutations.of_worker import WORKER
 from tests.servers import PostgresServer
 from tests.sinks_kit import Servers
 
-MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER, *SINKS, *ATTACKS)
+MUTANTS = (*CLAIMS, *JOBS, *ABSENCES, *RUNS, *LEASES, *INPUT, *WORKER, *SINKS, *SCALING, *ATTACKS)
 # One for each trap with the other tests; all of them take minutes and have a target of their own.
 JUDGED = (
     MUTANTS

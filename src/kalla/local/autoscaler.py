@@ -106,7 +106,8 @@ class Autoscaler:
         if time.monotonic() >= self._paused_until:
             for _ in range(decision.desired - len(self._workers)):
                 self._start()
-        surplus = len(self._workers) - decision.desired
+        # Until a worker that is starting can take jobs, it replaces none that can.
+        surplus = len(self._started_at) - decision.desired
         for worker in self._idle(members)[: max(surplus, 0)]:
             self._drain(worker)
         return decision

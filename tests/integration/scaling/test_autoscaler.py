@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from kalla.app.job_types import job_types
 from kalla.database import Database
+from kalla.errors import StartFailed
 from kalla.local.autoscaler import Autoscaler
 from kalla.scaling import store
 from kalla.settings import Database as DatabaseSettings
@@ -115,9 +116,11 @@ async def test_a_killed_worker_is_replaced(
 
 
 class FakeWorker:
-    """Stands in for a worker process: starts at once, and ends when the test says so."""
+    """Stands in for a worker process: it starts at once unless the test holds it back, and ends
+    when the test says so."""
 
     made: ClassVar[list[FakeWorker]] = []
+    may_start: ClassVar[threading.Event] = threading.Event()
 
     def __init__(self, name: str, *_: object, **__: object) -> None:
         self.name = name
@@ -128,7 +131,10 @@ class FakeWorker:
         self.made.append(self)
         self._pid = 10_000_000 + len(self.made)
 
-    def start(self, _abandoned: Callable[[], bool]) -> None:
+    def start(self, abandoned: Callable[[], bool]) -> None:
+        while not self.may_start.wait(0.02):
+            if abandoned():
+                raise StartFailed("it was stopped before it was ready")
         self.process = SimpleNamespace(pid=self._pid)
 
     def ask_to_stop(self) -> None:
@@ -176,6 +182,12 @@ class FakeScene:
         async with self.database.transaction() as connection:
             await connection.execute(statement.encode())
 
+    async def step_until(self, desired: int) -> None:
+        deadline = asyncio.get_running_loop().time() + 30
+        while (await self.autoscaler.step()).desired != desired:
+            assert asyncio.get_running_loop().time() < deadline, f"{desired} workers are not wanted"
+            await asyncio.sleep(0.02)
+
     async def step_until_asked(self, worker: FakeWorker) -> None:
         async def step() -> bool:
             await self.autoscaler.step()
@@ -200,6 +212,7 @@ async def scene(
 ) -> AsyncIterator[FakeScene]:
     _, database, settings = scaler
     FakeWorker.made.clear()
+    FakeWorker.may_start.set()
     monkeypatch.setattr("kalla.local.autoscaler.Program", FakeWorker)
     monkeypatch.setattr("kalla.local.machine_limits.cores", lambda _root: 16)
     monkeypatch.setattr("kalla.local.autoscaler.FIRST_PAUSE", 3600.0)
@@ -235,6 +248,23 @@ async def test_a_worker_that_has_just_claimed_a_job_is_not_drained_as_idle(
     await scene.submit(1, claimed_by="worker-1")
     await scene.step_until_asked(older)
     assert not newer.asked
+
+
+async def test_a_worker_stays_until_the_one_that_is_still_starting_has_started(
+    scene: FakeScene,
+) -> None:
+    (older,) = await scene.with_workers(1)
+    FakeWorker.may_start.clear()
+    await scene.submit(2)
+    await scene.step_until(2)
+    assert len(FakeWorker.made) == 2
+    await scene.execute(
+        "DELETE FROM kalla.jobs WHERE job_id = (SELECT min(job_id) FROM kalla.jobs)"
+    )
+    await scene.step_until(1)
+    assert not older.asked, "the only worker that could take the job was drained"
+    FakeWorker.may_start.set()
+    await scene.step_until_asked(older)
 
 
 async def test_of_idle_workers_the_one_without_slots_of_sinks_goes_first(scene: FakeScene) -> None:
