@@ -326,6 +326,10 @@ def test_a_storm_of_cancelled_queries_leaves_nothing_behind(
     def left() -> tuple[int, int]:
         return threading.active_count(), process.num_fds()
 
+    def files() -> int:
+        kept = [worker.spool._artifacts_folder for worker in workers.workers]
+        return sum(len(list(folder.iterdir())) for folder in kept)
+
     async def storm() -> None:
         for number in range(1000):
             record = QueryRecord(f"query {number}", "ann")
@@ -341,11 +345,16 @@ def test_a_storm_of_cancelled_queries_leaves_nothing_behind(
 
     known = set(workers.dispatcher._coordinator.queries)
     workers.run(storm())
-    before = left()
+    before, files_before, children = left(), files(), set(process.children(recursive=True))
     workers.run(storm())
     until(lambda: not slow.working, "no work runs")
     until(lambda: not any(worker.table.queued for worker in workers.workers), "no work waits")
-    until(lambda: left() <= (before[0] + 2, before[1] + 2), f"{left()} is as before, {before}")
+    until(
+        lambda: all(now <= then + 2 for now, then in zip(left(), before, strict=True)),
+        f"{left()} threads and files are open as before, {before}",
+    )
+    assert files() <= files_before
+    assert set(process.children(recursive=True)) <= children
     assert set(workers.dispatcher._coordinator.queries) == known
     assert set(workers.dispatcher._units) == known
 
