@@ -19,6 +19,7 @@ from kalla.reconcile.recipe.model import SIDES
 
 SAMPLED_ROWS = 300_000
 MOST_AMOUNTS = 8
+UNIQUE = 0.95  # of the groups: the key tells rows apart
 NEAR = "0.1"  # of an amount: what could still be the same one, less a fee
 _FULL = 0.995  # of the groups in which another amount agrees
 _SECOND = 0.1  # of the groups: fewer are no pattern
