@@ -183,3 +183,19 @@ def test_figures_of_a_large_source_are_estimated_and_say_so(
     estimated = sum(each.rows for each in columns["amount"].histogram)
     assert 2000 < estimated < 4000
     assert any(note.endswith("are of one row in 12") for note in found.notes)
+
+
+def test_columns_that_identify_the_rows_of_a_large_source_together_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_tables, "EXACT_ROWS", 500)
+    rows = [(f"C{n % 60}", f"T{n // 60}", n % 7) for n in range(3000)]
+    for last in (rows[-1], rows[61]):
+        written = "".join(f"{a},{b},{c}\n" for a, b, c in [*rows[:-1], last])
+        (tmp_path / "rows.csv").write_text(f"customer,text,seven\n{written}")
+        found = profile(source(tmp_path / "rows.csv"))
+        assert found.primary_key[:2] == ("customer", "text")
+        if last == rows[-1]:
+            assert found.primary_key_note == "together unique in all 3,000 rows"
+        else:
+            assert found.primary_key_note.startswith("no columns identify all rows")

@@ -14,7 +14,7 @@ Role = Literal["amount", "integer", "date", "currency", "code", "text", "empty",
 _MOSTLY = 0.95
 _FEW = 20  # currencies
 _FEW_ENOUGH_TO_COUNT = 1_000
-_LEAST_OF_ESTIMATE = 0.8  # an estimate is a few percent off
+LEAST_OF_ESTIMATE = 0.8  # an estimate is a few percent off
 _CURRENCY = r"[A-Z]{3}"
 _CURRENCIES = frozenset(
     [
@@ -82,7 +82,7 @@ class ColumnFacts:
     @property
     def may_be_unique(self) -> bool:
         """Whether each row has a value of its own; of an estimate, whether it is possible."""
-        least = self.rows * (_LEAST_OF_ESTIMATE if self.is_estimated else 1)
+        least = self.rows * (LEAST_OF_ESTIMATE if self.is_estimated else 1)
         return self.nulls == 0 and self.distinct >= least and self.rows > 0
 
 

@@ -7,11 +7,12 @@ from itertools import combinations
 
 import duckdb
 
-from kalla.reconcile.propose.column_roles import ColumnFacts
+from kalla.reconcile.propose.column_roles import LEAST_OF_ESTIMATE, ColumnFacts
 from kalla.reconcile.propose.key_candidates import Form
 from kalla.reconcile.propose.side_tables import SideTable
 
 _COMBINED = 6  # columns of which combinations are tried
+_COUNTED = 4  # of those of a large table
 _LONGEST = 60
 
 
@@ -36,10 +37,13 @@ def row_key(
     best: tuple[int, tuple[str, ...]] = (0, ())
     groups = [group for width in (2, 3) for group in combinations(in_order, width)]
     groups.sort(key=lambda group: (len(group), sum(weight[each.role] for each in group)))
+    if table.is_estimated:
+        groups = _likely(connection, table, groups)
     for group in groups:
         names = tuple(each.name for each in group)
-        parts = ", ".join(f"coalesce({table.text(name)}, '')" for name in names)
-        found = connection.execute(f"SELECT count(DISTINCT ({parts})) FROM {table.name}").fetchone()
+        found = connection.execute(
+            f"SELECT count(DISTINCT ({_values(table, group)})) FROM {table.name}"
+        ).fetchone()
         count = int(found[0]) if found else 0
         if count == table.rows:
             return names, True, f"together unique in all {table.rows:,} rows"
@@ -62,3 +66,23 @@ def _is_unique(connection: duckdb.DuckDBPyConnection, table: SideTable, facts: C
     text = table.text(facts.name)
     found = connection.execute(f"SELECT count(DISTINCT {text}) FROM {table.name}").fetchone()
     return found == (table.rows,)
+
+
+def _likely(
+    connection: duckdb.DuckDBPyConnection,
+    table: SideTable,
+    groups: Sequence[tuple[ColumnFacts, ...]],
+) -> list[tuple[ColumnFacts, ...]]:
+    """The few groups that may be unique by an estimate, in the same order; else the best one: to
+    count each of a large table would take minutes."""
+    if not groups:
+        return []
+    asked = [f"approx_count_distinct(hash({_values(table, group)}))" for group in groups]
+    found = connection.execute(f"SELECT {', '.join(asked)} FROM {table.name}").fetchone() or ()
+    counts = dict(zip(groups, found, strict=True))
+    likely = [group for group in groups if counts[group] >= LEAST_OF_ESTIMATE * table.rows]
+    return likely[:_COUNTED] or [max(groups, key=lambda group: counts[group])]
+
+
+def _values(table: SideTable, group: Sequence[ColumnFacts]) -> str:
+    return ", ".join(f"coalesce({table.text(each.name)}, '')" for each in group)
