@@ -181,7 +181,7 @@ class Vault:
 def valid_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            Problem("name", "of a secret has 1 to 200 letters, digits and the signs _ . -")
+            Problem("name", "of a secret must have 1 to 200 letters, digits, _ . or -")
         )
     return name
 

@@ -330,7 +330,7 @@ async def test_runs_of_the_same_recipe_are_offered_first_however_many_others_cam
     async with visiting(browser, site, address, f"/runs/{second}") as page:
         choices = page.get_by_label("with run")
         own = choices.locator("optgroup").first
-        await expect(own).to_have_attribute("label", "Of this recipe")
+        await expect(own).to_have_attribute("label", "Runs of this recipe")
         await expect(own.locator("option")).to_have_count(1)
         await expect(own.locator("option")).to_have_attribute("value", str(first))
         await expect(choices.locator("option").last).to_contain_text("· 2026-05-31 00:00 UTC ·")

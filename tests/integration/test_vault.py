@@ -150,7 +150,7 @@ def test_a_name_that_could_lead_elsewhere_is_refused(
         lambda: vault().put(name, SecretStr(VALUE), by="ann"),
         lambda: vault().remove(name),
     ):
-        with pytest.raises(InvalidInput, match="1 to 200 letters, digits and the signs"):
+        with pytest.raises(InvalidInput, match="1 to 200 letters, digits, _"):
             act()
 
 

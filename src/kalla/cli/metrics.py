@@ -124,7 +124,9 @@ def check(style: Style = "text") -> None:
 @app.command("drop-segment")
 def drop_segment(
     segment_id: Annotated[int, typer.Argument(metavar="SEGMENT", min=1)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; else only tell what is lost.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this, only show what is lost.")
+    ] = False,
 ) -> None:
     """Give up a damaged segment, so that queries go on without its samples."""
     place = f"/api/metrics/segments/{segment_id}"

@@ -202,7 +202,7 @@ def _problems(error: ValidationError, origins: Mapping[str, str]) -> Iterator[Pr
         origin = origins.get(name) or origins.get(name.rpartition(".")[0]) or _below(name, origins)
         where = f" (set by {origin})" if origin else ""
         if item["type"] == "extra_forbidden":
-            yield Problem(name, f"there is no such setting{_nearest(name)}{where}")
+            yield Problem(name, f"this setting does not exist{_nearest(name)}{where}")
             continue
         message = item["msg"]
         given = item.get("input")

@@ -116,7 +116,7 @@ def test_files_that_are_no_csv_are_refused_in_a_sentence(
     ("content", "options", "message"),
     [
         (b"id\n\x81\n", {"encoding": "windows-1252"}, "it looks like Latin-1: set csv.encoding"),
-        (b"id\n1\n", {"skip": 2}, "has no line but those that csv.skip and csv.footer leave out"),
+        (b"id\n1\n", {"skip": 2}, "has no lines left after csv.skip and csv.footer"),
     ],
 )
 def test_files_that_do_not_fit_their_options_are_refused_in_a_sentence(

@@ -233,7 +233,9 @@ def test_what_may_let_values_be_read_is_told_beside_them(tmp_path: Path) -> None
         return [each for each in found if each.startswith("left")]
 
     amounts, days = troubles("plain")
-    assert amounts.endswith("such as '900,00': csv.decimal is \",\" where that is the decimal sign")
+    assert amounts.endswith(
+        "such as '900,00': set csv.decimal to \",\" if that is the decimal separator"
+    )
     assert days.endswith("such as '01.05.2026': set csv.date_format to the format of the dates")
     (tmp_path / "left.csv").write_text("id;amount;day\n1;1.900,00;01.05.2026\n")
     amounts, _ = troubles("grouped", decimal=",")

@@ -175,7 +175,7 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
         ("rows.json", b'{"id": "caf\xe9"}\n', "UTF-8"),
         ("rows.json", b'\xef\xbb\xbf{"id": 1}\n', "byte order mark"),
         ("rows.json", b'{"id": 1}\n{"ID": 2}\n', "several columns ID, id"),
-        ("rows.json", b'{"id": 1, "": 2}\n', "without name"),
+        ("rows.json", b'{"id": 1, "": 2}\n', "without a name"),
         ("rows.json", b'{"id": 12345678901234567.891}\n', "would round"),
         ("rows.json", b'{"id": 123456789012345678901234567890e-20}\n', "would round"),
         ("rows.json", b'{"id": "a\\"", "b": [{"c":-1234567890.12345678E+3}]}\n', "would round"),
@@ -254,7 +254,7 @@ def test_utf_16_is_read(tmp_path: Path, mark: bytes) -> None:
 
 def test_utf_16_of_the_other_order_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"\xfe\xff" + "id,ref\n1,ä\n".encode("utf-16-be"))
-    with pytest.raises(InvalidInput, match="high byte first"):
+    with pytest.raises(InvalidInput, match="big-endian"):
         source_planning.inspect_files(
             source(tmp_path / "rows.csv", csv={"encoding": "utf-16"}), "left"
         )

@@ -210,7 +210,7 @@ def test_decimals_of_more_digits_than_can_be_held_are_left_out(tmp_path: Path) -
     [
         (["id", "ID"], "has several columns ID, id"),
         (["id", "id"], "has several columns id"),
-        (["id", ""], "has a column without name"),
+        (["id", ""], "has a column without a name"),
     ],
 )
 def test_columns_that_nobody_can_tell_apart_are_refused(

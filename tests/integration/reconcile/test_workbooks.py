@@ -129,7 +129,7 @@ def test_a_last_row_that_may_be_a_record_is_kept(tmp_path: Path, last: list[Any]
     assert native_files.inspect_files(found).rows == 3
     (unsure,) = [each for each in sniffed(found, LOCAL)[1] if not each.is_sure]
     assert (unsure.option, unsure.value) == ("footer", 0)
-    assert unsure.reason.endswith("; set xlsx.footer: 1 if it is no row")
+    assert unsure.reason.endswith("; set xlsx.footer: 1 if it is not a row")
 
 
 def bomb(path: Path) -> None:

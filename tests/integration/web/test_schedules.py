@@ -132,7 +132,7 @@ async def test_a_time_is_left_out_while_the_run_before_goes_on_or_if_missed_ones
     )
     await scheduler(site).tick()
     assert len(await runs(site)) == 1
-    assert "missed while Kalla was away" in (await shown(site, skipping))["last_note"]
+    assert "missed while Kalla was down" in (await shown(site, skipping))["last_note"]
 
 
 async def test_a_run_that_cannot_begin_is_noted_and_told_and_the_schedule_goes_on(

@@ -32,8 +32,8 @@ def told(**csv: Any) -> dict[str, str]:
         ({"delimiter": "\n"}, "delimiter", "is a line end"),
         ({"quote": "\r"}, "quote", "is a line end"),
         ({"quote": "§"}, "quote", "must be a sign of ASCII"),
-        ({"thousands": "."}, "thousands", "is the decimal sign too"),
-        ({"thousands": ",", "decimal": ","}, "thousands", "is the decimal sign too"),
+        ({"thousands": "."}, "thousands", "is the decimal separator too"),
+        ({"thousands": ",", "decimal": ","}, "thousands", "is the decimal separator too"),
     ],
 )
 def test_signs_that_cannot_be_told_apart_are_problems(

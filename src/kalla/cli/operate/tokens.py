@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Option(help="Whose token it is; shown beside what it does.")],
+    name: Annotated[str, typer.Option(help="The owner's name, shown with every action.")],
     role: Annotated[
         Role,
         typer.Option(

@@ -16,11 +16,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME")]
 @app.command()
 def add(
     name: Name,
-    url: Annotated[str, typer.Argument(metavar="URL", help="With all that is below its path.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The URL, with every path below it.")],
     secret: Annotated[
         str, typer.Option(help="The name of the secret that signs the calls: `kalla secret set`.")
     ],
-    replace: Annotated[bool, typer.Option(help="In place of the one of this name.")] = False,
+    replace: Annotated[bool, typer.Option(help="Replace the existing one of this name.")] = False,
 ) -> None:
     """Let callbacks go to an address. Needs the role admin."""
     body = {"name": name, "url": url, "secret": secret, "replace": replace}

@@ -49,7 +49,7 @@ def export(
     """Write a part of a run's evidence to a file, filtered and sorted."""
     wanted = _format(style, output)
     if part not in DATASETS:
-        raise InvalidInput(Problem("PART", f"{part!r} is none of {', '.join(DATASETS)}"))
+        raise InvalidInput(Problem("PART", f"{part!r} is not one of {', '.join(DATASETS)}"))
     name = f"run-{run}-{part}.{wanted}" if run.isdigit() else f"{part}.{wanted}"
 
     def fetch(file: Path) -> None:
@@ -78,7 +78,7 @@ def diff(
     examples: Annotated[int, typer.Option(min=0, max=1000, help="Rows of each change.")] = 5,
     style: Style = "text",
 ) -> None:
-    """Tell what became of every row from run A to run B."""
+    """Compare two runs, row by row."""
     if a.isdigit() != b.isdigit():
         raise InvalidInput(Problem("A and B", "must both be numbers of runs, or both be folders"))
     if a.isdigit():
@@ -140,7 +140,7 @@ def _format(style: str | None, output: Path | None) -> Format:
     for known in FORMATS:
         if known == named or (known == "csv" and not style and named not in FORMATS):
             return known
-    raise InvalidInput(Problem("--format", f"{style!r} is none of {', '.join(FORMATS)}"))
+    raise InvalidInput(Problem("--format", f"{style!r} is not one of {', '.join(FORMATS)}"))
 
 
 def _storage() -> Storage:

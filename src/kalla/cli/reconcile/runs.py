@@ -39,11 +39,13 @@ def submit(
     given: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter's value.")
     ] = None,
-    version: Annotated[int | None, typer.Option(help="Of a saved recipe; else the latest.")] = None,
+    version: Annotated[
+        int | None, typer.Option(help="Version of a saved recipe; else the latest.")
+    ] = None,
     left: Annotated[str | None, typer.Option(help="Another left source than the recipe's.")] = None,
     right: Annotated[str | None, typer.Option(help="Another right source.")] = None,
     callback: Annotated[
-        str | None, typer.Option(help="An address to call at the end; registered.")
+        str | None, typer.Option(help="A registered URL to call at the end.")
     ] = None,
     priority: Annotated[int, typer.Option(help="Higher is claimed first.")] = 0,
     new_version: Annotated[
@@ -95,7 +97,7 @@ def list_runs(
     status: Annotated[
         str | None, typer.Option(help="running, completed, failed or cancelled.")
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Of this recipe alone.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Only runs of this recipe.")] = None,
     before: Annotated[int | None, typer.Option(help="Runs older than this one.")] = None,
     limit: Annotated[int, typer.Option()] = 20,
     style: Style = "text",
@@ -176,7 +178,7 @@ def import_run(
     with Client() as client:
         place = folder if is_s3(folder) else str(Path(folder).absolute())
         run = client.post("/api/runs/import", {"folder": place})
-        typer.echo(f"It is run {run['run_id']}: {client.url}/runs/{run['run_id']}")
+        typer.echo(f"Imported as run {run['run_id']}: {client.url}/runs/{run['run_id']}")
 
 
 def _follow(client: Client, run_id: int, style: str) -> dict[str, Any]:

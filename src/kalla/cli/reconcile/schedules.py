@@ -19,12 +19,12 @@ def add(
     cron: Annotated[
         str, typer.Argument(metavar="CRON", help="Minute hour day month weekday: '0 7 * * 1-5'.")
     ],
-    time_zone: Annotated[str, typer.Option(help="Whose clock, such as Europe/Berlin.")] = "UTC",
+    time_zone: Annotated[str, typer.Option(help="Time zone, such as Europe/Berlin.")] = "UTC",
     skip_missed: Annotated[
         bool, typer.Option("--skip-missed", help="Do not run for times while Kalla was down.")
     ] = False,
     notify: Annotated[
-        str | None, typer.Option(metavar="URL", help="Called after each run; registered.")
+        str | None, typer.Option(metavar="URL", help="A registered URL to call after each run.")
     ] = None,
     notify_above: Annotated[
         int | None, typer.Option(min=0, help="Only if there are more exceptions than this.")

@@ -32,12 +32,12 @@ def add(
         str | None,
         typer.Argument(metavar="URI", help="A file, folder or glob, s3://, postgresql://…"),
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Of a database: schema.table.")] = None,
+    table: Annotated[str | None, typer.Option(help="For a database: schema.table.")] = None,
     password: Annotated[
         str | None, typer.Option(metavar="secret://NAME", help="Stored by `kalla secret set`.")
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Of the primary key; repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="A primary key column; repeatable.")
     ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", help="csv, parquet, json, delta or postgres.")
@@ -45,7 +45,7 @@ def add(
     file: Annotated[
         Path | None, typer.Option(help="All fields of a source, in YAML or JSON.")
     ] = None,
-    replace: Annotated[bool, typer.Option(help="In place of the one of this name.")] = False,
+    replace: Annotated[bool, typer.Option(help="Replace the existing one of this name.")] = False,
     upload: Annotated[
         bool, typer.Option("--upload", help="Send the file: the servers need not see its folder.")
     ] = False,

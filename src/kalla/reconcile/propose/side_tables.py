@@ -100,8 +100,10 @@ def opened(storage: Storage, bounds: Bounds) -> Iterator[duckdb.DuckDBPyConnecti
         try:
             yield connection
         except duckdb.InterruptException:
-            reason = "was given up" if not is_over.is_set() else f"took over {bounds.seconds:g} s"
-            raise Unavailable(f"the look at the sources {reason}: name a part of them") from None
+            reason = "was cancelled" if not is_over.is_set() else f"took over {bounds.seconds:g} s"
+            raise Unavailable(
+                f"the inspection of the sources {reason}: name a part of them"
+            ) from None
         except duckdb.OutOfMemoryException:
             raise Unavailable("the sources need more memory than an inspection may use") from None
         except duckdb.Error as error:

@@ -27,5 +27,5 @@ def findings(csv: Csv, path: Path) -> Iterator[Finding]:
                       csv.null, "such as NULL")  # fmt: skip
     if csv.thousands == csv.decimal:
         other = "." if csv.decimal == "," else ","
-        yield Finding((*path, "thousands"), "is the decimal sign too", csv.thousands,
+        yield Finding((*path, "thousands"), "is the decimal separator too", csv.thousands,
                       f'write decimal: "{other}" beside it, or leave it out')  # fmt: skip

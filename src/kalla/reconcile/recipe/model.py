@@ -196,19 +196,21 @@ class Csv(Part):
     encoding: Literal["utf-8", "latin-1", "utf-16", "windows-1252"] = "utf-8"
     skip: int = Field(0, ge=0, le=1000, description="lines before the header")
     footer: int = Field(0, ge=0, le=1000, description="lines at the end that are not rows")
-    decimal: Literal[".", ","] = Field(".", description="the decimal sign of amounts")
+    decimal: Literal[".", ","] = Field(".", description="the decimal separator of amounts")
     thousands: Literal[".", ",", "'", " "] | None = Field(
-        None, description="the sign between groups of three digits of amounts"
+        None, description="the separator between groups of three digits in amounts"
     )
     null: str = Field("", description="the text that stands for no value")
-    date_format: str | None = Field(None, description="as strptime has it; without one ISO 8601")
+    date_format: str | None = Field(
+        None, description="in the notation of strptime; ISO 8601 by default"
+    )
 
 
 class Workbook(Part):
-    """Where the rows of an XLSX file are. What is not said is found."""
+    """Where the rows of an XLSX file are. What is not set is detected."""
 
     sheet: str | None = Field(None, min_length=1, max_length=200, description="its name")
-    header_row: int | None = Field(None, ge=1, le=1_048_576, description="as Excel numbers it")
+    header_row: int | None = Field(None, ge=1, le=1_048_576, description="as numbered in Excel")
     footer: int | None = Field(
         None, ge=0, le=1000, description="rows at the end that are sums or notes"
     )
@@ -221,9 +223,11 @@ class Source(Part):
     primary_key: tuple[Column, ...] = Field(min_length=1, max_length=16)
     alias: str | None = None
     format: Literal["csv", "parquet", "json", "xlsx", "delta", "postgres"] | None = None
-    table: str | None = Field(None, description="of a database; schema.table")
+    table: str | None = Field(None, description="for a database: schema.table")
     password: str | None = Field(
-        None, pattern=r"^secret://[A-Za-z0-9_.-]+$", description="secret://name, never itself"
+        None,
+        pattern=r"^secret://[A-Za-z0-9_.-]+$",
+        description="secret://name, never the password itself",
     )
     amount: Column | None = Field(None, description="the column whose sum is conserved")
     currency: Column | None = None
@@ -233,8 +237,8 @@ class Source(Part):
     show: tuple[Column, ...] | None = Field(
         None,
         max_length=50,
-        description="what evidence shows of a row beside its key, amount, currency and date;"
-        " by default the columns that rules compare",
+        description="the columns that evidence shows of a row beside its key, amount, currency and"
+        " date; by default the columns that rules compare",
     )
     filters: tuple[Filter, ...] = Field((), description="pushed into the source")
     csv: Csv = Csv()

@@ -203,7 +203,9 @@ def _derivation(path: Path, value: object) -> Finding:
     if isinstance(value, dict) and len(value) == 1:
         name, inner = next(iter(value.items()))
         if name == "regex":
-            said = "must be text" if not isinstance(inner, str) else "must have 1 to 1,000 signs"
+            said = (
+                "must be text" if not isinstance(inner, str) else "must have 1 to 1,000 characters"
+            )
             return Finding((*path, name), said, inner, "such as {regex: '([0-9]+)'}")
         if name == "date_part":
             known = DatePart.model_json_schema()["properties"]["date_part"]["enum"]

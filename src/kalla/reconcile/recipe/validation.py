@@ -339,4 +339,4 @@ def _expression(pattern: str, path: Path, expressions: ExpressionBudget) -> Iter
                       "repeat less, and name the characters instead of \\pL")  # fmt: skip
     elif reason := duckdb_checks.expression_fault(pattern):
         yield Finding(path, f"is not a regular expression: {reason}", pattern,
-                      "a backslash before a sign takes it as it is")  # fmt: skip
+                      "a backslash before a special character matches it literally")  # fmt: skip

@@ -189,7 +189,7 @@ def named(text: str) -> Named:
 def name_problems(name: str, field: str = "name") -> Iterator[RecipeProblem]:
     """The problems of a name in the library."""
     if not _NAME.fullmatch(name):
-        message = "has 1 to 100 letters, digits and _ . -, and begins with no sign"
+        message = "must have 1 to 100 letters, digits, _ . or -, and begin with a letter or a digit"
         yield RecipeProblem(field, message, name, "such as may-2026")
 
 

@@ -47,7 +47,7 @@ class NewSource(BaseModel):
 
     name: str = Field(max_length=100, examples=["bank"])
     source: SourceDocument
-    replace: bool = Field(False, description="in place of the one that has this name")
+    replace: bool = Field(False, description="replace the existing one of this name")
 
 
 class ShownSource(BaseModel):
@@ -75,7 +75,7 @@ class NewDestination(BaseModel):
         description="the name of the secret that signs the calls",
         json_schema_extra={"pattern": "^[A-Za-z0-9_-]{1,200}$"},
     )
-    replace: bool = Field(False, description="in place of the one that has this name")
+    replace: bool = Field(False, description="replace the existing one of this name")
 
 
 class ShownRecipe(BaseModel):

@@ -186,7 +186,7 @@ async def in_patience(connection: Connection) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise InvalidInput(
-            Problem("sources", f"could not be looked at within {_PATIENCE} seconds")
+            Problem("sources", f"could not be inspected within {_PATIENCE} seconds")
         ) from None
 
 

@@ -194,7 +194,7 @@ async def load_exception(
     part = "ambiguous" if request.part == "ambiguous" else f"unmatched_{side}"
     try:
         if side not in SIDES or request.part not in (None, part):
-            raise NotFound(f"no exception is called {request.exception!r}")
+            raise NotFound(f"there is no exception {request.exception!r}")
         url, storage = detail.evidence_url or "", Storage.of(state.settings.storage)
         found = await in_reader(partial(open_exception, url, part, side, key, storage))
     except KallaError as error:

@@ -133,7 +133,7 @@ async def _others(connection: Connection, detail: RunDetail) -> dict[str, list[R
     own = await store.listing(connection, "completed", detail.recipe_id, limit=_ROWS)
     every = await store.listing(connection, "completed", limit=_ROWS)
     found = {
-        "Of this recipe": [each for each in own.runs if each.run_id != detail.run_id],
+        "Runs of this recipe": [each for each in own.runs if each.run_id != detail.run_id],
         "Of others": [each for each in every.runs if each.recipe_id != detail.recipe_id],
     }
     return {label: runs for label, runs in found.items() if runs}

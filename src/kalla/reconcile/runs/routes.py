@@ -40,7 +40,9 @@ class RunSubmission(BaseModel):
         None, description="a recipe as YAML or JSON text, or as an object"
     )
     recipe_id: Text | None = Field(None, max_length=200, description="or one that is saved")
-    version: int | None = Field(None, ge=1, description="of the saved one; the latest by default")
+    version: int | None = Field(
+        None, ge=1, description="version of the saved recipe; the latest by default"
+    )
     parameters: dict[Text, Text | int | float] = Field({}, max_length=100)
     left: Text | None = Field(None, max_length=2000, description="another left source")
     right: Text | None = Field(None, max_length=2000, description="another right source")

@@ -62,7 +62,7 @@ class RunScheduler(Periodic):
     async def _handle(self, connection: Connection, one: Due) -> Woken:
         last, count = cron_times.times_until(one.cron, one.time_zone, one.next_at, one.now)
         if one.missed == "skip" and one.now - last > PUNCTUAL:
-            missed = f"missed while Kalla was away ({count} times): not run"
+            missed = f"missed while Kalla was down ({count} times): not run"
             await schedule_store.handled(connection, one, last, None, missed)
             return Woken()
         busy = await schedule_store.running(connection, one.schedule_id)

@@ -318,10 +318,10 @@ def _first_line(csv: Csv, file: str, storage: Storage) -> list[str]:
     if not any(line):
         raise _wrong(f"{file} begins with an empty line")
     if csv.encoding == "utf-16" and head.startswith(_SWAPPED_MARK):  # DuckDB would see no row
-        raise _wrong(f"{file} is written in UTF-16 with the high byte first: convert it")
+        raise _wrong(f"{file} is big-endian UTF-16, which is not read: convert it to UTF-8")
     if csv.header and "\0" in head:
         raise _wrong(
-            f"{file} has null bytes in its first line: it is damaged, or no {csv.encoding}"
+            f"{file} has null bytes in its first line: it is damaged, or is not {csv.encoding}"
         )
     return numbered(line) if csv.header else [f"column{number}" for number in range(len(line))]
 

@@ -75,7 +75,7 @@ class NewName(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(max_length=100, description="what recipes call the source")
-    replace: bool = Field(False, description="in place of the source of this name")
+    replace: bool = Field(False, description="replace the existing source of this name")
 
 
 @router.post("/uploads", status_code=201)
@@ -170,7 +170,7 @@ async def _demand_uploaded(connection: Connection, settings: Settings, name: str
     """Recipes and schedules read the new file from now on, so an operator replaces uploads only."""
     known = {each.name: each.source for each in await entries.sources(connection)}
     if name in known and not known[name].uri.startswith(f"{settings.uploads_url}/"):
-        raise NotAllowed(f"{name} is no uploaded file: an admin must replace it")
+        raise NotAllowed(f"{name} is not an uploaded file: an admin must replace it")
 
 
 @asynccontextmanager

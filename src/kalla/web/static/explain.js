@@ -13,7 +13,7 @@ export function explanationOf(told) {
     "div",
     { class: "explanation" },
     make("dl", { class: "figures" },
-      figure("In all", took(told.seconds)),
+      figure("Total", took(told.seconds)),
       figure(told.leaves.length === 1 ? "Leaf" : "Leaves", number(told.leaves.length)),
       figure("Series", number(told.series)),
       figure("Samples read", number(told.samples_read)),

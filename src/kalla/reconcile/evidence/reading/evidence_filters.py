@@ -117,7 +117,9 @@ def total_order(dataset: Dataset, orders: Sequence[Order]) -> tuple[Order, ...]:
     for each in orders:
         found = column(dataset.columns, each.column, "sort")
         if each.by_size and found.kind != "number":
-            raise InvalidInput(Problem("sort", f"{found.name} is not a number, which has a size"))
+            raise InvalidInput(
+                Problem("sort", f"{found.name} is not a number, so it cannot be sorted by size")
+            )
     named = tuple(dict.fromkeys(each.column for each in orders))
     first = tuple(next(each for each in orders if each.column == name) for name in named)
     return first + tuple(Order(key) for key in dataset.keys if key not in named)
@@ -139,7 +141,9 @@ def _measured(place: str) -> str:
 
 def _term(where: Column, wanted: Filter) -> Term:
     if wanted.by_size and where.kind != "number":
-        raise InvalidInput(Problem("filter", f"{where.name} is not a number, which has a size"))
+        raise InvalidInput(
+            Problem("filter", f"{where.name} is not a number, so it cannot be filtered by size")
+        )
     if wanted.op == "is_null":
         return Term(f"{where.sql} IS NULL")
     if wanted.op == "not_null":

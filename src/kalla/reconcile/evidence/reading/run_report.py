@@ -311,7 +311,7 @@ def _largest(folder: str, facts: _Facts, storage: Storage) -> list[Exceptional]:
                 )
             found += _ambiguous(reader.dataset(folder, "ambiguous"), reader)
         except KeyError as reason:
-            raise damaged(folder, f"{reason} is no reason of an exception") from None
+            raise damaged(folder, f"{reason} is not a reason of an exception") from None
         except (ValidationError, AttributeError, TypeError):
             raise damaged(folder, "its rows are not what a run writes") from None
     ranked: dict[str, list[Exceptional]] = {}

@@ -75,9 +75,9 @@ def _advice(each: Unreadable, csv: CsvOptions) -> str:
     if each.kind in ("date", "timestamp") and csv.date_format is None:
         return ": set csv.date_format to the format of the dates"
     if each.kind == "number" and csv.thousands is None and _any(each, _IN_GROUPS):
-        return ": csv.thousands tells how digits are grouped, csv.decimal what comes behind them"
+        return ": set csv.thousands and csv.decimal to the separators that the file uses"
     if each.kind == "number" and csv.decimal != "," and _any(each, _WITH_COMMA):
-        return ': csv.decimal is "," where that is the decimal sign'
+        return ': set csv.decimal to "," if that is the decimal separator'
     return ""
 
 

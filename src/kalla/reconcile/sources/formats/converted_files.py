@@ -134,7 +134,7 @@ def _rows_alone(
             wrong = not_in_encoding(url, csv, storage)
             raise InvalidInput(Problem("", wrong)) from None
     if (csv.skip or csv.footer) and not target.stat().st_size:
-        wrong = f"{url} has no line but those that csv.skip and csv.footer leave out"
+        wrong = f"{url} has no lines left after csv.skip and csv.footer"
         raise InvalidInput(Problem("", wrong))
     name = url.rpartition("/")[2]
     notes = []

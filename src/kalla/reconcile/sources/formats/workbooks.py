@@ -79,7 +79,7 @@ def to_parquet(book: Path, file: str, options: Workbook, target: Path) -> Conver
     if options.footer is not None:
         footer = Footer(min(options.footer, len(last)), "as said")
     elif not footer.is_sure:  # a row that is not reconciled is worse than a sum that is
-        said = f"{footer.reason}; set xlsx.footer: {footer.rows} if it is no row"
+        said = f"{footer.reason}; set xlsx.footer: {footer.rows} if it is not a row"
         footer = Footer(0, said, is_sure=False)
     left_out = [last.pop() for _ in range(footer.rows)][::-1]
     rows -= len(left_out)

@@ -13,4 +13,4 @@ def demand_names(columns: Sequence[str], whose: str) -> None:
     if doubled := sorted({name for name in columns if lowered.count(name.lower()) > 1}):
         raise InvalidInput(Problem("", f"{whose} has several columns {', '.join(doubled)}"))
     if "" in columns:
-        raise InvalidInput(Problem("", f"{whose} has a column without name"))
+        raise InvalidInput(Problem("", f"{whose} has a column without a name"))

@@ -10,7 +10,7 @@ const OPS = {
 const AMOUNTS = [["absolute", "up to"], ["percent", "up to %"], ["below", "less by"], ["above", "more by"], ["below_percent", "less by %"], ["above_percent", "more by %"]];
 const DAYS = [["days", "days"], ["before", "days before"], ["after", "days after"]];
 const CARDINALITIES = ["1:1", "1:N", "N:1", "M:N"];
-const PREPARED = [["", "as it is"], ["trim", "without spaces around"], ["trim,upper", "whatever the case"], ["digits", "digits only"]];
+const PREPARED = [["", "as it is"], ["trim", "without surrounding spaces"], ["trim,upper", "ignoring case"], ["digits", "digits only"]];
 const FILTERS = {
   eq: "is", ne: "is not", lt: "is less than", lte: "is at most", gt: "is more than", gte: "is at least", in: "is one of", not_in: "is none of",
   contains: "contains", startswith: "begins with", endswith: "ends with", is_null: "is empty", not_null: "is not empty",
@@ -18,7 +18,7 @@ const FILTERS = {
 const SHOWN_RULE = new Set(["name", "cardinality", "conditions", "left_filters", "right_filters"]);
 const CSV_FIELDS = [
   ["encoding", "Encoding"], ["delimiter", "Delimiter"], ["decimal", "Decimal sign"], ["thousands", "Thousands sign"], ["date_format", "Date format"],
-  ["skip", "Lines before the header", wholeNumber], ["footer", "Lines at the end that are no rows", wholeNumber],
+  ["skip", "Lines before the header", wholeNumber], ["footer", "Lines after the last row", wholeNumber],
 ];
 const XLSX_FIELDS = [["sheet", "Sheet"], ["header_row", "Row of the header", wholeNumber], ["footer", "Rows at the end that are sums or notes", wholeNumber]];
 const SIDE_FIELDS = [["amount", "Amount", "the column whose sum must agree"], ["currency", "Currency", ""], ["primary_key", "Row key", "columns that identify a row, with commas"]];
