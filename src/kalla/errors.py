@@ -76,7 +76,7 @@ class NotAllowed(KallaError):
 
 
 class Unavailable(KallaError):
-    """A server Kalla needs is away; the same call may succeed later."""
+    """A server that Kalla needs is not available; the same call may succeed later."""
 
     status = 503
     title = "A part of the system is not available"

@@ -1,4 +1,4 @@
-"""About how large a regular expression becomes when RE2 compiles it, told before it is compiled.
+"""Estimates how large a regular expression becomes in RE2, before it is compiled.
 
 A short text may stand for a large program: `[\\pL]{60}` is sixty copies of a table of Unicode. RE2
 bounds the memory of one expression, but not the time of the thousands that a request may hold.

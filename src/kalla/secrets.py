@@ -1,6 +1,6 @@
 """Secrets by name: from the environment, a mounted file or the encrypted store in Postgres.
 
-Whoever needs one asks at the last moment; nothing here writes a value anywhere else.
+Secrets are resolved at run time; nothing here writes a value anywhere else.
 """
 
 from __future__ import annotations

@@ -161,12 +161,12 @@ def _listens(url: str) -> bool:
 
 
 def address(*parts: str) -> str:
-    """The path below the API of something by its name, whatever signs that has."""
+    """The path of a named thing in the API; escapes any character of the name."""
     return "/api/" + "/".join(quote(part, safe="").replace(".", "%2E") for part in parts)
 
 
 def say(text: str, err: bool = False) -> None:
-    """Print words of which some may be a user's, or a source's: none commands the terminal."""
+    """Prints text that may come from users or sources, without control characters."""
     typer.echo(visible_lines(text), err=err)
 
 

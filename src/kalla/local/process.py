@@ -184,8 +184,8 @@ class Server(ABC):
         except OSError:
             return ""
         lines = [line for line in lines if line]
-        telling = [line for line in lines if _TROUBLE.search(line)] or lines
-        return scrub(telling[-1])[:400] if telling else ""
+        relevant = [line for line in lines if _TROUBLE.search(line)] or lines
+        return scrub(relevant[-1])[:400] if relevant else ""
 
     def _answers(self) -> bool:
         assert self.process is not None  # noqa: S101

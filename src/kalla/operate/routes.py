@@ -39,7 +39,7 @@ _HEALTH_SECONDS = 3.0
 @probes.get("/health", responses={503: {"model": Health}})
 @needs(None)
 async def health(state: State, response: Response) -> Health:
-    """Whether the API can do its work: 503 while Postgres is away or a service has died."""
+    """Whether the API can do its work: 503 while Postgres does not answer or a service has died."""
     fatal = [*state.services.deaths()]
     if error_message := await _postgres_error(state):
         fatal.append(error_message)

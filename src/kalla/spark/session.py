@@ -151,7 +151,7 @@ def _tell(
 
 
 def connect(settings: SparkSettings) -> SparkSession:
-    """A session of its own, with Kalla's SQL functions; whoever opens it stops it."""
+    """Opens a new session with Kalla's SQL functions; the caller must stop it."""
     from pyspark.sql.connect.session import SparkSession
 
     from kalla.spark import sql_functions

@@ -1,5 +1,5 @@
-"""What a task raised in Python, in a sentence: Spark tells it as a stack trace below a first line
-that says nothing.
+"""The error that a task raised in Python, as a sentence: Spark reports it as a stack trace below a
+first line that says nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FRAME = '  File "'
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """A task that fails otherwise than on purpose is told by what it raised."""
+    """An unexpected failure of a task is described by what the task raised."""
     try:
         yield
     except Exception as error:

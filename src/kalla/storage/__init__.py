@@ -1,4 +1,4 @@
-"""Files on this machine and on S3: read, written, listed and told apart in one way."""
+"""Reads, writes, lists and compares files on this machine and on S3 in one way."""
 
 from kalla.storage.storage import LOCAL, S3, Storage, is_s3, join
 

@@ -65,7 +65,7 @@ def now(filesystem: fs.FileSystem, paths: Sequence[str]) -> list[File | None]:
 
 
 def tagged(filesystem: fs.FileSystem, files: Sequence[File | None]) -> list[File | None]:
-    """With what S3 tells of each beyond a listing, one request each; None where there is none."""
+    """Adds what S3 reports beyond a listing, one request a file; None if a file is missing."""
     if isinstance(filesystem, fs.LocalFileSystem):
         return list(files)
 

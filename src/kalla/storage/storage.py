@@ -108,7 +108,7 @@ class Storage:
         return dict(zip(urls, found, strict=True))
 
     def tagged(self, files: Sequence[File]) -> list[File]:
-        """Files of one place with all that their storage tells of them; NotFound if one is gone."""
+        """Files of one place with all that their storage knows; NotFound if one is gone."""
         filesystem, _ = self.filesystem(files[0].url)
         with translate_errors(files[0].url):
             found = tagged(filesystem, files)
@@ -155,7 +155,7 @@ class Storage:
         return _url(url, found) if found else None
 
     def folders(self, url: str) -> list[str]:
-        """The names of the folders in a folder; none where there is no such folder."""
+        """The names of the folders in a folder; none if the folder does not exist."""
         filesystem, path = self.filesystem(url)
         with translate_errors(url):
             if filesystem.get_file_info(path).type != fs.FileType.Directory:
@@ -164,7 +164,7 @@ class Storage:
             return sorted(each.base_name for each in found if each.type == fs.FileType.Directory)
 
     def names(self, url: str) -> list[str]:
-        """The names of all that is in a folder, hidden too; none where there is no such folder."""
+        """The names of everything in a folder, hidden files too; none if it does not exist."""
         filesystem, path = self.filesystem(url)
         with translate_errors(url):
             found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))

@@ -51,7 +51,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _write_out(node: Any) -> None:
-    """FastAPI tells bounds as floats, and the largest number of 64 bits is none."""
+    """FastAPI writes bounds as floats, which cannot hold the largest 64-bit integer."""
     if isinstance(node, dict):
         for name in ("minimum", "maximum"):
             bound = node.get(name)

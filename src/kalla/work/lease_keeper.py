@@ -135,7 +135,7 @@ class LeaseKeeper(Periodic):
                 await asyncio.wait_for(self._taken.wait(), pause)
 
     async def _end(self, lease: Lease, reason: str) -> None:
-        """Stops the work of a slot; returns when it has stopped, whoever started the stop."""
+        """Stops the work of a slot; returns when it has stopped, whoever stopped it."""
         ending = self._begin_to_end(lease, reason)
         if ending is not None:
             await asyncio.shield(ending)

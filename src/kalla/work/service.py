@@ -177,7 +177,7 @@ class SetAside:
         return None
 
     def _set(self, row: Hashable) -> None:
-        """In the handler of an error, which is told."""
+        """Call this in the handler of an error; the error is logged."""
         _log.exception("a row is set aside", service=self._service, row=row)
         self._until[row] = time.monotonic() + _ASIDE_SECONDS
         self._collided.pop(row, None)

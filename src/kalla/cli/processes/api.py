@@ -1,4 +1,4 @@
-"""`kalla api`: serves the REST API and the pages until it is told to stop."""
+"""`kalla api`: serves the REST API and the pages until it is stopped."""
 
 from __future__ import annotations
 

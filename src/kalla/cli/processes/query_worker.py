@@ -1,4 +1,4 @@
-"""`kalla query-worker`: executes parts of queries until it is told to stop."""
+"""`kalla query-worker`: executes parts of queries until it is stopped."""
 
 from __future__ import annotations
 

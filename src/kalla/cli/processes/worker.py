@@ -1,4 +1,4 @@
-"""`kalla worker`: claims jobs until it is told to stop."""
+"""`kalla worker`: claims jobs until it is stopped."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def propose(
 
 
 def _is_registered(given: str) -> bool:
-    """A plain name that is no file here is one that the API knows."""
+    """A plain name without a file here is the name of a source in the API."""
     return bool(_NAME.fullmatch(given)) and not Path(given).exists()
 
 

@@ -66,7 +66,7 @@ def print_report(report: Report, see_more: str) -> None:
 
 
 def _figures(report: Report) -> Table:
-    """By rule, then by what became of the rows."""
+    """By rule, then by row status."""
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
     for column in ("rule", ""):
         table.add_column(column, no_wrap=True)

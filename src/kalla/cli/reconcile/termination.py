@@ -1,4 +1,4 @@
-"""A command that is told to end, by SIGTERM, Ctrl-C or its terminal, clears up after itself first.
+"""A command that is ended by SIGTERM, Ctrl-C or its terminal cleans up first.
 
 An exception in the middle of starting a thread or a process would leave it running: there, the
 signal only leaves word. State of the module, as signals are of the process.
@@ -37,7 +37,7 @@ def clearing_up() -> Iterator[None]:
 
 @contextmanager
 def deferring() -> Iterator[None]:
-    """While this holds, there is no exception; who takes long asks whether it is `asked_to_end`."""
+    """Raises no exception meanwhile; long work checks whether it is `asked_to_end`."""
     global _deferring
     _deferring = True
     try:

@@ -15,7 +15,7 @@ _log = logs.get(__name__)
 
 
 class WorkerPool:
-    """Runs on the event loop. `dial` opens a connection that reconnects by itself."""
+    """Runs on the event loop. `dial` opens a connection that reconnects automatically."""
 
     def __init__(
         self,

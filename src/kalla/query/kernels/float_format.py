@@ -161,7 +161,7 @@ def _put(source, low, high, out, at):  # type: ignore[no-untyped-def]
 
 @helper
 def _scaled(upper, lower, times):  # type: ignore[no-untyped-def]
-    """A product with a power of ten, its fraction told by the last bit."""
+    """A product with a power of ten, with its fraction in the last bit."""
     carried, _ = _product(lower, times)
     whole, rest = _product(upper, times)
     rest += carried

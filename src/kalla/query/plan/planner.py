@@ -240,7 +240,7 @@ class Planner:
         return RowSelection(steps, inner, reduction, judged(steps, parameter, span))
 
     def _pushed(self, inner: ExecNode, reduction: Reduction) -> LeafNode | None:
-        """The aggregation inside the leaf, where parts of different shards can be told apart."""
+        """The aggregation inside the leaf, where parts of different shards can be distinguished."""
         if not isinstance(inner, LeafNode) or inner.leaf.reduction is not None:
             return None
         leaf = inner.leaf

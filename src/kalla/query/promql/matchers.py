@@ -32,7 +32,7 @@ class Matcher:
 
     @property
     def alternatives(self) -> tuple[str, ...] | None:
-        """The values an `=` or a plain `=~ a|b` admits; None where only testing tells."""
+        """The values that an `=` or a plain `=~ a|b` accepts; None if each value must be tested."""
         if self.operator == "=":
             return (self.value,)
         if self.operator == "=~":

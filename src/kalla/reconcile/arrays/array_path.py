@@ -1,4 +1,4 @@
-"""The array path: the one way into this folder for whoever matches or explains rows.
+"""The array path: the only interface of this folder for matching and explaining rows.
 
 From a number of rows on, whole numbers, decimals and dates are held as arrays beside DuckDB, and
 rules that compare nothing else are carried out by loops over them. `decide` says which rules.

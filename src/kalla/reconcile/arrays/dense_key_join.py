@@ -34,7 +34,7 @@ from kalla.threads import spread
 _FAR = 2**62
 _MOST_ROWS = 2**31
 _DIGITS = 19  # what the difference of two decimals of a word takes
-_FEW = 5_000  # differences that can be told by their numbers, as evidence spells them
+_FEW = 5_000  # differences that can be identified by their numbers, as evidence spells them
 _BATCH = 1 << 16  # rows: intermediate results stay in a processor cache
 
 Places = npt.NDArray[np.int32]

@@ -134,7 +134,7 @@ def read(batches: Iterable[pa.RecordBatch], most: int, *, coded: bool) -> Measur
 
 
 def comparable(offered: Measured, wanted: Measured) -> bool:
-    """Whether values can be told apart as they are, together with their currencies."""
+    """Whether values can be distinguished as they are, together with their currencies."""
     if not offered.values.dtype == wanted.values.dtype == np.int64:
         return False
     _, span, codes = _extent(offered, wanted)

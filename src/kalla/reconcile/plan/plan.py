@@ -51,7 +51,7 @@ class Input:
     notes: tuple[str, ...] = ()
     in_one_place: bool = False  # a CSV is read from its beginning to its end, and nowhere else
     filtered: bool = False  # the source has applied its filters itself
-    marks: tuple[Mapping[str, str | int | None], ...] = ()  # by which it can be told what was read
+    marks: tuple[Mapping[str, str | int | None], ...] = ()  # that identify what was read
     relation: str | None = None  # the FROM of files that are not simply read one after the other
     connector: Connector | None = None  # of a direct read; there are no files then
     slices: tuple[Slice, ...] = ()

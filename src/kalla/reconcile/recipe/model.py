@@ -1,6 +1,6 @@
 """The recipe model: its two sources, its rules and their conditions. Frozen and typed.
 
-Reading a document (YAML, JSON, older shapes) and telling every problem in it is `parsing`.
+Reading a document (YAML, JSON, older shapes) and reporting every problem in it is `parsing`.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class InspectedColumns:
     notes: list[str] = field(default_factory=list)
 
     def __call__(self, *_: object) -> dict[Side, Columns]:
-        """What was inspected, to whoever reads the recipe again."""
+        """What was inspected, for the next reading of the recipe."""
         return self.columns
 
 

@@ -14,6 +14,6 @@ def of_time(time: str, type_: str) -> str:
 
 
 def of_text(text: str, instant: str) -> str:
-    """The point in time that a text was read as, or null if it tells a finer one."""
+    """The point in time that a text was read as, or null if the text is more precise."""
     finer = f"strlen({text}) >= {_SHORTEST} AND regexp_matches({text}, '{_FINER}')"
     return f"(CASE WHEN {finer} THEN NULL ELSE {instant} END)"

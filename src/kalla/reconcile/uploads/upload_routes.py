@@ -141,7 +141,7 @@ async def save_upload(
 ) -> ShownUpload:
     """Make an uploaded file a permanent source of this name, with the detected options.
 
-    An operator may: a file that was sent is no new place that Kalla connects to. Only an admin may
+    An operator may: an uploaded file is not a new place that Kalla connects to. Only an admin may
     replace a source of another kind.
     """
     connection, settings = command.connection, state.settings

@@ -90,7 +90,7 @@ def open_admin(settings: Mapping[str, Setting]) -> Admin:
 
 
 def unanswered(client: Inquirer | Admin, error: KafkaError) -> KallaError:
-    """Why there is no answer: a request times out, whether the broker is away or refuses."""
+    """Why there is no answer: a request also times out if the broker refuses it."""
     client.poll(0)  # this calls back
     for each in client.errors:
         if each.code() == KafkaError._AUTHENTICATION:

@@ -43,7 +43,7 @@ class Table:
 
 @dataclass
 class Retries:
-    """What became of a carrier's last tries, by partition; outlives its errors."""
+    """Results of a carrier's last attempts, by partition; kept across its errors."""
 
     not_before: dict[int, float] = field(default_factory=dict)  # when an intent may be tried
     errors: dict[int, str] = field(default_factory=dict)  # of partitions that do not go on

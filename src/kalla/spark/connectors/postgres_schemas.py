@@ -1,4 +1,4 @@
-"""Schemas that are no source of rows. Apart, so that it is known without loading any driver."""
+"""Schemas that cannot be sources. Apart, so that no driver need be loaded to know them."""
 
 from __future__ import annotations
 

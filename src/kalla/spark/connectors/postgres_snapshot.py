@@ -1,5 +1,5 @@
-"""A moment of a Postgres database: held so that many sessions see it, and told so that evidence
-says which rows it is about."""
+"""A snapshot of a Postgres database: held so that many sessions see it, and described so
+that evidence says which rows it is about."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psycopg.rows import DictRow
 from kalla.spark.connectors.postgres_link import sql
 
 Mark: TypeAlias = dict[str, str | None]
-"""Which moment of a table was read, as `metadata.json` tells it."""
+"""Which snapshot of a table was read, as written to `metadata.json`."""
 
 
 @dataclass(frozen=True)

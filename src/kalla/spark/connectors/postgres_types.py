@@ -47,7 +47,7 @@ _DAY = 24 * 3600 * 10**6  # microseconds
 
 @dataclass(frozen=True)
 class PostgresColumn:
-    """A column as the catalogue has it; domains are resolved, `array` tells of its elements."""
+    """A column as the catalogue has it; domains are resolved, `array`: of such elements."""
 
     name: str
     declared: str
@@ -64,7 +64,7 @@ class PostgresColumn:
         return ColumnType(self.name, self.declared, arrow, not self.not_null, note)
 
     def expression(self, quoted: str) -> str:
-        """What is selected, so that the driver hands over the type that `described` tells."""
+        """What is selected, so that the driver returns the type that `described` names."""
         # The driver refuses an array that does not start at 1; a slice of all of it does.
         whole, dimension = (f"({quoted})[:]", "[]") if self.array else (quoted, "")
         # Of char(n) the cast leaves out the blanks at the end, which are no part of the value.

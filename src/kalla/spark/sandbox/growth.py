@@ -1,4 +1,4 @@
-"""How long texts may become, and how often patterns may be tried on texts so long.
+"""Bounds how long texts may become, and how often patterns may be tried on texts of a length.
 
 Joined with themselves again and again, texts fill any memory; and on a long one, Java may look for
 a pattern for years, where no cancel reaches it.

@@ -96,7 +96,7 @@ def _call(node: exp.Anonymous, allowed: Collection[str], report: Report) -> None
 
 
 def _places(name: str, places: exp.Expr, call: exp.Expr, report: Report) -> None:
-    """Spark would make as many digits of any number that it is told."""
+    """Spark would write any number with as many digits as the query asks for."""
     number = places.this if isinstance(places, exp.Neg) else places
     if isinstance(number, exp.Literal):
         if number.is_int and int(number.name) <= _MOST_PLACES:

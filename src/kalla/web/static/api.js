@@ -1,4 +1,4 @@
-// Requests to the API, and what a person is told when one fails.
+// Requests to the API, and the message when one fails.
 
 export async function ask(method, path, body, signal) {
   let answer;

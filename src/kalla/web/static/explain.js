@@ -8,20 +8,20 @@ const READ = new Map([
   ["row_groups", "row groups touched"], ["row_groups_pruned", "row groups pruned"], ["rows", "rows"], ["bytes", "bytes"],
 ]);
 
-export function explanationOf(told) {
+export function explanationOf(explained) {
   return make(
     "div",
     { class: "explanation" },
     make("dl", { class: "figures" },
-      figure("Total", took(told.seconds)),
-      figure(told.leaves.length === 1 ? "Leaf" : "Leaves", number(told.leaves.length)),
-      figure("Series", number(told.series)),
-      figure("Samples read", number(told.samples_read)),
-      figure("Segments touched", number(told.read.segments || 0)),
-      figure("Segments pruned", number(told.read.segments_pruned || 0))),
-    make("section", { "aria-label": "Time per stage" }, make("h2", {}, "Time per stage"), stages(told.stages)),
-    make("section", { "aria-label": "Leaves" }, make("h2", {}, "Leaves"), told.leaves.length ? told.leaves.map(leaf) : make("p", { class: "none" }, "The expression reads no series.")),
-    (told.work_units || []).length > 0 && make("section", { "aria-label": "Work units" }, make("h2", {}, "Work units"), workUnits(told.work_units)),
+      figure("Total", took(explained.seconds)),
+      figure(explained.leaves.length === 1 ? "Leaf" : "Leaves", number(explained.leaves.length)),
+      figure("Series", number(explained.series)),
+      figure("Samples read", number(explained.samples_read)),
+      figure("Segments touched", number(explained.read.segments || 0)),
+      figure("Segments pruned", number(explained.read.segments_pruned || 0))),
+    make("section", { "aria-label": "Time per stage" }, make("h2", {}, "Time per stage"), stages(explained.stages)),
+    make("section", { "aria-label": "Leaves" }, make("h2", {}, "Leaves"), explained.leaves.length ? explained.leaves.map(leaf) : make("p", { class: "none" }, "The expression reads no series.")),
+    (explained.work_units || []).length > 0 && make("section", { "aria-label": "Work units" }, make("h2", {}, "Work units"), workUnits(explained.work_units)),
   );
 }
 
@@ -79,8 +79,8 @@ function shards(all) {
 }
 
 function inOrder(names) {
-  const told = new Set(names);
-  return [...[...READ.keys()].filter((name) => told.has(name)), ...[...told].filter((name) => !READ.has(name)).sort()];
+  const given = new Set(names);
+  return [...[...READ.keys()].filter((name) => given.has(name)), ...[...given].filter((name) => !READ.has(name)).sort()];
 }
 
 function words(name) {

@@ -33,9 +33,9 @@ export class Names {
 
   async findMetrics(place) {
     const metadata = `/api/v1/metadata?limit_per_metric=1&limit=${MOST}`;
-    const [found, told] = await Promise.all([get(addressOf(place)), get(metadata)]);
+    const [found, metrics] = await Promise.all([get(addressOf(place)), get(metadata)]);
     if (!found) return null;
-    const known = new Map(Object.entries(told || {}));
+    const known = new Map(Object.entries(metrics || {}));
     return this.keep(place, found.map((text) => {
       const [about] = known.get(text) || [];
       return { kind: "metric", text, hint: about && about.type, help: about && about.help };

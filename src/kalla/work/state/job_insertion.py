@@ -13,7 +13,7 @@ from kalla.statements import load
 sql = load("kalla.work.state", "jobs.sql")
 
 Woken = Counter[str]
-"""How many jobs began to wait, by queue: what the wake channel is told after the commit."""
+"""How many jobs began to wait, by queue: sent to the wake channel after the commit."""
 
 
 async def insert_rows(

@@ -87,5 +87,5 @@ async def members(connection: Connection, host: str, pids: Sequence[int]) -> lis
 
 
 async def forget(connection: Connection, seconds: float) -> None:
-    """Remove workers that were not seen for so long."""
+    """Removes workers without a heartbeat for this long."""
     await connection.execute(sql.forget, {"seconds": seconds})

@@ -100,7 +100,7 @@ def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B
 
 
 def not_in_encoding(file: str, csv: Csv, storage: Storage) -> str:
-    """The message that a file is not written in the encoding that its source says."""
+    """The message for a file that is not in the encoding its source names."""
     likely = _likely_encoding(file, csv, storage)
     return f"{file} is not {csv.encoding.upper()};{likely} set csv.encoding"
 
@@ -261,7 +261,7 @@ def _signs_in_doubt(
 
 
 def _signs_of(digits: str) -> tuple[str, str | None] | None:
-    """What an amount tells of its signs; None if it has none, or could be read in two ways."""
+    """The separators of an amount; None if it has none, or could be read in two ways."""
     groups = {".": ",", ",": ".", "'": ".", "\u2019": ".", " ": ",", "\u00a0": ",", "\u202f": ","}
     names = {"\u2019": "'", "\u00a0": " ", "\u202f": " "}
     for sign, decimal in groups.items():

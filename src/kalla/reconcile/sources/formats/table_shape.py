@@ -24,7 +24,7 @@ _SHORT = 0.75  # of the values that records have
 
 @dataclass(frozen=True)
 class Footer:
-    """How many rows at the end are no records."""
+    """How many rows at the end are not records."""
 
     rows: int
     reason: str = ""

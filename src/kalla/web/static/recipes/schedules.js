@@ -1,4 +1,4 @@
-// When a recipe is run by itself, and who is told of its exceptions.
+// A recipe's schedules, and the address that is called with its exceptions.
 import { ask, say } from "../api.js";
 import { make } from "../elements.js";
 
