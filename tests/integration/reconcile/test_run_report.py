@@ -158,7 +158,7 @@ def test_missing_parts_and_foreign_files_are_no_evidence(folder: Path) -> None:
     place = whole.schema.names.index("rejection_reason")
     for rows, why in (
         (pa.table({"x": [1]}), "has no column record_key"),
-        (whole.set_column(place, "rejection_reason", reasons), "'because' is no reason"),
+        (whole.set_column(place, "rejection_reason", reasons), "'because' is not a reason"),
         (whole.drop_columns("rejection_reason"), "rejection_reason"),
     ):
         pq.write_table(rows, file)
@@ -239,7 +239,9 @@ def test_what_may_let_values_be_read_is_told_beside_them(tmp_path: Path) -> None
     assert days.endswith("such as '01.05.2026': set csv.date_format to the format of the dates")
     (tmp_path / "left.csv").write_text("id;amount;day\n1;1.900,00;01.05.2026\n")
     amounts, _ = troubles("grouped", decimal=",")
-    assert amounts.endswith("csv.decimal what comes behind them")
+    assert amounts.endswith(
+        "set csv.thousands and csv.decimal to the separators that the file uses"
+    )
     (days,) = troubles("wrong", decimal=",", thousands=".", date_format="%Y")
     assert days.endswith("such as '01.05.2026'")
 

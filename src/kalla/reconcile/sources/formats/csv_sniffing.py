@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv as csv_lines
 import re
-from codecs import BOM_UTF8, BOM_UTF16_LE, getincrementaldecoder
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +25,8 @@ from kalla.storage import Storage
 MOST_COLUMNS = 2_000
 _HEAD_BYTES = 256 * 1024
 _TAIL_BYTES = 16 * 1024
+_ZIP = b"PK\x03\x04"  # a workbook is a ZIP archive
+_GZIP = b"\x1f\x8b"
 _DELIMITERS = ((";", "semicolon"), (",", "comma"), ("\t", "tab"), ("|", "bar"))
 _READ_ROWS = 2_000
 _IN_DOUBT = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
@@ -101,21 +103,19 @@ def sniff(url: str, storage: Storage, given: Csv = Csv()) -> Sniffed:  # noqa: B
 
 def not_in_encoding(file: str, csv: Csv, storage: Storage) -> str:
     """The message for a file that is not in the encoding its source names."""
-    likely = _likely_encoding(file, csv, storage)
-    return f"{file} is not {csv.encoding.upper()};{likely} set csv.encoding"
-
-
-def _likely_encoding(file: str, csv: Csv, storage: Storage) -> str:
-    """What a file may be written in that is not what the recipe says."""
     with storage.open(file) as raw:
         head = raw.read(4096)
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return " it looks like UTF-16:"
-    if head[:2] == b"\x1f\x8b" or b"\0" in head:
-        return " it does not look like text:"
-    # Some bytes are no character of Windows-1252; each is one of Latin-1.
-    likely = "Latin-1" if csv.encoding == "windows-1252" else "Windows-1252"
-    return f" it looks like {likely}:"
+    if head.startswith(_ZIP):
+        return f"{file} is not CSV; it looks like a workbook: set format: xlsx"
+    if head.startswith(_GZIP):
+        return f"{file} is compressed by gzip, but its name does not end in .gz: rename it"
+    if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        likely = "UTF-16"
+    elif b"\0" in head:
+        return f"{file} is binary, not text, whatever its name says"
+    else:  # some bytes are not characters of Windows-1252; each is one of Latin-1
+        likely = "Latin-1" if csv.encoding == "windows-1252" else "Windows-1252"
+    return f"{file} is not {csv.encoding.upper()}; it looks like {likely}: set csv.encoding"
 
 
 def _ends(url: str, storage: Storage) -> tuple[bytes, bytes, bool]:
