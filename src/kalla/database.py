@@ -132,6 +132,12 @@ async def _guard(connection: Connection) -> None:
     await connection.commit()
 
 
+def unanswered(error: psycopg.OperationalError) -> Unavailable:
+    """For people: the driver's first line, without its hints."""
+    reason = scrub(str(error)).strip().partition("\n")[0]
+    return Unavailable(f"Postgres does not answer: {reason}; start it, or set database.url")
+
+
 async def migrate(settings: DatabaseSettings) -> list[str]:
     """Apply the migrations that are missing; returns their names. Two at once do no harm."""
     try:
@@ -141,7 +147,7 @@ async def migrate(settings: DatabaseSettings) -> list[str]:
             connect_timeout=max(1, int(settings.connect_timeout)),
         )
     except psycopg.OperationalError as error:
-        raise Unavailable(f"Postgres does not answer: {scrub(str(error)).strip()}") from None
+        raise unanswered(error) from None
     async with connection:
         if connection.info.server_version < 140_000:
             raise Conflict(

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from psycopg.rows import DictRow, dict_row
 from pydantic import SecretStr
 
+from kalla.database import unanswered
 from kalla.errors import InvalidInput, InvalidSettings, NotFound, Problem, Unavailable
-from kalla.redaction import scrub
 from kalla.settings import Settings
 from kalla.statements import load
 
@@ -175,7 +175,7 @@ class Vault:
         except psycopg.errors.UndefinedTable:
             raise Unavailable("the database is not migrated: run `kalla migrate`") from None
         except psycopg.OperationalError as error:
-            raise Unavailable(f"Postgres does not answer: {scrub(str(error)).strip()}") from None
+            raise unanswered(error) from None
 
 
 def valid_name(name: str) -> str:

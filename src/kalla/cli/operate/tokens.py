@@ -14,9 +14,8 @@ from psycopg.rows import dict_row
 
 from kalla import settings
 from kalla.cli.client import print_json, print_table
-from kalla.database import Connection
+from kalla.database import Connection, unanswered
 from kalla.errors import Unavailable
-from kalla.redaction import scrub
 from kalla.web.tokens import tokens
 from kalla.web.tokens.tokens import Role, TokenRecord
 
@@ -93,7 +92,7 @@ async def _in_transaction(act: Callable[[Connection], Awaitable[Result]]) -> Res
     except psycopg.errors.UndefinedTable:
         raise Unavailable("the database is not migrated: run `kalla migrate`") from None
     except psycopg.OperationalError as error:
-        raise Unavailable(f"Postgres does not answer: {scrub(str(error)).strip()}") from None
+        raise unanswered(error) from None
 
 
 def _state(record: TokenRecord) -> str:
