@@ -46,7 +46,7 @@ from kalla.reconcile.runs import routes as reconcile_routes
 from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.reconcile.schedules import routes as schedule_routes
 from kalla.reconcile.schedules import schedule_store
-from kalla.reconcile.schedules.scheduler import RunScheduler
+from kalla.reconcile.schedules.run_scheduler import RunScheduler
 from kalla.reconcile.uploads import upload_routes, upload_store
 from kalla.scaling import pages as scaling_pages
 from kalla.scaling import routes as scaling_routes

@@ -20,7 +20,7 @@ from kalla.database import Database
 from kalla.query.store.maintenance.upkeep import Upkeep
 from kalla.reconcile.runs.run_completion import Conclusions
 from kalla.reconcile.schedules import schedule_store
-from kalla.reconcile.schedules.scheduler import RunScheduler
+from kalla.reconcile.schedules.run_scheduler import RunScheduler
 from kalla.reconcile.uploads import upload_store
 from kalla.settings import ROLES, Settings
 from kalla.spark.session import SparkSessions

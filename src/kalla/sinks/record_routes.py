@@ -15,7 +15,7 @@ from kalla.sinks import store
 from kalla.sinks.api_models import Name, ReplayRequest, ShownReplay
 from kalla.sinks.model import EXACTLY_ONCE
 from kalla.sinks.records import audit as audits
-from kalla.sinks.records import dead_letters, replays, tables
+from kalla.sinks.records import clickhouse_tables, dead_letters, replays
 from kalla.sinks.records.replays import Replay
 from kalla.sinks.servers import consumer_lag
 from kalla.web.access import GuardedRoute, harmless
@@ -52,11 +52,11 @@ async def show_events(state: State, name: Name) -> list[dict[str, Any]]:
 
 
 @router.get("/tables")
-async def show_tables(state: State, name: Name) -> list[tables.Table]:
+async def show_tables(state: State, name: Name) -> list[clickhouse_tables.Table]:
     """The tables as ClickHouse has them now, with their deduplication windows."""
     async with state.database.transaction() as connection:
         record = await store.get(connection, name)
-    return await asyncio.to_thread(tables.tables, record, Vault(state.settings).resolve)
+    return await asyncio.to_thread(clickhouse_tables.tables, record, Vault(state.settings).resolve)
 
 
 @router.get("/dead-letters")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kalla.cli.main import application
 from kalla.reconcile.runs.store import Callback
-from kalla.reconcile.schedules.scheduler import RunScheduler
+from kalla.reconcile.schedules.run_scheduler import RunScheduler
 from tests.web_kit import Site
 
 HOOK = "http://127.0.0.1:9/hooks"
