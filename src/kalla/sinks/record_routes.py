@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 
 from kalla.errors import Conflict, NotFound
 from kalla.secrets import Vault
@@ -76,7 +76,10 @@ async def show_dead_letters(
 
 @router.get("/dead-letters/{partition}/{offset}")
 async def show_dead_letter(
-    state: State, name: Name, partition: int, offset: int
+    state: State,
+    name: Name,
+    partition: Annotated[int, Path(ge=0, le=2**31 - 1)],
+    offset: Annotated[int, Path(ge=0, le=2**63 - 1)],
 ) -> dead_letters.WholeLetter:
     """One letter with its whole message."""
     async with state.database.transaction() as connection:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from kalla.errors import InvalidInput
@@ -69,10 +70,12 @@ async def infer_topic(state: State, wanted: SampleRequest) -> Proposal:
 
 @router.get("/{name}/sample")
 @needs("operator")
-async def sample_pipeline(state: State, name: Name, samples: int = 20) -> Samples:
+async def sample_pipeline(
+    state: State, name: Name, samples: Annotated[int, Query(ge=1, le=_SAMPLES)] = 20
+) -> Samples:
     """Messages of the pipeline's topic, from the beginning and the end of each partition."""
     record = await _record(state, name)
-    found = await _taken(state, record.kafka, max(1, min(samples, _SAMPLES)))
+    found = await _taken(state, record.kafka, samples)
     return Samples(samples=[Sample.of(each) for each in found])
 
 

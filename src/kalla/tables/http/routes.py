@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from psycopg.errors import LockNotAvailable
 
 from kalla.database import Connection
@@ -94,11 +94,13 @@ async def show(state: State, name: Name) -> ShownTable:
 
 
 @router.get("/{name}/history")
-async def history(state: State, name: Name, limit: int = 20) -> list[ShownRefresh]:
+async def history(
+    state: State, name: Name, limit: Annotated[int, Query(ge=1, le=500)] = 20
+) -> list[ShownRefresh]:
     """The newest refreshes first."""
     async with state.database.transaction() as connection:
         table = await store.table(connection, name)
-        found = await store.history(connection, table.name, max(1, min(limit, 500)))
+        found = await store.history(connection, table.name, limit)
     return [ShownRefresh(**{key: row[key] for key in ShownRefresh.model_fields}) for row in found]
 
 
