@@ -105,9 +105,11 @@ def _same_key(
         return []
     if most > (bound := session.plan.bounds.closest_candidates):
         order = ", ".join(_order(session, other))
+        crowded = f"SELECT {shared} FROM {near.offered} GROUP BY {shared} HAVING count(*) > {bound}"
         session.run(
-            f"CREATE OR REPLACE TEMP TABLE {near.offered} AS SELECT * FROM {near.offered}"
-            f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY {order}) <= {bound}"
+            f"DELETE FROM {near.offered} WHERE row_id IN"
+            f" (SELECT row_id FROM {near.offered} JOIN ({crowded}) USING ({shared})"
+            f" QUALIFY row_number() OVER (PARTITION BY {shared} ORDER BY {order}) > {bound})"
         )
     own, their = letters(side)
     together = conjunction([f"{own}.{name} = {their}.{name}" for name in keys])
