@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 _DEEPEST = 64
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -51,5 +51,7 @@ def replaced(value: Any) -> Any:
     return value
 
 
-Text = Annotated[str, AfterValidator(_storable)]
+Text = Annotated[
+    str, AfterValidator(_storable), Field(json_schema_extra={"pattern": r"^[^\u0000]*$"})
+]
 Document = Annotated[dict[str, Any], AfterValidator(_storable_document)]
