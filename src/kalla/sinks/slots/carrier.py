@@ -319,8 +319,8 @@ class Carrier:
         highs: dict[int, int],
         spark: SparkPlacement | None = None,
     ) -> bool:
-        for each in ranges:
-            self._waiting_since.pop(each.partition, None)
+        # What arrives meanwhile waits from now on: it need not wait for as long again afterwards.
+        self._waiting_since |= dict.fromkeys((each.partition for each in ranges), time.monotonic())
         try:
             done = await deliveries.deliver(ranges, highs, spark)
         finally:
