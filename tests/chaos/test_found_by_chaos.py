@@ -166,3 +166,61 @@ async def test_a_new_process_waits_until_the_others_were_heard() -> None:
     assert not await reaper.looks()
     reaper.now += 0.2
     assert await reaper.looks()
+
+
+class _Freezing(_Judge):
+    """One that looks as Kalla's does, and is frozen in its first step when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freeze = 0.0
+        self.steps: list[str] = []
+        self.latest = 0.0  # the time by which its first step judges
+
+    async def _judge(self) -> None:
+        await super()._judge()
+        await Reaper._judge(self)
+
+    async def _reclaim(self) -> None:
+        self.steps.append("reclaim")
+        self.now += self.freeze
+        self.latest = self._latest()
+
+    async def _end_exhausted(self) -> None:
+        self.steps.append("end exhausted")
+
+    async def _end_late_runs(self) -> None:
+        self.steps.append("end late runs")
+
+    async def _confirm_stopped(self) -> None:
+        self.steps.append("confirm stopped")
+
+
+async def test_a_reaper_frozen_within_a_step_takes_no_other_and_lets_workers_be_heard_first() -> (
+    None
+):
+    """The step's end was taken for news from Postgres: the next one failed jobs of one attempt."""
+    reaper = _Freezing()
+    assert await reaper.judges_by_now()
+    assert len(reaper.steps) == 4
+    reaper.now += 2
+    reaper.freeze = 18
+    await reaper.tick()
+    assert reaper.steps[4:] == ["reclaim"]
+    reaper.freeze = 0
+    reaper.now += 2
+    assert not await reaper.looks()
+    reaper.now += 6.1
+    assert await reaper.looks()
+    assert len(reaper.steps) == 9
+
+
+async def test_a_freeze_between_a_check_and_its_statement_makes_nobody_look_dead() -> None:
+    """It waited for a connection, woke up, and judged all others by the time it had slept."""
+    reaper = _Freezing()
+    assert await reaper.judges_by_now()
+    reaper.now += 2
+    heartbeat, timeout = 1e9 + reaper.now, 12
+    reaper.freeze = 18
+    await reaper.tick()
+    assert reaper.latest <= heartbeat + timeout

@@ -7,6 +7,7 @@ from tests.mutations.mutant import mutant
 KEEPER = "work/lease_keeper.py"
 CUT_OFF = "test_lease_keeper.py::test_a_holder_cut_off_from_postgres_stops_before_its_lease_ends"
 UNCHARGED = "test_uncharged_attempts.py::"
+FOUND = "tests/chaos/test_found_by_chaos.py::"
 
 WORKER = (
     mutant(
@@ -114,8 +115,35 @@ WORKER = (
         "work/services/reaper.py",
         "max(now - self._heard, database_time - self._database_time)",
         "database_time - self._database_time - (now - self._heard)",
-        "tests/chaos/test_found_by_chaos.py"
-        "::test_a_reaper_that_was_silent_for_long_lets_live_workers_be_heard_first",
+        f"{FOUND}test_a_reaper_that_was_silent_for_long_lets_live_workers_be_heard_first",
+    ),
+    mutant(
+        "a reaper takes the end of a frozen step for news",
+        "work/services/reaper.py",
+        "        if not self._was_silent():\n            now = self._clock()\n",
+        "        if True:\n            now = self._clock()\n",
+        f"{FOUND}test_a_reaper_frozen_within_a_step_takes_no_other_and_lets_workers_be_heard_first",
+    ),
+    mutant(
+        "the time of a freeze makes heartbeats old",
+        "work/services/reaper.py",
+        "min(self._clock() - self._heard, self._tolerance_seconds)",
+        "self._clock() - self._heard",
+        f"{FOUND}test_a_freeze_between_a_check_and_its_statement_makes_nobody_look_dead",
+    ),
+    mutant(
+        "a drain leaves a claim whose answer was lost to the reaper",
+        "work/worker.py",
+        "                await self._claims.hand_back_strays()\n",
+        "",
+        f"{UNCHARGED}test_a_claim_whose_answer_is_lost_before_a_drain_costs_no_attempt",
+    ),
+    mutant(
+        "a drain hands back once, whatever the answer",
+        "work/worker.py",
+        "                if time.monotonic() > deadline:\n",
+        "                if True:\n",
+        f"{UNCHARGED}test_a_drain_hands_back_though_a_connection_breaks",
     ),
     mutant(
         "a log line may hold a password",

@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 
 from kalla import logs
@@ -35,6 +36,8 @@ from kalla.work.wake.channel import Wake
 _log = logs.get(__name__)
 
 _STOP_SECONDS = 3.0  # how long a thread has to notice that its job was lost
+_RETURN_SECONDS = 5.0  # how long a drain tries to hand its jobs back
+_RETURN_PAUSE = 0.1
 
 
 class Worker:
@@ -155,20 +158,34 @@ class Worker:
             held.returning = True
             held.context.end("the worker is stopping")
         await self._until(lambda: all(held.cut_short for held in self.slots.ours()), _STOP_SECONDS)
+        await self._return_claims()
+
+    async def _return_claims(self) -> None:
+        """Tries again while connections break: what stays claimed costs its job an attempt."""
+        deadline = time.monotonic() + _RETURN_SECONDS
+        while True:
+            try:
+                await self._return_jobs()
+                await self._claims.hand_back_strays()
+                return
+            except AWAY as error:
+                if time.monotonic() > deadline:
+                    _log.warning("jobs not handed back", error=postgres_error_message(error))
+                    return
+            await asyncio.sleep(_RETURN_PAUSE)
+
+    async def _return_jobs(self) -> None:
         jobs = [held.job for held in self.slots.ours()]
         if not jobs:
             return
-        try:
-            woken = await self._database.retrying(
-                lambda connection: job_store.hand_back(connection, jobs)
-            )
-            await self._wake.nudge(woken)
-            _log.info("jobs handed back", jobs=[job.job_id for job in jobs])
-            for held in self.slots:
-                if held.cut_short:
-                    self.slots.drop(held)
-        except AWAY as error:
-            _log.warning("jobs not handed back", error=postgres_error_message(error))
+        woken = await self._database.retrying(
+            lambda connection: job_store.hand_back(connection, jobs)
+        )
+        await self._wake.nudge(woken)
+        _log.info("jobs handed back", jobs=[job.job_id for job in jobs])
+        for held in self.slots:
+            if held.cut_short:
+                self.slots.drop(held)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

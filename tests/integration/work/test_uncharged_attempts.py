@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
 from kalla.database import Connection, Database
+from kalla.settings import JobPolicy
 from kalla.work.handler import Context
 from kalla.work.job import Job, NewJob, Outcome
 from kalla.work.metrics import Metrics
 from kalla.work.services.reaper import Reaper
 from kalla.work.state import jobs
+from kalla.work.state.job_insertion import Woken
 from tests.work_kit import Clock, Silence, install_clock, put, take, take_one
 from tests.worker_kit import Site
 
@@ -48,21 +51,69 @@ async def test_a_claim_whose_answer_is_lost_costs_no_attempt(
 ) -> None:
     """It failed a job of one attempt that was never executed."""
     site.handle("once", lambda *_: None)
-    retrying, lost = Database.retrying, list[bool]()
+    lost = _lose_an_answer(monkeypatch)
+    async with site.client() as client, site.worker():
+        (job_id,) = await client.submit(NewJob("once", max_attempts=1))
+        record = await client.until(job_id, "completed", "failed")
+    assert lost.is_set()
+    assert (record.status, record.failures, record.fence) == ("completed", 0, 2)
+
+
+async def test_a_claim_whose_answer_is_lost_before_a_drain_costs_no_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker ended without a look at what it had claimed, and the job waited for the reaper."""
+    site.handle("once", lambda *_: None)
+    lost = _lose_an_answer(monkeypatch)
+    seldom = {"default": JobPolicy(timeout_seconds=60, heartbeat_interval=20)}
+    async with site.client() as client:
+        async with site.worker(jobs=seldom):
+            (job_id,) = await client.submit(NewJob("once", max_attempts=1))
+            await asyncio.wait_for(lost.wait(), 15)
+        record = await client.get(job_id)
+    assert (record.status, record.failures) == ("pending", 0)
+
+
+async def test_a_drain_hands_back_though_a_connection_breaks(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gave up at once, and the reaper charged jobs that a living worker had stopped."""
+    running, breaks, returning = threading.Event(), [True, True], jobs.hand_back
+
+    def act(job: Job, context: Context) -> None:
+        running.set()
+        context.wait(60)
+
+    async def breaking(connection: Connection, claims: Sequence[Job]) -> Woken:
+        if breaks:
+            breaks.pop()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return await returning(connection, claims)
+
+    site.handle("long", act)
+    monkeypatch.setattr(jobs, "hand_back", breaking)
+    async with site.client() as client:
+        async with site.worker():
+            (job_id,) = await client.submit(NewJob("long", max_attempts=1))
+            assert await asyncio.to_thread(running.wait, 10)
+        record = await client.get(job_id)
+    assert not breaks
+    assert (record.status, record.failures) == ("pending", 0)
+
+
+def _lose_an_answer(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The first claim is committed, and its connection breaks before the worker hears of it."""
+    retrying, lost = Database.retrying, asyncio.Event()
 
     async def losing(self: Database, act: Any, tries: int = 5) -> Any:
         found = await retrying(self, act, tries)
-        if isinstance(found, list) and found and not lost and hasattr(found[0], "job"):
-            lost.append(True)
+        if isinstance(found, list) and found and not lost.is_set() and hasattr(found[0], "job"):
+            lost.set()
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return found
 
     monkeypatch.setattr(Database, "retrying", losing)
-    async with site.client() as client, site.worker():
-        (job_id,) = await client.submit(NewJob("once", max_attempts=1))
-        record = await client.until(job_id, "completed", "failed")
-    assert lost
-    assert (record.status, record.failures, record.fence) == ("completed", 0, 2)
+    return lost
 
 
 async def test_a_step_of_the_databases_clock_costs_no_attempt(site: Site) -> None:

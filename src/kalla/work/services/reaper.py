@@ -53,13 +53,11 @@ class Reaper(Periodic):
         self._heard = 0.0  # when Postgres last answered, by our own clock
         self._database_time = 0.0  # and the expected time of the database's clock then
         self._patient_until = 0.0
-        self._frozen = False  # noticed during the check: the rest waits for the next one
         self._aside = SetAside("reaper")
 
     async def tick(self) -> None:
         if await self._may_judge():
             await self._judge()
-            self._noted(self._clock())
 
     async def _may_judge(self) -> bool:
         database_time = await self._read_database_time()
@@ -73,30 +71,34 @@ class Reaper(Periodic):
         self._is_new, self._heard, self._database_time = False, now, database_time
         return now >= self._patient_until
 
-    def _noted(self, now: float) -> None:
-        """Records that Postgres answered until now: a check may exceed the interval."""
-        self._database_time += now - self._heard
-        self._heard = now
+    def _noted(self) -> None:
+        """Records that Postgres answered until now: a check may exceed the interval. Silence that
+        was too long is not overwritten: the check ends, and the next one gives grace.
+        """
+        if not self._was_silent():
+            now = self._clock()
+            self._database_time += now - self._heard
+            self._heard = now
 
-    def _latest(self) -> float:
-        """What the database's clock can show by now, unless it jumped ahead since it was read."""
-        return self._database_time + (self._clock() - self._heard) + self._tolerance_seconds
-
-    def _was_frozen(self) -> bool:
-        """Whether this process was paused since Postgres last answered: then check again."""
+    def _was_silent(self) -> bool:
+        """Whether this process was frozen, or had no answer, for long since the last answer."""
         return self._clock() - self._heard > self._tolerance_seconds
 
-    async def _judge(self) -> None:
-        async def unless_frozen(step: Callable[[], Awaitable[None]]) -> None:
-            if self._frozen or self._was_frozen():
-                self._frozen = True
-                return
-            await step()
-            self._noted(self._clock())
+    def _latest(self) -> float:
+        """What the database's clock can show by now, unless it jumped ahead since it was read. The
+        time of a freeze does not count: nobody could send a heartbeat.
+        """
+        since = min(self._clock() - self._heard, self._tolerance_seconds)
+        return self._database_time + since + self._tolerance_seconds
 
-        self._frozen = False
+    async def _judge(self) -> None:
+        async def unless_silent(step: Callable[[], Awaitable[None]]) -> None:
+            if not self._was_silent():
+                await step()
+                self._noted()
+
         steps = (self._reclaim, self._end_exhausted, self._end_late_runs, self._confirm_stopped)
-        await each_step(partial(unless_frozen, step) for step in steps)
+        await each_step(partial(unless_silent, step) for step in steps)
 
     async def _confirm_stopped(self) -> None:
         async with self._database.transaction() as connection:
@@ -112,6 +114,7 @@ class Reaper(Periodic):
             reclaimed = await self._database.retrying(
                 lambda each: job_store.reap(each, _BATCH, self._latest())
             )
+            self._noted()
             for row in reclaimed:
                 _log.warning("job reclaimed", **_facts(row))
             self._metrics.reclaimed.inc(len(reclaimed))
@@ -130,6 +133,7 @@ class Reaper(Periodic):
 
             row = ("job", candidate["job_id"])
             woken = await self._aside.attempt(row, partial(self._database.retrying, act))
+            self._noted()
             if woken is not None:
                 _log.error("job failed: no attempt left", **_facts(candidate))
                 self._metrics.reaper_failed.inc()
