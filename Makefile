@@ -91,6 +91,7 @@ CHAOS_JOBS ?= $(if $(LONG),100000,2500)
 CHAOS_FAULTS ?= $(if $(LONG),1000,40)
 CHAOS_KILLS ?= $(if $(LONG),250,0)
 CHAOS_OPTIONS ?=
+CHAOS_ONCE_OPTIONS ?= --jobs $(if $(LONG),4000,400) --faults $(if $(LONG),80,8) --every 8 --rate 6
 
 attack: .venv/.dev ## what an attack found and what it did not, as a suite
 	@KALLA_TEST_SLOW=1 $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m attack tests
@@ -101,8 +102,9 @@ CONTRACT_CASES ?= 10
 api-contract: .venv/.dev ## schemathesis against the real API: its description is true
 	@$(BIN)/python -m tests.contract --cases $(CONTRACT_CASES)
 
-chaos: .venv/.dev ## kill, stop and cut off real workers and servers; LONG=1: 100,000 jobs, 1,000 faults
+chaos: .venv/.dev ## kill, stop and cut off real workers and servers; then to live ones what may cost no attempt; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
+	@$(BIN)/python -m tests.chaos --once --report build/chaos-once.json $(CHAOS_ONCE_OPTIONS)
 
 check: .venv/.dev ## format, lint, strict types, import layers, collection of all tests, unit tests
 	@$(BIN)/ruff format --check .

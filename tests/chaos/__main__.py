@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos import report as reports
-from tests.chaos.faults import WEIGHTS
+from tests.chaos.faults import SOUND_WEIGHTS, WEIGHTS
 from tests.chaos.run import Wish, carry_out
 
 
@@ -27,12 +27,18 @@ def main() -> int:
     add("--rate", type=float, default=default.rate, help="jobs a second")
     add("--channel", choices=("nats", "postgres"), default=default.channel, help="wake-ups by")
     add("--quick", action="store_true", help="timeouts of 3 s instead of the product's own")
-    add("--only", type=_kinds, default=default.only, help="kinds of faults, comma-separated")
+    add("--once", action="store_true", help="jobs of one attempt, and faults that cost none")
+    add("--only", type=_listed, default=default.only, help="kinds of faults, comma-separated")
     add("--report", type=Path, help="write the figures to this file, as JSON")
     add("--folder", type=Path, help="keep data, logs and ledger here; must not exist yet")
     given = vars(parser.parse_args())
     report_to, folder = given.pop("report"), given.pop("folder")
     wish = Wish(**given)
+    known = SOUND_WEIGHTS if wish.once else WEIGHTS
+    if unknown := set(wish.only) - known.keys():
+        parser.error(f"--only: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    if wish.once and (wish.quick or wish.kills):
+        parser.error("--once: no worker is killed, and the timeouts are the product's own")
     print(f"chaos: {wish.jobs:,} jobs, {wish.faults:,} faults, seed {wish.seed}", flush=True)
     if folder is not None:
         folder.mkdir(parents=True)
@@ -41,13 +47,8 @@ def main() -> int:
         return _run(wish, Path(temporary), report_to)
 
 
-def _kinds(text: str) -> tuple[str, ...]:
-    kinds = tuple(kind.strip() for kind in text.split(","))
-    if unknown := set(kinds) - WEIGHTS.keys():
-        raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))}; known: {', '.join(WEIGHTS)}"
-        )
-    return kinds
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(kind.strip() for kind in text.split(","))
 
 
 def _run(wish: Wish, folder: Path, report_to: Path | None) -> int:

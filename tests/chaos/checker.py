@@ -40,6 +40,7 @@ def check(facts: Facts) -> list[Violation]:
         *_gates_opened_right(facts),
         *_processes_lived_and_ended_well(facts),
         *_channel_is_empty(facts),
+        *_no_attempt_charged(facts),
     ]
 
 
@@ -332,3 +333,21 @@ def _channel_is_empty(facts: Facts) -> Iterator[Violation]:
             "the channel's depth settles on the waiting jobs",
             f"queue {queue} has {count} wake-ups left, though no job waits",
         )
+
+
+def _no_attempt_charged(facts: Facts) -> Iterator[Violation]:
+    """In a sound run. A claim may be handed back, since that counts nothing."""
+    rule = "no attempt is charged that no job caused"
+    if not facts.sound:
+        return
+    for job in facts.jobs.values():
+        if job.failures:
+            sentence = f"{job.status} {job.type} {job.job_id} was charged {job.failures} attempts"
+            yield Violation(rule, sentence, job.job_id, job.run_id)
+    for attempt in facts.attempts:
+        if attempt.ending != "handed back":
+            yield Violation(
+                rule,
+                f"fence {attempt.fence} of job {attempt.job_id} ended as {attempt.ending}",
+                attempt.job_id,
+            )

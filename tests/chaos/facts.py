@@ -34,6 +34,7 @@ class JobFact:
     parent: int | None = None
     index: int | None = None
     follow_ups: int = 0
+    failures: int = 0
     result_fence: int | None = None
     progress_fence: int | None = None
 
@@ -83,10 +84,11 @@ class Facts:
     lives: Sequence[Life] = ()
     endings: Sequence[Ending] = ()
     left_in_channel: Mapping[str, int] = field(default_factory=dict)  # wake-ups, when all is done
+    sound: bool = False  # nothing that was done to jobs or workers may cost an attempt
 
 
 _JOBS = """
-SELECT job_id, type, status, fence, created_at, run_id, gate, opened_by, finished_at,
+SELECT job_id, type, status, fence, failures, created_at, run_id, gate, opened_by, finished_at,
        (payload->>'parent')::bigint AS parent, (payload->>'index')::int AS index,
        coalesce((payload->>'follow_ups')::int, 0) AS follow_ups,
        (result->>'fence')::bigint AS result_fence, (progress->>'fence')::bigint AS progress_fence
@@ -94,10 +96,11 @@ FROM kalla.jobs
 """
 
 
-# How long ago a claim was: the database's clock and the ledger's have no moment in common.
+# How long ago a claim was: the database's clock and the ledger's have no moment in common. It is
+# too long where the database's clock was stepped meanwhile.
 _ATTEMPTS = """
 SELECT job_id, fence, ending, worker,
-       extract(epoch FROM clock_timestamp() - claimed_at)::double precision AS ago
+       extract(epoch FROM kalla.clock() - claimed_at)::double precision AS ago
 FROM kalla.attempts
 """
 
@@ -108,6 +111,7 @@ async def read(
     submitted: Submitted,
     endings: Sequence[Ending],
     left_in_channel: Mapping[str, int],
+    sound: bool,
 ) -> Facts:
     async def rows(statement: str) -> list[dict[str, Any]]:
         return await (await connection.execute(statement.encode())).fetchall()
@@ -134,6 +138,7 @@ async def read(
         lives=lives,
         endings=endings,
         left_in_channel={queue: count for queue, count in left_in_channel.items() if count},
+        sound=sound,
     )
 
 

@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.fleet import Fleet, Place
@@ -15,11 +15,16 @@ from tests.chaos.servers import Servers
 
 Act = Callable[[], Awaitable[None]]
 
+KILL, DRAIN = "worker killed", "worker drained"
+FREEZE, CLOCK = "all frozen", "clock stepped"
+ON_ALL = (FREEZE, CLOCK)
+POSTGRES_AWAY = ("postgres restarted", "postgres killed")
+
 # How often each kind comes up, in parts of a hundred.
 WEIGHTS = {
-    "worker killed": 34,
+    KILL: 34,
     "worker stopped": 7,
-    "worker drained": 9,
+    DRAIN: 9,
     "postgres connections cut": 13,
     "postgres answers lost": 12,
     "postgres connections stalled": 5,
@@ -30,8 +35,19 @@ WEIGHTS = {
     "postgres restarted": 2,
     "postgres killed": 2,
 }
-KILL = "worker killed"
-POSTGRES_AWAY = ("postgres restarted", "postgres killed")
+# Those of a sound run: none may cost an attempt. Nobody dies, and nobody falls silent alone. The
+# first two are of no other run: recovery times rest on live workers and on a clock that goes on.
+SOUND_WEIGHTS = {
+    FREEZE: 22,
+    CLOCK: 22,
+    DRAIN: 14,
+    "postgres connections cut": 13,
+    "postgres answers lost": 18,
+    "nats connections cut": 3,
+    "nats connections stalled": 2,
+    "nats killed": 3,
+    "nats wiped": 3,
+}
 _MOST_DUE = 30
 _LOOK = 0.05
 _DRAIN_PATIENCE = 60.0  # beyond drain_seconds, when a stalled line holds the drain up
@@ -60,7 +76,8 @@ class Injector:
         every: float,
         timeout_seconds: float,
         drain_seconds: float,
-        kinds: Sequence[str] = tuple(WEIGHTS),
+        weights: Mapping[str, int],
+        claimed: Callable[[], int],
     ) -> None:
         self.faults: list[Fault] = []
         self.injected: Counter[str] = Counter()
@@ -70,15 +87,16 @@ class Injector:
         self._every = every
         self._timeout_seconds = timeout_seconds
         self._drain_seconds = drain_seconds
-        self._kinds = kinds
+        self._weights = weights
+        self._claimed = claimed
         self._away: set[str] = set()  # servers that a fault is at work on
+        self._under_way: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def work(self, enough: Callable[[Counter[str]], bool]) -> None:
         """Go on until there are enough; returns when the last one is over."""
-        due = list(self._kinds)  # every kind once, then by weight
+        due = list(self._weights)  # every kind once, then by weight
         self._chance.shuffle(due)
-        weights = [WEIGHTS[kind] for kind in self._kinds]
         while not enough(self.injected):
             self._fleet.replace_fallen()
             self._raise_failures()
@@ -88,7 +106,7 @@ class Injector:
                 due.remove(done)
                 await asyncio.sleep(self._chance.uniform(0.2, 1.8) * self._every)
             elif len(due) < _MOST_DUE:
-                due += self._chance.choices(self._kinds, weights)
+                due += self._chance.choices(list(self._weights), list(self._weights.values()))
             else:
                 await asyncio.sleep(_LOOK)
         await asyncio.gather(*self._tasks)
@@ -101,19 +119,50 @@ class Injector:
 
     def _inject(self, kind: str) -> bool:
         """Start it, unless what it needs is not to be had at the moment."""
+        if kind in ON_ALL:
+            return self._on_all(kind)
         if kind.startswith("worker"):
             return self._on_worker(kind)
         if "connections" in kind or "answers" in kind:
             return self._on_lines(kind)
         return self._on_server(kind)
 
+    # All workers at once
+
+    def _on_all(self, kind: str) -> bool:
+        """When there are jobs to lose, and while no worker is replaced: the new one would be awake,
+        and right about the others.
+
+        Connections may break meanwhile, and one of these may follow within the grace of another.
+        """
+        places = self._fleet.places
+        if self._under_way[DRAIN] or self._under_way[FREEZE]:
+            return False
+        if self._claimed() < len(places) or not all(place.up for place in places):
+            return False
+        seconds = self._timeout_seconds + self._chance.uniform(1, 6)
+        acts = {FREEZE: self._freeze, CLOCK: self._servers.step_clock}
+        self._start(kind, lambda: acts[kind](seconds), None)
+        return True
+
+    async def _freeze(self, seconds: float) -> None:
+        for place in self._fleet.places:
+            place.send(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            for place in self._fleet.places:
+                place.send(signal.SIGCONT)
+
     # Workers
 
     def _on_worker(self, kind: str) -> bool:
+        if self._under_way[FREEZE]:
+            return False
         acts = {
-            "worker killed": self._kill,
+            KILL: self._kill,
             "worker stopped": self._stop,
-            "worker drained": self._drain,
+            DRAIN: self._drain,
         }
         place = self._choose(takes_away=True)
         if place is None:
@@ -214,6 +263,7 @@ class Injector:
                 if place is not None:
                     place.busy = False
                 self._away.discard(server)
+                self._under_way[kind] -= 1
             number = place.number if place is not None else None
             self.faults.append(Fault(kind, began, time.monotonic(), number, pid))
 
@@ -222,6 +272,7 @@ class Injector:
         if server:
             self._away.add(server)
         self.injected[kind] += 1
+        self._under_way[kind] += 1
         task = asyncio.create_task(carry_out())
         self._tasks.add(task)
 

@@ -51,8 +51,13 @@ class Place:
 
     @property
     def warm(self) -> bool:
-        """Whether it is up, has had time to take jobs, and no fault is at work on it."""
-        if self.busy or not self.alive or not self.is_born() or self.born is None:
+        """Whether it is up, and no fault is at work on it."""
+        return not self.busy and self.up
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs, and has had time to take jobs."""
+        if not self.alive or not self.is_born() or self.born is None:
             return False
         return time.monotonic() - self.born > _WARM_SECONDS
 

@@ -94,9 +94,13 @@ class Load:
         rate: float,
         backlog: int,
         long_seconds: tuple[float, float],
+        long_share: float = 0.06,
+        sound: bool = False,
     ) -> None:
+        """Of a sound load no job fails by itself, and none is cancelled."""
         self.submitted = Submitted()
         self.unfinished = 0
+        self.claimed = 0
         self.commands: dict[str, int] = {"cancel": 0, "retry": 0}
         self._database = database
         self._job_types = job_types
@@ -105,6 +109,9 @@ class Load:
         self._rate = rate
         self._backlog = backlog
         self._long_seconds = long_seconds
+        self._long_share = long_share
+        self._sound = sound
+        self._fail_chance = 0.0 if sound else 0.03
         self._batch = 0
         self._going = True
         self._fan_outs: list[int] = []  # a deck, so that a short run meets every size too
@@ -120,30 +127,35 @@ class Load:
             allowance = min(allowance + (now - last) * self._rate, self._rate * 2)
             last = now
             try:
-                self.unfinished = await self.count_unfinished()
+                await self.look()
                 room = min(allowance, self._backlog - self.unfinished)
                 if room >= 1:
                     before = self.submitted.count
                     await self._submit(self._drafts(room))
                     allowance -= self.submitted.count - before
-                await self._command()
+                if not self._sound:
+                    await self._command()
             except AWAY:
                 pass  # Postgres is being restarted: look again
             await asyncio.sleep(_ROUND_SECONDS)
 
-    async def count_unfinished(self) -> int:
-        return await self._count("status IN ('pending', 'claimed')")
+    async def look(self) -> None:
+        """Sets how many jobs wait or are claimed, and how many of these are claimed."""
+        self.unfinished, self.claimed = await self._counts(
+            "SELECT count(*), count(*) FILTER (WHERE status = 'claimed') AS claimed"
+            " FROM kalla.jobs WHERE status IN ('pending', 'claimed')"
+        )
 
     async def count_finished(self) -> int:
-        return await self._count("finished_at IS NOT NULL")
+        (finished,) = await self._counts(
+            "SELECT count(*) FROM kalla.jobs WHERE finished_at IS NOT NULL"
+        )
+        return finished
 
-    async def _count(self, which: str) -> int:
+    async def _counts(self, statement: str) -> list[int]:
         async with self._database.transaction() as connection:
-            cursor = await connection.execute(
-                f"SELECT count(*) AS n FROM kalla.jobs WHERE {which}".encode()
-            )
-            (row,) = await cursor.fetchall()
-            return int(row["n"])
+            (row,) = await (await connection.execute(statement.encode())).fetchall()
+            return [int(value) for value in row.values()]
 
     # What is submitted
 
@@ -158,14 +170,20 @@ class Load:
 
     def _job(self) -> Draft:
         chance = self._chance
-        payload = {"sleep": self._seconds(), "fail_chance": 0.03, "deaf": chance.random() < 0.2}
-        if chance.random() < 0.01:
+        payload = {
+            "sleep": self._seconds(),
+            "fail_chance": self._fail_chance,
+            "deaf": chance.random() < 0.2,
+        }
+        if not self._sound and chance.random() < 0.01:
             poison = payload | {"poison": True, "sleep": 0.01}
             return Draft(NewJob(PLAIN, poison, max_attempts=POISON_ATTEMPTS), ("failed",))
         if chance.random() < 0.3:
             follow_ups = chance.choice((0, 0, 0, 1, 3))
             return Draft(NewJob(WRITE, payload | {"follow_ups": follow_ups}), ("completed",))
-        ends = ("completed", "cancelled") if chance.random() < 0.005 else ("completed",)
+        ends: tuple[str, ...] = ("completed",)
+        if not self._sound and chance.random() < 0.005:
+            ends = ("completed", "cancelled")
         return Draft(NewJob(PLAIN, payload, priority=chance.choice((0, 0, 0, 1))), ends)
 
     def _run(self) -> Draft:
@@ -177,10 +195,10 @@ class Load:
             "chunks": chunks,
             "sleep": chance.uniform(0, 0.05),
             "chunk_sleep": self._seconds(),
-            "fail_chance": 0.03,
+            "fail_chance": self._fail_chance,
             "together": chance.random() < 0.5,
         }
-        fate = chance.random()
+        fate = 1.0 if self._sound else chance.random()
         ends: tuple[str, ...] = ("completed",)
         poison, total_timeout = False, _RUN_TIMEOUT
         if fate < 0.06 and chunks:
@@ -196,7 +214,7 @@ class Load:
     def _seconds(self) -> float:
         """Mostly short; some long enough that a kill finds them running."""
         fate = self._chance.random()
-        if fate < 0.06:
+        if fate < self._long_share:
             return self._chance.uniform(*self._long_seconds)
         return self._chance.uniform(0, 0.2 if fate < 0.4 else 0.02)
 
@@ -235,7 +253,8 @@ class Load:
         for draft in drafts:
             if draft.chunks is None:
                 continue
-            behind = NewJob(EXEC, {"chunks": draft.chunks, "sleep": 0.01, "fail_chance": 0.03})
+            payload = {"chunks": draft.chunks, "sleep": 0.01, "fail_chance": self._fail_chance}
+            behind = NewJob(EXEC, payload)
             run_id, started = await runs.create(
                 connection, self._job_types, "chaos", [draft.first], {GATE: [behind]},
                 draft.total_timeout,

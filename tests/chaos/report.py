@@ -15,7 +15,7 @@ import psutil
 
 from tests.chaos.checker import Violation
 from tests.chaos.facts import Facts
-from tests.chaos.faults import KILL, Fault
+from tests.chaos.faults import KILL, ON_ALL, Fault
 from tests.chaos.recovery import Recovery, Spread, share_within, slowest_of_each_kill
 
 PROMISED_SECONDS = 22.0
@@ -27,6 +27,7 @@ class Circumstances:
     """How the run was made."""
 
     seed: int
+    once: bool  # every job had one attempt, and none was to be charged
     channel: str
     workers: int
     concurrency: int
@@ -72,7 +73,11 @@ def figures(
             "gates_opened": sum(gate.opened_at is not None for gate in facts.gates),
             "by_chunks": _counted(str(run.chunks) for run in facts.submitted_runs),
         },
-        "faults": {"total": len(faults), "by_kind": _counted(fault.kind for fault in faults)},
+        "faults": {
+            "total": len(faults),
+            "by_kind": _counted(fault.kind for fault in faults),
+            "fewest_jobs_in_hand": _fewest_in_hand(facts, faults),
+        },
         "workers": {"processes": len(facts.lives)},
         "recovery": {
             "promised_seconds": PROMISED_SECONDS,
@@ -107,6 +112,7 @@ def summary(report: Mapping[str, Any]) -> str:
     idle = run["idle_after_seconds"]
     lines = [
         ("seed", run["seed"]),
+        ("attempts", "one a job" if run["once"] else "as many as a job needs"),
         ("wake-ups by", run["channel"]),
         ("workers", f"{run['workers']} of {run['concurrency']} jobs each"),
         ("seconds", f"{run['seconds']:.0f}"),
@@ -116,6 +122,10 @@ def summary(report: Mapping[str, Any]) -> str:
         ("runs", f"{report['runs']['total']:,} ({_listed(report['runs']['by_status'])})"),
         ("faults", f"{report['faults']['total']:,}"),
         *((f"  {kind}", f"{count:,}") for kind, count in report["faults"]["by_kind"].items()),
+        *(
+            (f"jobs in hand, {kind}", f"at least {count}")
+            for kind, count in report["faults"]["fewest_jobs_in_hand"].items()
+        ),
         ("worker processes", report["workers"]["processes"]),
         ("idle after", "never" if idle is None else f"{idle:.1f} s"),
         ("kills", f"{recovery['kills']} ({recovery['kills_with_running_jobs']} while jobs ran)"),
@@ -140,6 +150,19 @@ def summary(report: Mapping[str, Any]) -> str:
 def write(path: Path, report: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=2, default=str) + "\n", "utf-8")
+
+
+def _fewest_in_hand(facts: Facts, faults: Sequence[Fault]) -> dict[str, int]:
+    """How many handlers ran when a fault came to all and when it was over, where it was fewest."""
+    fewest: dict[str, int] = {}
+    for fault in faults:
+        if fault.kind in ON_ALL:
+            ran = sum(
+                each.started < fault.began and (each.ended is None or each.ended > fault.ended)
+                for each in facts.executions
+            )
+            fewest[fault.kind] = min(ran, fewest.get(fault.kind, ran))
+    return fewest
 
 
 def _counted(values: Any) -> dict[str, int]:

@@ -13,6 +13,7 @@ from kalla.local import ports
 from kalla.local.process import Server
 from kalla.local.servers.nats import Nats
 from kalla.local.servers.postgres import Postgres
+from tests.work_kit import Clock, connect
 
 _OUTSIDE_EPHEMERAL = range(20_000, 30_000)
 
@@ -58,6 +59,11 @@ class Servers:
             await self._do(self.nats, lambda: shutil.rmtree(self.nats.store))
         await asyncio.sleep(down_seconds)
         await self._do(self.nats, self.nats.start)
+
+    async def step_clock(self, seconds: float) -> None:
+        """The database's clock jumps ahead; `install_clock` has made it one that can."""
+        async with await connect(self.postgres.url()) as connection:
+            await Clock(connection).jump(seconds)
 
     async def _do(self, server: Server, act: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._hands[server], act)

@@ -145,6 +145,21 @@ def chunk_twice(facts: Facts) -> Facts:
     return with_more(facts, effects=EffectFact(16, 1), executions=done(16, 1, CHUNK, 1, 2))
 
 
+def sound(facts: Facts) -> Facts:
+    """A run in which nothing may cost an attempt: the poisoned job is gone, a claim came back."""
+    return replace(
+        without_job(facts, POISON_JOB),
+        submitted_jobs=[each for each in facts.submitted_jobs if each.job_id != POISON_JOB],
+        attempts=[AttemptFact(PLAIN_JOB, 1, "handed back", "boris")],
+        executions=[each for each in facts.executions if each.job_id != POISON_JOB],
+        sound=True,
+    )
+
+
+def lost_attempt(facts: Facts) -> Facts:
+    return replace(sound(facts), attempts=[AttemptFact(PLAIN_JOB, 1, "lost", "boris")])
+
+
 Forge = Callable[[Facts], Facts]
 FORGERIES: dict[str, tuple[str, Forge]] = {
     "a submitted job has vanished": (
@@ -298,11 +313,23 @@ FORGERIES: dict[str, tuple[str, Forge]] = {
         "the channel's depth settles on the waiting jobs",
         lambda facts: replace(facts, left_in_channel={"exec": 3}),
     ),
+    "a job was lost by a worker that lived": (
+        "no attempt is charged that no job caused",
+        lost_attempt,
+    ),
+    "a failure was counted that no attempt tells of": (
+        "no attempt is charged that no job caused",
+        lambda facts: with_job(sound(facts), PLAIN_JOB, failures=1),
+    ),
 }
 
 
 def test_a_run_that_went_well_has_no_violation() -> None:
     assert check(good()) == []
+
+
+def test_a_sound_run_that_went_well_has_no_violation() -> None:
+    assert check(sound(good())) == []
 
 
 @pytest.mark.parametrize("name", FORGERIES)
