@@ -15,8 +15,8 @@ COPY src /src/src
 RUN /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --require-hashes -r lock/node.lock \
  && /opt/kalla/bin/uv pip install --quiet --no-cache --python /opt/kalla/bin/python --no-deps --no-build-isolation . \
  && /opt/kalla/bin/uv pip uninstall --quiet --python /opt/kalla/bin/python -r lock/node.lock
-# What numba would compile at the first match, in every container anew.
-RUN /opt/kalla/bin/python -c 'from kalla.reconcile.arrays import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
+# What numba would compile at the first match or query, in every container anew.
+RUN /opt/kalla/bin/python -m kalla.compiling
 
 FROM debian:bookworm-slim
 RUN apt-get update \

@@ -35,11 +35,17 @@ GENERATED_FROM := src/kalla/query/protocol/control.proto $(addprefix $(ASSETS)/,
 	@echo "  bundled       $(ASSETS)/package-lock.json"
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@echo "  compiled      src/kalla/reconcile/arrays/compiled_loops.py"
-	@$(BIN)/python -c 'from kalla.reconcile.arrays import compiled_loops; from kalla.compiling import prepare; prepare(compiled_loops.__name__)'
+	@$(BIN)/python -m kalla.compiling kalla.reconcile
 	@rm -rf .venv/.cache
 	@touch $@
 
-.venv/.dev: .venv/.ready lock/dev.lock
+# Else each process of the first `kalla up`, or of the tests, compiles the same loops at the same time.
+.venv/.compiled: .venv/.ready
+	@echo "  compiled      the loops of the other rooms"
+	@$(BIN)/python -m kalla.compiling
+	@touch $@
+
+.venv/.dev: .venv/.compiled lock/dev.lock
 	@echo "  tools         lock/dev.lock"
 	@$(INSTALL) -r lock/dev.lock
 	@echo "  jars          src/kalla/local/servers/kafka.jars"
@@ -47,7 +53,7 @@ GENERATED_FROM := src/kalla/query/protocol/control.proto $(addprefix $(ASSETS)/,
 	@rm -rf .venv/.cache
 	@touch $@
 
-up: .venv/.ready ## start the whole system on this machine; Ctrl-C stops it
+up: .venv/.compiled ## start the whole system on this machine; Ctrl-C stops it
 	@exec $(BIN)/kalla up
 
 demo: .venv/.ready ## reconcile made-up invoices and payments, and show the report

@@ -1,15 +1,19 @@
 """How kernels are compiled: on first use, once for all processes, without Python's lock.
 
-Numba is imported by what needs it: many a process only imports modules that have kernels.
+`python -m kalla.compiling [ROOM]` compiles them ahead of time. Numba is imported by what needs it:
+many a process only imports modules that have kernels.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from importlib import import_module
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,10 +70,20 @@ def compiled(signature: str) -> Callable[[Kernel], Kernel]:
 
 def prepare(room: str) -> None:
     """Compiles the kernels of a room's imported modules that are not in the cache yet, and loads
-    the rest: before a server takes queries, or when Kalla is installed."""
+    the rest: before a server takes queries."""
     for module, prepare_all in _kernels:
         if f"{module}.".startswith(f"{room}."):
             prepare_all()
+
+
+def compile_all(room: str = "kalla") -> None:
+    """Compiles the kernels of all modules of a room, imported or not."""
+    root = Path(__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        module = ".".join((root.name, *file.relative_to(root).with_suffix("").parts))
+        if f"{module}.".startswith(f"{room}.") and "\n@compiled(" in file.read_text("utf-8"):
+            import_module(module)
+    prepare(room)
 
 
 def helper(function: Kernel) -> Kernel:
@@ -124,3 +138,8 @@ def _typed(word: str) -> Any:
         items = {"i": types.int64, "f": types.float64, "b": types.boolean, "u": types.uint8}
         item, dimensions = items[word[0].lower()], int(word[1])
     return types.Array(item, dimensions, "C", readonly=word[0].islower())
+
+
+if __name__ == "__main__":
+    # Kernels know this module by its name, not as __main__.
+    import_module("kalla.compiling").compile_all(*sys.argv[1:])

@@ -162,7 +162,7 @@ def test_files_without_an_ending_are_what_the_recipe_says(tmp_path: Path) -> Non
         ("rows.csv", b'id,ref\n1,6"\n2,"x', "a quote in line 3 is never closed"),
         ("rows.csv", "id,ref\n1,ä\n".encode("utf-16"), "is not UTF-8"),
         ("rows.csv", b"id,caf\xe9\n", "is not UTF-8"),
-        ("rows.csv", gzip.compress(ROWS, mtime=0), "is not UTF-8"),
+        ("rows.csv", gzip.compress(ROWS, mtime=0), "is compressed by gzip"),
         ("rows.csv.gz", ROWS, "cannot be read as CSV"),
         ("rows.csv.gz", gzip.compress(ROWS * 1000, mtime=0)[:40], "cannot be read as CSV"),
         ("rows.csv.gz", gzip.compress(b"", mtime=0), "is empty"),
