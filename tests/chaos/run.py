@@ -23,7 +23,7 @@ from tests.chaos import facts as facts_of
 from tests.chaos import report as reports
 from tests.chaos.checker import Violation, check
 from tests.chaos.facts import Facts
-from tests.chaos.faults import CLOCK, KILL, SOUND_WEIGHTS, WEIGHTS, Injector
+from tests.chaos.faults import CLOCK, KILL, ON_ALL, SOUND_WEIGHTS, WEIGHTS, Injector
 from tests.chaos.fleet import Fleet
 from tests.chaos.job_types import chaos_job_types
 from tests.chaos.ledger import Ledger
@@ -138,7 +138,7 @@ async def _disturbed(
         backlog=300 if wish.quick else 1_000,
         long_seconds=(0.5, 3) if wish.quick else (2, 8),
         # Few jobs, so that such a run is short; of these, many are in hand when a fault comes.
-        long_share=0.4 if wish.once else 0.06,
+        long_share=0.6 if wish.once else 0.06,
         sound=wish.once,
     )
     policy = effective.policy("default")
@@ -157,6 +157,7 @@ async def _disturbed(
         return (
             injected.total() >= wish.faults
             and injected[KILL] >= wish.kills
+            and all(injected[kind] for kind in ON_ALL if kind in wish.weights)
             and load.submitted.count >= wish.jobs
         )
 
