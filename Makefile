@@ -108,7 +108,7 @@ CONTRACT_CASES ?= 10
 api-contract: .venv/.dev ## schemathesis against the real API: its description is true
 	@$(BIN)/python -m tests.contract --cases $(CONTRACT_CASES)
 
-chaos: .venv/.dev ## kill, stop and cut off real workers and servers; then to live ones what may cost no attempt; LONG=1: 100,000 jobs, 1,000 faults
+chaos: .venv/.dev ## kill, stop and cut off workers and servers; then freeze workers and step the clock; LONG=1: 100,000 jobs, 1,000 faults
 	@$(BIN)/python -m tests.chaos --jobs $(CHAOS_JOBS) --faults $(CHAOS_FAULTS) --kills $(CHAOS_KILLS) --report build/chaos.json $(CHAOS_OPTIONS)
 	@$(BIN)/python -m tests.chaos --once --report build/chaos-once.json $(CHAOS_ONCE_OPTIONS)
 
